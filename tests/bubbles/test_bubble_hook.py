@@ -56,7 +56,7 @@ def test_a_failure_of_ours_takes_the_hook_off_and_changes_no_loss(
     assert [one["losses"] for one in told] == plain
     assert not any(one["active"] or one["own"] for one in told)
     assert "ValueError" in told[0]["why"]
-    assert running.log().count("the hook has left this rank") == 1
+    assert running.log().count("the hook is detached from this rank") == 1
 
 
 def test_other_micro_batches_make_another_generation(primary: Primary, tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_what_has_no_windows_is_said_and_left_alone(
     before = dict(getattr(engine, "__dict__", {}))
     told = attach(engine, job="gpt", place=tmp_path)
     assert why in told.why_not
-    assert "Training goes on without it" in caplog.text
+    assert "Training continues without it" in caplog.text
     assert not told.active
     assert dict(getattr(engine, "__dict__", {})) == before
     assert not list(tmp_path.iterdir())

@@ -282,9 +282,7 @@ def test_a_metric_that_the_study_asks_for_and_the_script_does_not_report_is_name
     (tmp_path / "study.yaml").write_text(STUDY + "constraints: [{metric: latency, at_most: 1}]\n")
     done = checked(tmp_path, "study.yaml")
     assert done.returncode == 0, done.stderr
-    assert (
-        "latency, which the study asks for, was not reported in these 3 steps; reported: total" in done.stderr
-    )
+    assert "latency, which the study needs, was not reported in these 3 steps; reported: total" in done.stderr
 
 
 @pytest.mark.full
@@ -293,7 +291,7 @@ def test_a_study_of_one_step_has_nothing_to_check(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(STUDY.replace("steps: 3", "steps: 1"))
     done = checked(tmp_path, "study.yaml")
     assert done.returncode == 1
-    assert "one step, so no trial is ever paused" in done.stderr
+    assert "a single step, so no trial is ever paused" in done.stderr
 
 
 @pytest.mark.full
@@ -340,7 +338,7 @@ def test_of_a_script_with_numbered_checkpoints_of_its_own_the_check_says_that_st
     script.write_text("import os\n" + source.replace("VALUE", "loss.item()"))
     said = render(run_check(script, steps=2, folder=tmp_path, launch=launch_segment))
     assert (
-        "a trial that loads ckpt-0.pt after a pause goes on with its weights, but its steps are counted"
+        "a trial that loads ckpt-0.pt after a pause continues with its weights, but its steps are counted"
         in said
     )
     assert "put t.id" not in said

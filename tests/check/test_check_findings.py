@@ -150,7 +150,7 @@ def test_what_is_too_large_to_look_at_is_named_where_nothing_explains(check: Che
         (REPORT, "book[1999] += 1.0; t.report(kept=book[1999])"),
     )
     assert report.missing == ()
-    assert "beside book, too large or too deep to look at whole" in render(report)
+    assert "beside book, too large or too deep to inspect completely" in render(report)
 
 
 @pytest.mark.full
@@ -185,17 +185,17 @@ def test_what_an_object_of_the_scripts_own_counts_is_named(check: Check) -> None
     [
         (
             "range(1, t.max_steps + 1)",
-            "`epoch` is 1 at step 2: it counts the steps anew",
+            "`epoch` is 1 at step 2: it counts the steps again",
             "write `for epoch in t.steps()`, or start at t.step + 1, read before the loop",
         ),
         (
             "range(9)",
-            "`epoch` is 0 at step 2: it counts the steps anew",
+            "`epoch` is 0 at step 2: it counts the steps again",
             "write `for epoch in t.steps()`, which counts from 1, or start at t.step, read before the loop",
         ),
         (
             "(n * 0.1 for n in range(9))",
-            "it reports outside t.steps(): a loop of its own, as over range(...), begins anew in each process",
+            "it reports outside t.steps(): a loop of its own, as over range(...), restarts in each process",
             f"loop over t.steps(), or begin after t.step, read before the loop, {PUT_BACK}",
         ),
     ],
@@ -460,7 +460,7 @@ def test_other_classes_may_call_anything_size(check: Check, held: str) -> None:
 def test_a_fault_of_the_check_is_not_blamed_on_the_script(check: Check) -> None:
     fault = "from headrace.check import variables; variables.is_plain = int"
     with pytest.raises(
-        CheckError, match=r"failed while it looked at what the script holds: (Type|Value)Error"
+        CheckError, match=r"failed while it inspected the script's variables: (Type|Value)Error"
     ) as found:
         check(("import random", f"import random; {fault}"))
     assert "says nothing about script.py. Please report it" in found.value.remedy

@@ -161,7 +161,7 @@ def test_why_there_is_none(kept: Kept, invoke: Invoke) -> None:
     assert "is of step 5" in invoke("checkpoint", "get", "digits").err, "said, where another one is copied"
     kept.show("checkpoint", trial_pb2.CheckpointRef(uri="anything of the user's own", step=27))
     own = invoke("checkpoint", "get", "digits", "--out", "own")
-    assert (own.code, "a program of the user's own" in own.err) == (1, True)
+    assert (own.code, "by the user's own program" in own.err) == (1, True)
     final.study.status.ClearField("best")
     assert "Name a trial by its number" in invoke("checkpoint", "get", "digits").err
 
@@ -235,7 +235,7 @@ def test_bad_options_are_refused_before_anything_is_asked(
     Path("full").mkdir()
     Path("full/a").touch()
     full = invoke("checkpoint", "get", "digits", "--out", "full")
-    assert (full.code, "is no empty folder" in full.err) == (2, True)
+    assert (full.code, "is not an empty folder" in full.err) == (2, True)
     assert not fake.requests["GetStudy"]
     Path("empty").mkdir()
     assert invoke("checkpoint", "get", "digits", "--out", "empty").code == 0

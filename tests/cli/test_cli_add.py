@@ -34,7 +34,7 @@ def test_configurations_of_a_file(fake: FakeStudyService, invoke: Invoke, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "No configuration is given"),
+        ((), "No configuration given"),
         (("--params", "[1, 2]"), "--params [1, 2] is not a configuration"),
         (("--params", "{lr: [1]}"), "is not a configuration"),
         (("--params", "{}"), "is not a configuration"),

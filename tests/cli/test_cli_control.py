@@ -23,7 +23,7 @@ def test_pause_resume_stop(fake: FakeStudyService, invoke: Invoke, script: Scrip
     assert "is not paused" in invoke("resume", "digits").out
     assert "is stopped" in invoke("stop", "digits", "--reason", "enough", "--yes").out
     assert "takes no slot until it is resumed" in invoke("pause", "digits", "1").out
-    assert "goes on if it is promoted" in invoke("resume", "digits", "1").out
+    assert "continues if it is promoted" in invoke("resume", "digits", "1").out
     assert "Trial 1" in invoke("stop", "digits", "1", "-y").out
     assert fake.requests["StopStudy"][0].reason == "enough"
     assert fake.requests["PauseTrial"][0].name == "studies/digits/trials/1"
@@ -37,9 +37,9 @@ def test_a_trial_that_runs_pauses_later_and_one_that_is_not_promoted_does_not_go
     states = trial_pb2.TrialState
     for state, milestone, command, said in (
         (states.TRIAL_STATE_RUNNING, 3, "pause", "pauses at its next rung"),
-        (states.TRIAL_STATE_RUNNING, steered.spec.max_steps, "pause", "goes on to its end"),
-        (states.TRIAL_STATE_PAUSED, 0, "resume", "goes on if it is promoted"),
-        (states.TRIAL_STATE_PAUSED, 3, "resume", "goes on when a slot is free"),
+        (states.TRIAL_STATE_RUNNING, steered.spec.max_steps, "pause", "runs to its end"),
+        (states.TRIAL_STATE_PAUSED, 0, "resume", "continues if it is promoted"),
+        (states.TRIAL_STATE_PAUSED, 3, "resume", "continues when a slot is free"),
         (states.TRIAL_STATE_TERMINATED, 0, "resume", "has ended: not promoted"),
     ):
         trial = steered.final.trials[3]
@@ -53,7 +53,7 @@ def test_a_trial_that_runs_pauses_later_and_one_that_is_not_promoted_does_not_go
 
 def test_a_study_that_ended_is_not_said_to_be_stopped(fake: FakeStudyService, invoke: Invoke) -> None:
     result = invoke("stop", "digits")
-    assert (result.code, result.out) == (0, "Study digits has ended already (completed); nothing was done.\n")
+    assert (result.code, result.out) == (0, "Study digits has already ended (completed); nothing was done.\n")
     assert not fake.requests["StopStudy"]
 
 

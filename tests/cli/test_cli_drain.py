@@ -65,14 +65,14 @@ def test_a_drain_that_somebody_takes_back_ends_the_wait(
     monkeypatch.setattr(drain.time, "sleep", lambda _: node.ClearField("draining"))
     done = invoke("drain", "node-1")
     assert done.code == 1
-    assert "The drain of node-1 was taken back" in done.err
+    assert "The drain of node-1 was cancelled" in done.err
 
 
 def test_a_worker_that_is_away_or_unknown(
     fake: FakeStudyService, node: study_pb2.WorkerStatus, invoke: Invoke
 ) -> None:
     node.connected = False
-    assert "The drain is noted: it gets no trials when it comes back." in invoke("drain", "node-1").out
+    assert "The drain is recorded: it gets no trials when it reconnects." in invoke("drain", "node-1").out
     fake.fail_next("DrainWorker", WorkerNotFoundError("there is no worker 'nobody'"))
     done = invoke("drain", "nobody")
     assert done.code == 1
@@ -111,7 +111,7 @@ def test_the_lists_and_the_doctor_say_what_gets_no_trials(
     listed = invoke("workers")
     assert listed.out.splitlines()[1].split()[:2] == ["node-1", "draining"]
     assert "cordoned" in listed.out.splitlines()[2]
-    assert "node-1 drains and gets no trials: reboot; 1 trial to leave" in listed.err
+    assert "node-1 is draining and gets no trials: reboot; 1 trial to leave" in listed.err
     assert "node-1 slot 1 gets no trials, it is cordoned: fan" in listed.err
     (found,) = json.loads(invoke("workers", "--json").out)
     assert (found["draining"], found["cordoned"]) == ("reboot", "loud")

@@ -17,7 +17,7 @@ def test_all_failed_trials_or_named_ones_are_tried_again(fake: FakeStudyService,
     assert done.code == 0, done.err
     assert done.out.splitlines() == [
         "Study digits tries 2 trials again: 3, 5.",
-        "2 other trials of it, which its end had cut off, may go on too.",
+        "2 other trials of it, which its end had cut off, may continue too.",
     ]
     assert json.loads(invoke("retry", "digits", "--failed", "--json").out) == {"trials": [3, 5], "others": 2}
     assert "1 trial again: 7" in invoke("retry", "digits", "7").out
@@ -53,11 +53,11 @@ def test_an_extension_names_the_trials_that_only_wait(fake: FakeStudyService, in
     script.final.trials[2].milestone = 81  # it waits for a slot
     fake.add(script)
     said = " ".join(invoke("extend", "waits", "--steps", "81").out.split())
-    assert "Trials 0, 1 wait for the policy to continue them: `headrace why waits 0` says more." in said
+    assert "Trials 0, 1 wait for the policy to continue them: see `headrace why waits 0`." in said
     script.final.study.state = study_pb2.STUDY_STATE_COMPLETED
     script.final.study.detail = "all trials have finished"
     assert (
-        "It has ended again at once: all trials have finished."
+        "It ended again immediately: all trials have finished."
         in invoke("extend", "waits", "--steps", "81").out
     )
 
@@ -67,7 +67,7 @@ def test_an_extension_says_what_there_is_now(fake: FakeStudyService, invoke: Inv
     script.final.study.state = study_pb2.STUDY_STATE_ACTIVE
     fake.add(script)
     done = invoke("extend", "more", "--trials", "5")
-    assert (done.code, done.out) == (0, "Study more tries 32 configurations in all.\n")
+    assert (done.code, done.out) == (0, "Study more tries 32 configurations in total.\n")
     assert (
         "a full budget of 27 steps, with rungs at 1, 3, 9" in invoke("extend", "digits", "--steps", "81").out
     )

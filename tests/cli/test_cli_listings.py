@@ -141,7 +141,7 @@ def test_a_study_that_waits_says_for_what(fake: FakeStudyService, invoke: Invoke
     waiting.moments[1].study.status.waits_for = "4 GPUs"
     fake.add(waiting, shown=2)
     listed = invoke("studies")
-    assert listed.err == "waiting waits for 4 GPUs: `headrace trials waiting` says more.\n"
+    assert listed.err == "waiting waits for 4 GPUs: see `headrace trials waiting`.\n"
     assert "waiting" in listed.out
     found = json.loads(invoke("studies", "--json").out)
     assert {study["name"]: study["waits_for"] for study in found} == {"waiting": "4 GPUs", "digits": ""}

@@ -56,10 +56,10 @@ def test_a_preview_counts_the_pilot_and_the_targets_and_their_sum(
     result = invoke("preview", str(file), *options)
     text = " ".join(result.out.split())
     assert (
-        "Pilot small-scale, before it: 48 trials, 48 steps, about 1 min 00 s (4 min 00 s of slot time)."
+        "Pilot small-scale, before this study: 48 trials, 48 steps, about 1 min 00 s (4 min 00 s of slot time)."
         in text
     )
-    assert "Targets in small-target, behind it: 3 trials, 27 steps, about 4 min 30 s" in text
+    assert "Targets in small-target, after this study: 3 trials, 27 steps, about 4 min 30 s" in text
     assert "In all: about 218 steps, about 6 min 06 s (19 min 53 s of slot time)." in text
     assert (
         "Give --target-seconds-per-step if a step on the large model takes longer." in result.out + result.err
@@ -84,11 +84,11 @@ def test_a_preview_says_what_may_end_the_study_before_its_trials_have(
         invoke("preview", str(study_file), "--seconds-per-step", "42", "--slots", "8").out.split()
     )
     assert (
-        "It may end before that: val_loss ≤ 0.1 or 0.1 hours. The hours pass before all trials have ended"
-        in text
+        "It may end before that: val_loss ≤ 0.1 or 0.1 hours. The time limit ends the study before all trials "
+        "have ended" in text
     )
     assert "about 48 % of the time above" in text
-    assert "The hours pass" not in invoke("preview", str(study_file)).out
+    assert "The time limit ends" not in invoke("preview", str(study_file)).out
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_a_run_says_before_anything_is_created_that_trials_repeat_points(
     assert result.code == 0
     assert (
         "The space has 6 points and the study 20 trials: once every point has been tried, 14 trials will repeat one, "
-        "which shows only how noisy results are. To try each point once, set `trials: 6`; to try more points, "
+        "which only shows how noisy results are. To try each point once, set `trials: 6`; to try more points, "
         "enlarge the space. "
     ) in " ".join(result.err.split())
     refused = invoke("run", str(file), "--detach", "--no-preflight")  # the name is taken now
@@ -173,7 +173,7 @@ def test_attach_exits_like_run(fake: FakeStudyService, invoke: Invoke) -> None:
 def test_pauses_without_a_checkpoint_are_warned_of_once(
     fake: FakeStudyService, invoke: Invoke, study_file: Path
 ) -> None:
-    warning = "trials save no checkpoint, so a paused one begins again from step 0"
+    warning = "trials save no checkpoint, so a paused one restarts from step 0"
     assert warning not in invoke("run", str(study_file), "--name", "saving").out
 
     def change(script: Script) -> None:
@@ -204,7 +204,7 @@ def test_a_long_error_is_told_in_full_once(fake: FakeStudyService, invoke: Invok
     creates(fake, change)
     said = " ".join(invoke("run", str(study_file), "--name", "long").out.split())
     assert said.count("mat1 and mat2 cannot be multiplied , rows") == 1
-    assert said.count("… (as told before)") == len(race("long").events) - 1
+    assert said.count("… (as above)") == len(race("long").events) - 1
 
 
 def test_warnings_of_trials_are_told_once_where_they_differ_by_numbers_alone(
@@ -295,12 +295,12 @@ def test_a_trial_on_a_slot_says_when_it_was_heard_of(script: Script) -> None:
     running = replace(study.best, state=TrialState.RUNNING)
     later = BEGAN + timedelta(seconds=45)
     told = wording.silence(running, study.spec, BEGAN, later)
-    assert told == "45 s ago; nothing ends one that hangs: trial.report_timeout_s would"
+    assert told == "45 s ago; nothing stops one that hangs: trial.report_timeout_s would"
     template = study.spec.template.model_copy(update={"report_timeout": timedelta(seconds=60)})
     patient = study.spec.model_copy(update={"template": template})
     assert (
         wording.silence(running, patient, BEGAN, later)
-        == "45 s ago; one that hangs is ended after 1 min 00 s"
+        == "45 s ago; one that hangs is stopped after 1 min 00 s"
     )
     assert wording.silence(study.best, study.spec, BEGAN, later) == ""
 
@@ -352,8 +352,8 @@ def test_what_a_warm_start_brings_is_said_once(
 
     creates(fake, change)
     said = invoke("run", str(study_file), "--name", "warm").out
-    assert said.count("The sampler begins from") == 1
-    assert "The sampler begins from 11 results of study digits-may." in said
+    assert said.count("The sampler starts from") == 1
+    assert "The sampler starts from 11 results of study digits-may." in said
 
 
 def test_detach_returns_at_once(fake: FakeStudyService, invoke: Invoke, study_file: Path) -> None:
@@ -410,8 +410,8 @@ def test_a_lost_connection_is_told_once_and_its_return_too(
 ) -> None:
     fake.cut_watch_after.extend([(1, grpc.StatusCode.UNAVAILABLE), *[(0, grpc.StatusCode.UNAVAILABLE)] * 3])
     said = invoke("run", str(study_file)).err
-    assert said.count("The connection is lost; trying again.") == 1
-    assert said.count("The connection is back.") == 1
+    assert said.count("Connection lost; reconnecting.") == 1
+    assert said.count("Reconnected.") == 1
 
 
 @pytest.mark.full
@@ -423,7 +423,7 @@ def test_the_live_view_says_that_it_tries_again(fake: FakeStudyService, study_fi
         while not fake.requests["WatchStudy"] and time.monotonic() < deadline:  # the picture is there before
             threading.Event().wait(0.05)
         fake.stop()
-        screen.read_until("The connection is lost; trying again")
+        screen.read_until("Connection lost; reconnecting")
 
 
 def test_a_taken_name_says_how_to_go_on(fake: FakeStudyService, invoke: Invoke, study_file: Path) -> None:

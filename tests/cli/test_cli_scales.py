@@ -65,7 +65,7 @@ def test_a_study_says_its_scale_and_why() -> None:
 def test_before_the_pilot_has_chosen_it_says_who_will() -> None:
     study = info(parse_spec(STUDY))
     assert scales.lines_of(study) == [("scale", "auto: study small-scale has not chosen one")]
-    assert (scales.said_at_creation(study) or "").startswith("study small-scale finds first how small")
+    assert (scales.said_at_creation(study) or "").startswith("study small-scale first finds how small")
     assert scales.own_pilot(study) == "small-scale"
     assert views.study(study)["scale_choice"] is None
 

@@ -27,7 +27,7 @@ def info(spec: StudySpec) -> StudyInfo:
 @pytest.mark.parametrize(
     ("gate", "says", "own"),
     [
-        ({"study": "small-gate"}, "study small-gate, which checks first", "small-gate"),
+        ({"study": "small-gate"}, "study small-gate, which first checks", "small-gate"),
         ({"study": "other-gate", "key": "a"}, "passed before, in study other-gate: the same model", None),
         (False, "OFF (gate: false): nothing checks", None),
     ],
@@ -41,10 +41,10 @@ def test_a_study_says_how_its_copy_is_checked(gate: Any, says: str, own: str | N
 def test_a_study_that_trains_says_that_its_gate_has_passed() -> None:
     spec = to_proto(parse_spec({**STUDY, "gate": {"study": "small-gate"}}))
     study = study_pb2.Study(name="studies/small", spec=spec, state=study_pb2.STUDY_STATE_FAILED)
-    assert "checks first" in (gates.said_of(convert.study(study)) or "")
+    assert "first checks" in (gates.said_of(convert.study(study)) or "")
     study.status.steps_spent = 1
     assert gates.said_of(convert.study(study)) == (
-        "passed, in study small-gate: the small copy stands for the model"
+        "passed, in study small-gate: the small copy represents the model"
     )
 
 
@@ -54,7 +54,7 @@ def test_a_gate_gives_its_verdict() -> None:
     study = study_pb2.Study(
         name="studies/small-gate", spec=to_proto(checking), state=study_pb2.STUDY_STATE_COMPLETED
     )
-    assert ("verdict", "passed: the small copy stands for the model") in gates.lines_of(convert.study(study))
+    assert ("verdict", "passed: the small copy represents the model") in gates.lines_of(convert.study(study))
 
 
 def test_others_have_nothing_to_say() -> None:

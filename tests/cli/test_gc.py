@@ -88,16 +88,16 @@ def test_it_deletes_all_but_the_best_ones_checkpoints(ended: Left, invoke: Invok
     assert json.loads(invoke("gc", "--dry-run", "--json").out)["leftovers"] == []
     assert invoke("gc", "--best-too", "--yes").code == 0
     assert not store.exists()
-    assert "Nothing is left" in invoke("gc", "--best-too").out
+    assert "There is nothing to delete" in invoke("gc", "--best-too").out
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("goes on", "study 'digits' goes on"),
+        ("goes on", "study 'digits' has been reopened"),
         ("moved", "study 'digits' has changed since this was listed"),
         ("namesake", "study 'digits' has changed since this was listed"),
-        ("deleted", "study 'digits' was deleted meanwhile"),
+        ("deleted", "study 'digits' has been deleted meanwhile"),
     ],
 )
 def test_a_study_that_changed_after_it_was_listed_is_left_alone(
@@ -221,7 +221,7 @@ def test_a_member_of_a_project_may_clean_up_the_own_disks(fake: FakeStudyService
     done = invoke("gc", "--yes")
     assert done.code == 0, done.err
     assert "The database takes" not in done.out + done.err
-    assert "deletes what is due by itself" in done.err
+    assert "deletes what is due within minutes" in done.err
 
 
 def test_a_scheduler_of_before_says_nothing_of_what_is_due(

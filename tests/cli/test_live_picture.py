@@ -110,7 +110,7 @@ def test_no_estimate_without_ground(script: Script) -> None:
 def test_a_broken_connection_is_shown_until_the_next_update(script: Script) -> None:
     picture = picture_of(script, 0, 30)
     picture.lose(UnreachableError("No Headrace scheduler answers at 10.0.0.1:7440."))
-    lost = "The connection is lost; trying again. No Headrace scheduler answers at 10.0.0.1:7440."
+    lost = "Connection lost; reconnecting. No Headrace scheduler answers at 10.0.0.1:7440."
     assert lost in text_of(picture, 120)
     picture.update(Update(events=(), study=picture.study))
     assert "trying again" not in text_of(picture, 120)
@@ -197,4 +197,4 @@ def test_a_trial_that_is_tried_again_is_told() -> None:
     )
     event = Event(cursor=3, time=None, trial=2, message="trial 2 running → pending (retry)", detail=moved)
     assert noteworthy(event)
-    assert event_text(event) == "trial 2: failed, and is tried again: ValueError: no data"
+    assert event_text(event) == "trial 2: failed, will be retried: ValueError: no data"

@@ -100,7 +100,7 @@ def test_the_doctor_says_which_schema_is_there_and_where_metrics_are(
 ) -> None:
     findings = {one["what"]: one for one in json.loads(invoke("doctor", "--json").out)}
     assert findings["schema"]["level"] == "warn"
-    assert "the database has 0040, and the scheduler knows 0039" in findings["schema"]["text"]
+    assert "the database has 0040, and the scheduler expects 0039" in findings["schema"]["text"]
     assert "http://10.0.0.5:9440/metrics" in findings["metrics"]["text"]
     reading.info.database_schema, reading.info.metrics = "0039", ""
     findings = {one["what"]: one for one in json.loads(invoke("doctor", "--json").out)}

@@ -54,7 +54,7 @@ def test_a_path_of_the_summary_can_be_copied_whole(fake: FakeStudyService) -> No
         ),
         (["trials", "digits", "--state", "failed"], ["ValueError: loss is nan <b>[bold]"]),
         (["studies"], ["completed", "155/756", "val_loss", "0.36774"]),
-        (["show", "digits"], ["RUNG AT STEP", "ON THE WAY", "val_loss 0.36774 at step 27"]),
+        (["show", "digits"], ["RUNG AT STEP", "RUNNING", "val_loss 0.36774 at step 27"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
 )

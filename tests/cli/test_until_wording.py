@@ -27,7 +27,7 @@ def study(script: Script) -> StudyInfo:
     ("deadline", "left_s", "says"),
     [
         (datetime(2031, 5, 6, 7, 8, tzinfo=UTC), 3600.0, "2 hours (until 2031-05-0"),
-        (None, 4800.0, "2 hours (1 h 20 min left, which pass only while a trial runs)"),
+        (None, 4800.0, "2 hours (1 h 20 min left, counted only while a trial runs)"),
         (None, None, "2 hours or 20 trials"),
     ],
     ids=["runs", "waits", "an earlier scheduler"],
@@ -44,7 +44,7 @@ def test_time_left_is_a_date_only_while_a_trial_runs(
 def test_the_live_view_says_it_too(study: StudyInfo) -> None:
     waits = replace(study, until=UntilProgress(tried=0, deadline=None, time_left_s=4800.0))
     drawn = Picture(waits, expected_steps=None, now=NOW)._head(NOW).plain
-    assert drawn.endswith(", at most 2 hours (1 h 20 min left, which pass only while a trial runs)")
+    assert drawn.endswith(", at most 2 hours (1 h 20 min left, counted only while a trial runs)")
     assert (
         "at most"
         not in Picture(replace(waits, state=StudyState.COMPLETED), expected_steps=None, now=NOW)

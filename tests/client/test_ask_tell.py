@@ -176,7 +176,7 @@ async def test_the_async_loop_does_the_same(fake: FakeStudyService, script: Scri
 
 def test_the_end_of_a_trial_takes_no_result(asked: AskedTrial, fake: FakeStudyService) -> None:
     with pytest.raises(
-        InvalidFieldError, match=r"error: is neither a text nor an exception \(got 0.3\).*report"
+        InvalidFieldError, match=r"error: is neither a string nor an exception \(got 0.3\).*report"
     ):
         asked.complete(0.3)  # type: ignore[arg-type]
     with pytest.raises(InvalidFieldError, match="reason"):

@@ -445,7 +445,7 @@ def test_configurations_that_are_no_list_of_mappings_are_refused(
 ) -> None:
     study = client.study("digits")
     for wrong in ({"lr": 0.1}, [0.1], 0.1):
-        with pytest.raises(InvalidFieldError, match=r"params: is no list of configurations"):
+        with pytest.raises(InvalidFieldError, match=r"params: is not a list of configurations"):
             study.add_trials(wrong)  # type: ignore[arg-type]
     assert not fake.requests["AddTrials"]
 

@@ -68,7 +68,7 @@ def test_the_rule(project: Path, address: str, code: str | None, choice: bool | 
 def test_a_folder_that_only_the_workers_have_is_not_shipped() -> None:
     asked = spec("/nowhere/here")
     assert prepared(asked, THERE).spec is asked
-    with pytest.raises(FolderError, match="is no folder here, so it cannot be shipped"):
+    with pytest.raises(FolderError, match="is not a folder here, so it cannot be shipped"):
         prepared(asked, THERE, True)
 
 

@@ -186,7 +186,7 @@ LIGHTNING: Cases = {
         r"resumes after step 1.*ckpt_path=callback\.ckpt_path",
         ((", ckpt_path=callback.ckpt_path", ""),),
     ),
-    "another budget": (r"max_epochs=5\) is a training of 5 steps.* budget is 9", (("=t.max_steps", "=5"),)),
+    "another budget": (r"max_epochs=5\) means 5 training steps.* budget is 9", (("=t.max_steps", "=5"),)),
     "optimizer steps": (
         r"Trainer\(max_steps=50\) ends within an epoch",
         (("max_epochs", "max_steps=50, max_epochs"),),
@@ -210,7 +210,7 @@ LIGHTNING: Cases = {
         (("Callback(t)", "Callback({})"),),
     ),
     "two fits": (
-        "followed one training already",
+        "already followed one training run",
         (("    trainer.fit(", "    for _ in range(2):\n        trainer.fit("),),
     ),
 }
@@ -348,7 +348,7 @@ TRAINER: Cases = {
         "resumes after step 1.*resume_from_checkpoint=callback.checkpoint",
         (("resume_from_checkpoint=callback.checkpoint", ""),),
     ),
-    "another budget": (r"num_train_epochs=5 is a training of 5 steps", (("=t.max_steps", "=5"),)),
+    "another budget": (r"num_train_epochs=5 means 5 training steps", (("=t.max_steps", "=5"),)),
     "another budget by steps": ("eval_steps=7 in 70 optimizer", (BY_STEPS, ("7 * t.max_steps", "70"))),
     "no evaluation": ("never evaluates", (('"epoch"', '"no"'),)),
     "only the best is saved": (

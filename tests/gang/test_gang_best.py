@@ -46,4 +46,4 @@ def test_a_rank_that_waits_for_rank_0_in_vain_says_so(tmp_path: Path) -> None:
 
     found, _ = run_gang(tmp_path, 2, body, milestone=9, keep_best=KEEP, patience_s=0.2)
     assert isinstance(found[1], RanksError)
-    assert "rank 0 has not come to a report of rank 1" in str(found[1])
+    assert "rank 0 has not reached a report of rank 1" in str(found[1])

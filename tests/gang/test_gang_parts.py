@@ -278,7 +278,7 @@ def idle(t: Trial) -> None:
 @pytest.mark.parametrize(
     ("body", "text", "ranks"),
     [
-        (late, "rank 1 of 3 has not come to the checkpoint of step 1 within 0 s", (0, 2)),
+        (late, "rank 1 of 3 has not reached the checkpoint of step 1 within 0 s", (0, 2)),
         (ahead, "rank 1 reports step 2 where rank 0 reports step 1", (0, 1, 2)),
         (idle, "rank 1, 2 tracks nothing, and rank 0 does", (0,)),
     ],

@@ -41,12 +41,12 @@ ONE_CYCLE: list[tuple[dict[str, Any], str]] = [
     ({"design": "latin"}, "design must be one of orthogonal, antithetic, permutation, not 'latin'"),
     ({"model_sync_interval": "5"}, "model_sync_interval must be a whole number, at least 1 step, not '5'"),
     ({"model_sync_interval": 2.5}, "model_sync_interval must be a whole number, at least 1 step, not 2.5"),
-    ({"loss_scale": "0.1"}, "what was given cannot be read: TypeError"),
+    ({"loss_scale": "0.1"}, "the argument cannot be read: TypeError"),
     ({"max_lr": -0.1}, "max_lr must be positive and finite, not -0.1"),
     ({"max_lr": float("nan")}, "max_lr must be positive and finite, not nan"),
     ({"max_lr": [0.1, 0.2]}, "max_lr has 2 rates and the optimizer 1 parameter groups; give one for each"),
     ({"form": "log"}, "form must be one of factor, paper, not 'log'"),
-    ({"last_epoch": 5}, "last_epoch=5 cannot restore what auto-LR has learnt; use load_state_dict"),
+    ({"last_epoch": 5}, "last_epoch=5 cannot restore the state of auto-LR; use load_state_dict"),
 ]
 CONTROLLER: list[tuple[dict[str, Any], str]] = [
     ({"sync_every": 0}, "sync_every must be at least 1 step, not 0"),
@@ -55,7 +55,7 @@ CONTROLLER: list[tuple[dict[str, Any], str]] = [
     ({"low": -1.0}, "lr/0: a log transform needs low > 0, not -1.0"),
     ({"low": 5.0, "high": 1.0}, "lr/0: bounds must be finite with low < high"),
     ({"out_of_bounds": True}, "x: its value 5.0 is outside its bounds [0.0, 1.0]"),
-    ({"twice": True}, "hyperparameters need names of their own"),
+    ({"twice": True}, "hyperparameters need distinct names"),
     ({"dropout": True}, "dropout acts through the gradient, which replicas share under mode='shared_grad'"),
     ({"mode": "both"}, "mode must be one of shared_grad, local_grad, not 'both'"),
     ({"design": "latin"}, "design must be one of"),
@@ -66,7 +66,7 @@ CONTROLLER: list[tuple[dict[str, Any], str]] = [
     ({"bucket_bytes": 0}, "bucket_bytes must be at least 1, not 0"),
     ({"sync_every": "5"}, "sync_every must be a whole number, at least 1 step, not '5'"),
     ({"sync_every": 2.5}, "sync_every must be a whole number, at least 1 step, not 2.5"),
-    ({"spread": "wide"}, "what was given cannot be read: TypeError"),
+    ({"spread": "wide"}, "the argument cannot be read: TypeError"),
     ({"cap": 0.0}, "rule.cap must be positive, not 0.0"),
 ]
 
@@ -151,7 +151,7 @@ def test_a_probe_that_cannot_score_stops_all_ranks(ranks: RankPool, kind: str, t
 def test_a_sync_without_any_finite_replica_stops_all_ranks(ranks: RankPool) -> None:
     told = ranks.run("ranks_inputs:all_diverged", timeout_s=TIMEOUT_S)
     assert set(told) == {
-        "no replica has finite parameters at sync 1; lower the learning rate and go back to a checkpoint"
+        "no replica has finite parameters at sync 1; lower the learning rate and restart from a checkpoint"
     }
 
 
@@ -163,10 +163,10 @@ def test_a_sync_without_any_finite_replica_stops_all_ranks(ranks: RankPool) -> N
         ("cut", "has no loss_total"),
         ("settings", "was 5 when the checkpoint was written and is 6 now"),
         ("mixed", " differs between ranks: rank 0 has 3, rank 2 has 2"),
-        ("words", "rank 1: what was given cannot be read: ValueError"),
-        ("loss", "rank 1: what was given cannot be read: TypeError"),
-        ("short", "rank 1: what was given cannot be read: "),
-        ("nothing", "rank 1: what was given cannot be read: AttributeError"),
+        ("words", "rank 1: the argument cannot be read: ValueError"),
+        ("loss", "rank 1: the argument cannot be read: TypeError"),
+        ("short", "rank 1: the argument cannot be read: "),
+        ("nothing", "rank 1: the argument cannot be read: AttributeError"),
     ],
 )
 @pytest.mark.parametrize("api", ["controller", "one_cycle"])

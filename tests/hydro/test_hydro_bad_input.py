@@ -64,7 +64,7 @@ def test_heads_that_cannot_become_fewer() -> None:
     with pytest.raises(hydro.ShrinkError) as error:
         hydro.shrink(GPT(), scale=2, inputs=text(), heads="fewer")
     refused(error, "blocks.0.attention", "a width of 16, not 32", "keeps their number", "give a factory")
-    with pytest.raises(hydro.ShrinkError, match="a factory decides itself how its heads grow"):
+    with pytest.raises(hydro.ShrinkError, match="a factory itself decides how its heads grow"):
         hydro.shrink(GPT, scale=2, inputs=text(), heads="fewer")
     with pytest.raises(hydro.ShrinkError, match='heads is "narrower" or "fewer", not \'less\''):
         hydro.shrink(MLP(), scale=2, heads="less")  # type: ignore[arg-type]
@@ -220,7 +220,7 @@ def test_depth_that_is_no_list_of_residual_blocks() -> None:
 
 def test_arguments_that_make_no_sense_say_what_to_pass() -> None:
     calls: list[tuple[Any, dict[str, Any], str]] = [
-        (MLP, {}, "say how much smaller"),
+        (MLP, {}, "give the size"),
         (MLP, {"width": 8, "scale": 2}, "either width="),
         (MLP, {"width": 0}, "width must be at least 1, not 0"),
         (MLP, {"scale": 0}, "scale must be an integer of at least 1"),

@@ -116,7 +116,7 @@ def test_the_gate_by_default_takes_four_widths_that_are_wide_enough() -> None:
     report = hydro.coordinate_check(hydro.shrink(MLP, width=8, inputs=rows()), seeds=3).raise_if_failed()
     assert report.labels == ["32", "64", "128", "256"]
     assert report.widths == pytest.approx([0.5, 1.0, 2.0, 4.0])
-    with pytest.raises(hydro.CoordinateCheckError, match="two widths at least"):
+    with pytest.raises(hydro.CoordinateCheckError, match="at least two widths"):
         hydro.coordinate_check(hydro.shrink(MLP, scale=2, inputs=rows()), widths=[32])
 
 

@@ -50,7 +50,7 @@ def test_default_targets_are_for_the_first_output_with_coordinates() -> None:
         def forward(self, x: Tensor) -> Any:
             return super().forward(x)[1]
 
-    with pytest.raises(hydro.CoordinateCheckError, match=r"single numbers: say with loss_fn="):
+    with pytest.raises(hydro.CoordinateCheckError, match=r"single numbers: give the loss with loss_fn="):
         hydro.coordinate_check(hydro.shrink(lambda width=64: Energy(width), width=32, inputs=rows()))
 
 

@@ -208,8 +208,8 @@ def test_a_worker_of_another_authority_is_told_so(site: JoinedSite, tmp_path: Pa
     ours, other = authority.load(site.ca), authority.load(tmp_path / "other")
     port = int(site.workers.rpartition(":")[2])
     for name, signer, trusted, says in (
-        ("foreign", other, ours, "does not take this worker's certificate"),
-        ("lost", ours, other, "shows a certificate that this worker does not trust"),
+        ("foreign", other, ours, "rejects this worker's certificate"),
+        ("lost", ours, other, "presents a certificate that this worker does not trust"),
     ):
         key = credential.new_key()
         made = signer.sign_worker(name, key.public_key(), now=datetime.now(UTC))
@@ -401,7 +401,7 @@ def test_the_commands(site: JoinedSite) -> None:
     listed = json.loads(command(site, "worker-token", "list", "--json"))
     assert [(one["uses"], one["revoked"]) for one in listed if one["id"] == token["id"]] == [(2, False)]
     assert "token" not in listed[0]
-    assert "lets nobody join" in command(site, "worker-token", "revoke", token["token"])
+    assert "is revoked" in command(site, "worker-token", "revoke", token["token"])
     assert "revoked" in command(site, "worker-token", "list")
     assert "--expires: is not a time" in command(site, "worker-token", "create", "--expires", "soon", fails=2)
     assert "no join token" in command(site, "worker-token", "revoke", "0123456789abcdef", fails=1)
@@ -437,7 +437,7 @@ def test_a_certificate_that_has_ended_is_told(monkeypatch: pytest.MonkeyPatch) -
     first = certificates.first_end(workers)
     assert first is not None
     assert certificates.in_words(first) == "ends in 3 h 00 min"
-    assert certificates.in_words(now) == "has ended"
+    assert certificates.in_words(now) == "has expired"
 
 
 def command(site: JoinedSite, *words: str, fails: int | None = 0) -> str:

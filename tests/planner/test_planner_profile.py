@@ -273,7 +273,7 @@ def test_the_command_profiles_a_function_of_ones_own(
     assert "1 layers" in capsys.readouterr().out
     assert catalogue.model(str(tmp_path / "layers.json")).profiled
     for words, said in (
-        (["profiled_net:make", "--micro-batches", "a"], "no list of whole numbers"),
+        (["profiled_net:make", "--micro-batches", "a"], "not a list of whole numbers"),
         (["profiled_net:other"], "has no 'other'"),
     ):
         with pytest.raises(SystemExit) as ended:

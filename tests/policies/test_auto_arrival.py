@@ -34,7 +34,7 @@ def test_with_any_other_it_goes_on(kind):
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("random", "The first to arrive at a rung go on without a comparison"),
+        ("random", "The first to arrive at a rung are promoted without a comparison"),
         ("tpe", "tpe learns from results, so every trial waits to be compared. When"),
         ("multi_fidelity", "waits to be compared. Rungs are counted down from the full budget."),
     ],

@@ -126,7 +126,7 @@ def test_several_objectives_come_to_a_front(
     assert len(table) == 1 + len(info.front)
     shown = run("show", "trade-off")
     assert f"Pareto front  {len(info.front)} trial" in shown
-    assert "that no other one beats in every objective" in shown
+    assert "that no other trial beats in every objective" in shown
     listed = run("trials", "trade-off").splitlines()
     heads = [head for head in listed[0].split("  ") if head]
     assert [head.strip() for head in heads[4:7]] == ["error", "speed", "PARETO FRONT"]

@@ -143,7 +143,7 @@ def test_what_cannot_be_saved_is_refused_before_the_first_step(recording: Record
     with pytest.raises(ValueError, match=r"t.track\(counter=...\) was called before"):
         t.track(counter=Counter())
     next(t.steps())
-    with pytest.raises(ValueError, match="comes before the loop"):
+    with pytest.raises(ValueError, match=r"call t.track\(...\) before the loop"):
         t.track(late=Counter())
 
 

@@ -384,7 +384,7 @@ def test_an_extension_past_the_end_of_a_schedule_warns_and_loses_no_result(
         assert said in refused.err, refused
     with Client(service.env["HEADRACE_ADDRESS"]) as client:
         study = client.study(name)
-        with pytest.warns(UserWarning, match="fails the trial; the result that it has stays"):
+        with pytest.warns(UserWarning, match="fails the trial; its result stays"):
             study.extend(steps=8)
         final = study.wait(120)
         assert_the_winner_is_there(service, name, study.trials())

@@ -110,7 +110,7 @@ async def test_trials_of_another_user(
     async with daemon_of_root(site, 2, rights(), AWS_SECRET_ACCESS_KEY="s3cr3t") as daemon:
         stream = await scheduler.stream()
         said = await asyncio.to_thread((site.root / "daemon.log").read_text)
-        assert "serve whoever reaches them: trials too, as admins" in said
+        assert "serve anyone who can reach them, even trials, as admins" in said
 
         def program(body: str) -> list[str]:
             path = site.root / f"program{len(list(site.root.glob('program*')))}.py"

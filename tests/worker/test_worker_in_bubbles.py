@@ -57,7 +57,7 @@ def test_a_stage_is_offered_once_its_windows_and_its_memory_are_known() -> None:
     [
         ([], "job gpt has ended, or its stage 1 has"),
         ([job()], "job gpt has ended, or its stage 1 has"),
-        ([job(stage(), disabled=True, why="it was slowed")], "gives no bubbles any more: it was slowed"),
+        ([job(stage(), disabled=True, why="it was slowed")], "no longer offers bubbles: it was slowed"),
         ([job(stage(), disagreement="4 or 2 stages")], "4 or 2 stages"),
         ([job(stage(trial=bubble_pb2.BubbleTrial(evicted=True)))], "did not close its gate"),
     ],

@@ -176,7 +176,7 @@ async def test_a_rank_that_does_not_come_is_named_within_a_bounded_time(tmp_path
     late.cancel()
     by_disk, by_rank_0 = sorted(found, key=lambda one: not one.writes)
     assert "rank 1, 2 has not written its part" in by_disk.text
-    assert "rank 0 has not come to the report of step 7" in by_rank_0.text
+    assert "rank 0 has not reached the report of step 7" in by_rank_0.text
     assert not by_rank_0.writes
 
 

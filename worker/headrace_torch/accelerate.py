@@ -52,8 +52,8 @@ class Prepared:
         """Writes the state into the folder. Raises `ValueError` within an epoch of a prepared loader."""
         if self._accelerator.gradient_state.in_dataloader:
             raise ValueError(
-                "t.report(...) saves within an epoch of a prepared DataLoader, whose position nobody keeps: "
-                "report after the loop over the loader, which runs to its end and is not left by `break`"
+                "t.report(...) saves within an epoch of a prepared DataLoader, whose position is not "
+                "saved: report after the loop over the loader, and let the loop run to its end, without `break`"
             )
         self._accelerator.save_state(str(folder))
         (folder / _EPOCHS).write_text(json.dumps([loader.iteration for loader in self._loaders()]))
@@ -64,7 +64,7 @@ class Prepared:
         if len(epochs) != len(self._loaders()):
             raise ValueError(
                 f"the checkpoint knows {len(epochs)} prepared loaders, and this accelerator has "
-                f"{len(self._loaders())}; a trial resumes with the same script that it was paused with"
+                f"{len(self._loaders())}; resume a trial with the script that it was paused with"
             )
         self._accelerator.load_state(str(folder))
         for loader, epoch in zip(self._loaders(), epochs, strict=True):

@@ -114,8 +114,8 @@ class TrialCallback:
         """Refuses a fit that would train a resumed trial from its beginning."""
         if self.ckpt_path is not None and str(trainer.ckpt_path) != self.ckpt_path:
             raise ValueError(
-                f"the trial resumes after step {self._t.step}, and the fit starts anew: write "
-                "trainer.fit(..., ckpt_path=callback.ckpt_path), which is None in a trial that starts"
+                f"the trial resumes after step {self._t.step}, and the fit starts from scratch: write "
+                "trainer.fit(..., ckpt_path=callback.ckpt_path), which is None in a trial's first run"
             )
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -157,8 +157,8 @@ def _refuse(trainer: Any, callback: TrialCallback, t: Trial) -> None:
         )
     if getattr(trainer, "barebones", False):
         raise ValueError(
-            "Trainer(barebones=True) logs nothing, so there is nothing to report: leave it out, and switch off what "
-            "costs time by itself, as with enable_checkpointing=False and enable_progress_bar=False"
+            "Trainer(barebones=True) logs nothing, so there is nothing to report: leave it out, and turn off "
+            "the slow parts yourself, as with enable_checkpointing=False and enable_progress_bar=False"
         )
     refuse_ranks(trainer.world_size, where="the Trainer", remedy="Give Trainer(devices=1)")
     if trainer.max_steps != -1:
@@ -174,8 +174,8 @@ def _refuse(trainer: Any, callback: TrialCallback, t: Trial) -> None:
     )
     if (trainer.min_epochs or 0) > 1 or trainer.min_steps:
         raise ValueError(
-            "Trainer(min_epochs=..., min_steps=...) would go on training when the trial is told to leave: leave them "
-            "out, and give the study grace_steps or a higher first rung"
+            "Trainer(min_epochs=..., min_steps=...) would continue training when the trial is told to leave: "
+            "leave them out, and give the study grace_steps or a higher first rung"
         )
     if trainer.enable_validation and trainer.check_val_every_n_epoch != 1:
         raise ValueError(

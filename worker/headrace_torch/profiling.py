@@ -190,7 +190,7 @@ def _forward(layer: nn.Module, x: Tensor, where: str) -> Tensor:
 def _in_place(where: str) -> ProfileError:
     return ProfileError(
         f"{where} changes its input in place, so it cannot be run alone.",
-        remedy="Say inplace=False, or join it with the layer before.",
+        remedy="Set inplace=False, or merge it with the previous layer.",
     )
 
 
@@ -242,7 +242,7 @@ def main(words: Sequence[str] | None = None) -> None:
     try:
         sizes = [int(word) for word in told.micro_batches.split(",")]
     except ValueError:
-        parser.error(f"--micro-batches {told.micro_batches!r} is no list of whole numbers, such as 1,2,4")
+        parser.error(f"--micro-batches {told.micro_batches!r} is not a list of whole numbers, such as 1,2,4")
     try:
         net, sample = import_target(told.function, str(Path.cwd()))()
         found = profile(net, sample, micro_batches=sizes, repeats=told.repeats, out=told.out)

@@ -114,14 +114,14 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
         _refuse(args, state, self._t)
         if self.checkpoint is not None and state.global_step == 0:
             raise ValueError(
-                f"the trial resumes after step {self._t.step}, and the training starts anew: write "
-                "trainer.train(resume_from_checkpoint=callback.checkpoint), which is None in a trial that starts"
+                f"the trial resumes after step {self._t.step}, and the training starts from scratch: write "
+                "trainer.train(resume_from_checkpoint=callback.checkpoint), which is None in a trial's first run"
             )
         self._reported_at = state.global_step
         self._optimizer, self._schedule = more.get("optimizer"), more.get("lr_scheduler")
         self._turns.begin()
         if self._ends:
-            raise Ended(Action.STOP, "the training had ended by itself")
+            raise Ended(Action.STOP, "the training had already ended")
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **_: Any) -> None:  # noqa: ARG002
         """Asks for a checkpoint, after which it is reported. Of several datasets each is an evaluation of its own."""
@@ -131,7 +131,7 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
         if not told:
             raise ValueError(
                 f"the evaluation has no metric to report, only {', '.join(sorted(metrics))}: give its data "
-                "labels, which make eval_loss, or give the Trainer compute_metrics"
+                "labels, which produce eval_loss, or give the Trainer compute_metrics"
             )
         self._metrics |= told
         control.should_save = True

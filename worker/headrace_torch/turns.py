@@ -34,8 +34,8 @@ class Turns:
         """The training begins, or goes on. Raises `ValueError` for a second training of one trial."""
         if self._steps is not None:
             raise ValueError(
-                f"{self._maker}(t) has followed one training already, and a trial is one: train a second time without "
-                "this callback, or give that training a trial of its own"
+                f"{self._maker}(t) has already followed one training run, and a trial is one run: train "
+                "again without this callback, or give the second run its own trial"
             )
         self._steps = self._t.steps()
         next(self._steps, None)
@@ -55,8 +55,8 @@ def refuse_ranks(ranks: int, *, where: str, remedy: str) -> None:
     """Raises `ValueError` where a training has several processes."""
     if ranks > 1:
         raise ValueError(
-            f"{where} trains on {ranks} ranks, and this saves and reports for one process. {remedy}. For a trial on "
-            "several GPUs write the loop yourself: docs/how-to/multi-gpu-trials.md"
+            f"{where} trains on {ranks} ranks, and this callback saves and reports for one process. {remedy}. For "
+            "a trial on several GPUs write the loop yourself: docs/how-to/multi-gpu-trials.md"
         )
 
 
@@ -64,5 +64,5 @@ def refuse_other_budget(t: Trial, steps: float, *, setting: str, remedy: str) ->
     """Raises `ValueError` where a framework would train another number of steps than the trial's budget has."""
     if steps != t.max_steps:
         raise ValueError(
-            f"{setting} is a training of {steps} steps, and the trial's budget is {t.max_steps}. {remedy}"
+            f"{setting} means {steps} training steps, and the trial's budget is {t.max_steps}. {remedy}"
         )

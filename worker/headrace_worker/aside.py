@@ -30,7 +30,7 @@ class Aside:
         line = " ".join(reason.split())
         when = datetime.now(UTC).isoformat(timespec="seconds")
         path = self._folder / f"{sequence:012d}.txt"
-        text = f"# {line}\n# refused {when}; never sent again\n{_readable(body)}"
+        text = f"# {line}\n# rejected {when}; not sent again\n{_readable(body)}"
         replace(path, text.encode("utf-8", errors="replace"))
         self._prune()
 
@@ -45,7 +45,7 @@ class Aside:
         except OSError:  # somebody deletes them right now; the next heartbeat says more
             return ""
         messages = "1 message" if len(files) == 1 else f"{len(files)} messages"
-        return f"{messages} in {self._folder}; the last: {reason}"
+        return f"{messages} in {self._folder}; the last one: {reason}"
 
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob("*.txt"))

@@ -414,7 +414,7 @@ class Attempt:
                 return await self.reports.store_last(said.last), ""
         except (ReportInvalidError, CheckpointError, OSError) as error:  # TimeoutError is an OSError
             trouble = self.reports.trouble or str(error)
-            log.warning("%s: the checkpoint of its end is not stored: %s", self.lease.trial, trouble)
+            log.warning("%s: its last checkpoint is not stored: %s", self.lease.trial, trouble)
             return None, f"the state at its end, after step {said.last.step}, is not stored: {trouble}"
 
     async def _live(self) -> Verdict:
@@ -546,8 +546,8 @@ class Attempt:
 
     def _note_room(self, trouble: str) -> None:
         if trouble and not self._no_room:
-            log.warning("%s: waits for room: %s", self.lease.trial, trouble)
-        self._no_room = f"no room to start a trial: {trouble}" if trouble else ""
+            log.warning("%s: waits for disk space: %s", self.lease.trial, trouble)
+        self._no_room = f"no disk space to start a trial: {trouble}" if trouble else ""
 
     async def _restore(self) -> None:
         folder = self._scratch / "restore"
@@ -584,7 +584,7 @@ class Attempt:
     def _end(self, ending: Ending, term_in_s: float, kill_in_s: float) -> None:
         if self.ending is None:
             self.ending = ending
-            log.info("%s: is told to end", self.lease.trial)
+            log.info("%s: told to end", self.lease.trial)
         self._place.courier.core.releasing(self.lease.lease_id)
         self._ended.set()
         self.host.told(self, term_in_s, kill_in_s)

@@ -28,7 +28,7 @@ async def keep_bubble_agent() -> None:
         code = await _run()
         if asyncio.get_running_loop().time() - began > STEADY_S:
             backoff.succeeded()
-        log.warning("the bubble agent ended with status %d, and is started again", code)
+        log.warning("the bubble agent exited with status %d; restarting it", code)
         await backoff.wait()
 
 

@@ -159,9 +159,9 @@ def _lost(key: Key, there: Mapping[Key, tuple[bubble_pb2.BubbleJob, bubble_pb2.B
 def _barred(job: bubble_pb2.BubbleJob, stage: bubble_pb2.BubbleStage) -> str:
     """Why trials get nothing of a stage that is there; empty where they may."""
     if job.disabled:
-        return f"job {job.name} gives no bubbles any more: {job.why}"
+        return f"job {job.name} no longer offers bubbles: {job.why}"
     if job.disagreement:
-        return f"job {job.name} gives no bubbles: {job.disagreement}"
+        return f"job {job.name} offers no bubbles: {job.disagreement}"
     if stage.trial.evicted:
         return f"a trial beside stage {stage.stage} of job {job.name} did not close its gate"
     return ""

@@ -66,7 +66,7 @@ class BubbleOffer:
                 try:
                     self._hear(jobs)
                 except Exception:  # the worker lives, whatever an agent says
-                    log.exception("what the bubble agent says could not be taken in")
+                    log.exception("cannot process the bubble agent's answer")
                 await asyncio.sleep(EVERY_S)
 
     def _hear(self, jobs: Sequence[bubble_pb2.BubbleJob] | None) -> None:
@@ -77,7 +77,7 @@ class BubbleOffer:
         for device in slots.devices:
             self._turns.add(device.index)
         for index in news.taken_back:
-            log.info("slot %d is taken back: %s", index, slots.gone[index])
+            log.info("slot %d is withdrawn: %s", index, slots.gone[index])
             loop.call_later(self._leave_s, self._end_on, index)
         for index in slots.gone:
             _let_go(slots.gates[index])  # again and again: the rank may take a while to end

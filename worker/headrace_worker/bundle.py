@@ -393,7 +393,7 @@ class Bundle:
 
     async def _with_room(self, work: Callable[[], _Result]) -> _Result:
         def note(trouble: str) -> None:
-            self.trouble = f"no room to start a bundle: {trouble}" if trouble else ""
+            self.trouble = f"no disk space to start a bundle: {trouble}" if trouble else ""
 
         return await when_there_is_room(work, note, Backoff(cap_s=_FULL_DISK_CAP_S))
 

@@ -120,7 +120,7 @@ def unpack(archive: Path, folder: Path, owner: str = "") -> None:
         try:
             unpack_archive(file, archive.stem, folder)
         except CodeCorruptError as error:
-            archive.unlink(missing_ok=True)  # it is fetched anew
+            archive.unlink(missing_ok=True)  # it is fetched again
             raise OSError(
                 f"the code {archive.stem[:12]} is damaged on this worker's disk: {error}"
             ) from error

@@ -21,14 +21,14 @@ def worker(
         str | None,
         typer.Option(
             metavar="HOST:PORT[,HOST:PORT…]",
-            help="The schedulers: any of them will do; tls:// before the first for TLS. "
-            "Default: HEADRACE_ADDRESS, else the one of `headrace up`.",
+            help="The schedulers' addresses, or some of them; tls:// before the "
+            "first for TLS. Default: HEADRACE_ADDRESS, else that of `headrace up`.",
         ),
     ] = None,
     name: Annotated[
         str | None,
         typer.Option(
-            help="The worker's name: stable over restarts, unique in the cluster. Default: the host name."
+            help="The worker's name, the same after a restart and unique in the cluster. Default: the host name."
         ),
     ] = None,
     home: Annotated[
@@ -52,14 +52,14 @@ def worker(
         ),
     ] = None,
     fake_gpus: Annotated[
-        int, typer.Option(help="Offer GPUs that are not there, to try out placement on a laptop.")
+        int, typer.Option(help="Offer this many fake GPUs, to try out placement on a laptop.")
     ] = 0,
     fake_links: Annotated[
         str,
         typer.Option(
             metavar="KIND:SIZE,…",
-            help="How the fake GPUs are joined: nvlink:2,numa:4 joins each two by NVLink, and puts each four on one "
-            "NUMA node.",
+            help="The interconnect of the fake GPUs: nvlink:2,numa:4 connects pairs by NVLink and puts groups "
+            "of four on one NUMA node.",
             show_default=False,
         ),
     ] = "",
@@ -67,7 +67,7 @@ def worker(
         list[str] | None,
         typer.Option(
             metavar=_LABEL,
-            help="A label that a study's resources may ask for. Give it again for a further label.",
+            help="A label that a study's resources can require. Repeat the option for more.",
         ),
     ] = None,
     tls_ca: Annotated[
@@ -83,8 +83,8 @@ def worker(
             metavar="TOKEN|@FILE|-",
             envvar="HEADRACE_JOIN_TOKEN",
             help="Join with this token (`headrace worker-token create`) unless there is a certificate already, which "
-            "then renews itself. @FILE and - (standard input) keep it out of the command line. The file is removed "
-            "when its token lets nobody else join.",
+            "then renews itself. @FILE and - (standard input) keep it out of the command line. The file is "
+            "removed once its token is used up.",
             show_default=False,
         ),
     ] = None,
@@ -93,44 +93,44 @@ def worker(
         typer.Option(
             metavar="NAME[,PREFIX*…]",
             envvar="HEADRACE_PASS_ENV",
-            help="Variables of this worker's environment that trials get beside the usual ones.",
+            help="Environment variables to pass to trials, besides the usual ones.",
         ),
     ] = None,
     run_as: Annotated[
         str | None,
         typer.Option(
             metavar="USER",
-            help="Run trials as this user of the machine, who cannot read the worker's files. The worker must be root.",
+            help="Run trials as this system user, who cannot read the worker's files. The worker must run as root.",
             show_default=False,
         ),
     ] = None,
     stop_grace: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="How long trials have to leave when the worker is stopped."),
+        typer.Option(metavar="SECONDS", help="How long trials have to end when the worker is stopped."),
     ] = 10.0,
     drain_grace: Annotated[
         float,
         typer.Option(
             metavar="SECONDS",
             min=0,
-            help="How long trials have, at SIGTERM and at a spot notice, to save at their next reports and go on "
-            "elsewhere.",
+            help="How long trials have, after SIGTERM or a spot notice, to save at their next reports "
+            "and resume elsewhere.",
         ),
     ] = 30.0,
     spot_notice_file: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A file whose appearance says that this machine is about to be taken away: the worker then drains, as "
-            "at SIGTERM.",
+            help="A file that appears when this machine is about to be reclaimed: the worker then "
+            "drains, as after SIGTERM.",
             show_default=False,
         ),
     ] = None,
     prestart: Annotated[
         bool,
         typer.Option(
-            help="While a trial of a Python callable runs, import its module in a further process for the slot's next "
-            "trial, which then starts at once."
+            help="While a trial of a Python callable runs, import its module in a standby process, so "
+            "that the slot's next trial starts at once."
         ),
     ] = True,
     code_cache: Annotated[
@@ -138,27 +138,28 @@ def worker(
         typer.Option(
             metavar="GIB",
             min=0.2,
-            help="How much disk the code of studies may take here, and as much again what it requires. What was used "
-            "longest ago is deleted first.",
+            help="How much disk the code of studies may use, and the same again for its requirements. The "
+            "least recently used is deleted first.",
         ),
     ] = 20.0,
     bubbles: Annotated[
         bool,
         typer.Option(
             "--bubbles",
-            help="Run a bubble agent too, and offer the stages of pipeline-parallel jobs on this machine as slots: "
-            "studies with `bubbles: true` work there while the job waits. --cpu-slots 0 then offers nothing else.",
+            help="Also run a bubble agent, and offer the stages of pipeline-parallel jobs on this machine as "
+            "slots: studies with `bubbles: true` run there while the job waits. "
+            "With --cpu-slots 0 it offers nothing else.",
         ),
     ] = False,
     metrics_listen: Annotated[
         str,
         typer.Option(
             metavar="HOST:PORT",
-            help="Show metrics for Prometheus there, without a login; they name no study. Default: nowhere.",
+            help="Serve metrics for Prometheus at this address, without a login; they name no study. Default: off.",
             show_default=False,
         ),
     ] = "",
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log in more detail.")] = False,
 ) -> None:
     """Run trials on this machine: one slot per GPU, or CPU slots where there is none.
 
@@ -209,7 +210,7 @@ def worker(
         raise typer.BadParameter(str(error)) from None
     labels = _labels(label or [])
     if spot_notice_file is not None and spot_notice_file.exists():
-        said = f"{spot_notice_file} is there already: this machine is about to be taken away. Remove it if it is old."
+        said = f"{spot_notice_file} already exists: this machine is about to be reclaimed. Remove it if it is old."
         raise typer.BadParameter(said, param_hint="--spot-notice-file")
     users_umask = os.umask(0o077)  # what a worker keeps is its user's alone
     settings = WorkerSettings(
@@ -251,8 +252,8 @@ def worker(
 def _apart() -> InvalidFieldError:
     violation = Violation(
         field="--run-as",
-        message="does not go together with --bubbles, whose gates belong to the job's user",
-        remedy="Start two workers, or leave one of the two out.",
+        message="cannot be combined with --bubbles, whose gates belong to the job's user",
+        remedy="Start two workers, or leave one of the options out.",
     )
     return InvalidFieldError([violation])
 

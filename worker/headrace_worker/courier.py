@@ -94,7 +94,7 @@ class Courier:
 
     def put_aside(self, sequence: int, reason: str) -> None:
         """Takes a refused message out of the outbox, soon, and keeps it with the reason."""
-        log.error("message %d was refused and is put aside: %s", sequence, reason)
+        log.error("message %d was rejected: %s", sequence, reason)
         self._refused[sequence] = reason
         self._to_delete.set()
 

@@ -92,7 +92,7 @@ def load(home: Path) -> Credential | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        log.warning("%s cannot be used, so this worker has to join again: %s", home / FILE, error)
+        log.warning("%s cannot be used, so this worker must join again: %s", home / FILE, error)
         return None
 
 

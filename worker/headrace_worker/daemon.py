@@ -185,8 +185,9 @@ class Daemon:
         reach = await joined(target, settings.home, settings.name, settings.join_token, user)
         if user is not None and reach is None:
             log.warning(
-                "this worker has no certificate, so its schedulers serve whoever reaches them: trials too, as admins. "
-                "To keep them out, start schedulers with --ca, --worker-listen and --auth tokens, and join"
+                "this worker has no certificate, so its schedulers serve anyone who can reach them, even trials, "
+                "as admins. To prevent this, start the schedulers with --ca, --worker-listen and --auth tokens, and "
+                "join"
             )
         explained = reach.explained if reach is not None else explained_without_certificate
         session = self._session = Session(reach or target, courier, handler=self, explained=explained)
@@ -239,7 +240,7 @@ class Daemon:
 
             def moved() -> None:
                 core.locked_again(held.lock)
-                session.anew("its home was made again")
+                session.anew("its home was created again")
 
             self._ground = Ground(
                 held, outbox, runtime, furnish=furnish, moved=moved, lost=self._leaving.by_itself
@@ -370,7 +371,7 @@ class Daemon:
                     self._retention.over(effect.lease_id)
             case Leave():
                 if attempt := self._attempts.get(effect.lease_id):
-                    log.info("%s: is to leave at its next report: %s", attempt.lease.trial, effect.reason)
+                    log.info("%s: leaves at its next report: %s", attempt.lease.trial, effect.reason)
                     attempt.reports.leave_soon()
             case Withdrawn():
                 self._leaving.by_user(effect)

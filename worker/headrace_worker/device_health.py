@@ -121,7 +121,7 @@ class DeviceHealth:
                 self._defects.pop(index, None)
                 self._in_row.pop(index, None)
         self._devices.forgive(indices)
-        log.info("slots %s count as sound again", list(indices))
+        log.info("slots %s are in use again", list(indices))
         self._changed()
 
     def _gpus(self, slots: Sequence[int]) -> list[int]:
@@ -136,6 +136,6 @@ class DeviceHealth:
             new = {index: why for index, why in found.items() if index not in self._defects}
             self._defects |= new
         for index, why in new.items():
-            log.error("slot %d gets no more trials, its device failed: %s", index, why)
+            log.error("slot %d gets no more trials: its device failed: %s", index, why)
         if new:
             self._changed()

@@ -214,7 +214,7 @@ class Environments:
         finally:
             note("")
         if task.cancelled():
-            raise OSError("the worker was stopped while it installed what the study requires")
+            raise OSError("the worker was stopped while it installed the study's requirements")
         if failure := self._failed.get(question.key):
             raise UnpreparedError(failure[0])
 
@@ -226,9 +226,7 @@ class Environments:
             made = await self._answer(question, build)
             await self._trim(made)
         except EditableError:
-            text = (
-                f"{name} asks for an editable install, and the folder is on the path anyway: leave that out"
-            )
+            text = f"{name} asks for an editable install; leave it out, the folder is on the path anyway"
             self._failed[question.key] = (text, time.monotonic())
         except (StepFailedError, CannotStartError, ValueError, OSError) as error:
             said = f"{name} cannot be installed for {question.base.executable}: {error}\n{_last(build)}"

@@ -142,7 +142,10 @@ def classify(
             exit_code=exit_code,
         )
     if exit_code == 0 and finished is None and left_by_trainer:
-        error = "the training process was probably killed: it ended without a word, although its program exited with 0"
+        error = (
+            "the training process was probably killed: it ended without a message, "
+            "although its program exited with 0"
+        )
         return Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error)
     if exit_code == 0 or succeeded:
         # A crash after success is the teardown of some library, not the trial.

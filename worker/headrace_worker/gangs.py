@@ -121,7 +121,7 @@ class Gang:
                 await self._changed.wait_for(lambda: False)  # until the attempt is over
         if absent := await asyncio.to_thread(_absent, folder, self.world):
             raise PartMissingError(
-                f"checkpoint {folder.name} is not whole: the part of rank {_listed(absent)} is missing; "
+                f"checkpoint {folder.name} is incomplete: the part of rank {_listed(absent)} is missing; "
                 "every rank writes its own into the folder of rank 0"
             )
 
@@ -136,8 +136,9 @@ def _rank_0_missing(
         text = f"rank 0 has not written its part of {folder.name} within {patience_s:.0f} s of rank {request.rank}"
         return RankMissing(text=text, writes=True)
     text = (
-        f"rank 0 has not come to the report of step {request.step} within {patience_s:.0f} s of rank {request.rank}: "
-        "it hangs, or every rank has to call t.report(...) at the same steps. If it only takes longer, raise "
+        f"rank 0 has not reached the report of step {request.step} within {patience_s:.0f} s of rank {request.rank}: "
+        "it hangs, or the ranks report at different steps: "
+        "every rank calls t.report(...) at the same steps. If it only takes longer, raise "
         "trial.report_timeout_s in the study file"
     )
     return RankMissing(text=text, writes=False)

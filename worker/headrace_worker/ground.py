@@ -57,7 +57,7 @@ class Ground:
         try:
             if self._unfinished or not self._home.is_there:
                 if not self._unfinished:
-                    log.warning("the home %s is gone, and is made again", self._home.path)
+                    log.warning("the home %s is gone, and is created again", self._home.path)
                 self._unfinished = True
                 await asyncio.to_thread(self._home.make_again)
                 await asyncio.to_thread(self._furnish)

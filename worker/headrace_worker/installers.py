@@ -83,7 +83,7 @@ class Pip:
         await self._venv(build, request.base, place)
         pins = _constraints(build, lock, hashes=False)
         if await self._pip(build, request, place, "--constraint", pins) != lock:
-            raise StepFailedError("the index has other files now than a moment ago")
+            raise StepFailedError("the files in the index have just changed")
 
     async def _venv(self, build: BuildFolder, base: Base, place: Path) -> None:
         await build.run(base.executable, "-I", "-m", "venv", "--without-pip", str(place))

@@ -39,11 +39,11 @@ class GivenToken:
                     raise _fault(
                         str(self.file),
                         f"can be read by user {trials.name}, whom trials run as",
-                        f"Make it the worker's alone: `chmod 600 {self.file}`.",
+                        f"Let only the worker read it: `chmod 600 {self.file}`.",
                     )
                 found = opened.read(_LONGEST).decode().strip()
         except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            why = error.strerror if isinstance(error, OSError) else "it is not text"
             raise _fault("", f"{self.file} cannot be read: {why}", _ANOTHER) from None
         if not found:
             raise _fault("", f"{self.file} holds no token", _ANOTHER)
@@ -100,7 +100,7 @@ def id_of(token: str) -> str:
     return parts[1] if len(parts) == 3 else ""
 
 
-_ANOTHER = "Make a token: `headrace worker-token create --worker NAME`."
+_ANOTHER = "Create a token: `headrace worker-token create --worker NAME`."
 
 
 def _fault(value: str, message: str, remedy: str) -> InvalidFieldError:

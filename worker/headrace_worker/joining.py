@@ -73,7 +73,7 @@ async def joined(
         if token is None or not await _is_refused(reach, home, token):
             return reach
     elif found is not None and found.worker == worker:
-        log.warning("the certificate of worker %s ended on %s", worker, f"{found.until:%Y-%m-%d %H:%M} UTC")
+        log.warning("the certificate of worker %s expired on %s", worker, f"{found.until:%Y-%m-%d %H:%M} UTC")
     if token is not None:
         made = await _join(target, home, worker, token.read(trials))
         if made.token_used_up:
@@ -91,7 +91,7 @@ async def joined(
     raise _fault(
         "--join",
         "",
-        f"is missing, for the certificate in {home} ended on {found.until:%Y-%m-%d %H:%M} UTC",
+        f"is missing, for the certificate in {home} expired on {found.until:%Y-%m-%d %H:%M} UTC",
         f"Join again with a new token: `headrace worker-token create --worker {worker}`.",
     )
 

@@ -65,7 +65,7 @@ class Leaving:
     def drained(self) -> str:
         """What is said of trials that a drain ends; empty while there is none."""
         why = self._own or self._users
-        return f"worker '{self._settings.name}' drains: {why}" if why else ""
+        return f"worker '{self._settings.name}' is draining: {why}" if why else ""
 
     # What begins it, and ends it.
 
@@ -93,7 +93,7 @@ class Leaving:
         if self.drained:
             self._send_away()
         elif before:
-            log.info("the worker is not drained any more")
+            log.info("the worker is no longer draining")
             self._standbys.reopen(enabled=self._settings.prestart)
             if self._timer is not None:
                 self._timer.cancel()
@@ -118,7 +118,7 @@ class Leaving:
             self._until, self._timer = until, loop.call_at(until, self._over)
 
     def _send_away(self) -> None:
-        log.info("%s: %d trials are to leave", self.drained, len(self._attempts))
+        log.info("%s: %d trials have to leave", self.drained, len(self._attempts))
         self._closing = asyncio.create_task(self._standbys.close())
         for attempt in list(self._attempts.values()):
             if attempt.begun:

@@ -148,12 +148,12 @@ def open_to_read(path: Path, identity: FileIdentity | None = None) -> BinaryIO:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         if _is_odd(str(path)):
-            raise FileNotFoundError(errno.ENOENT, "something else lies in its place", str(path)) from None
+            raise FileNotFoundError(errno.ENOENT, "there is something else in its place", str(path)) from None
         raise
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or identity not in (None, (found.st_dev, found.st_ino)):
         os.close(descriptor)
-        raise FileNotFoundError(errno.ENOENT, "something else lies in its place", str(path))
+        raise FileNotFoundError(errno.ENOENT, "there is something else in its place", str(path))
     return os.fdopen(descriptor, "rb")
 
 

@@ -16,7 +16,7 @@ _HELP = {
     "trials": "Trials that run here, or are being started or ended.",
     "outbox_messages": "Messages that no scheduler has acknowledged yet.",
     "logs_pending": "Logs of attempts that are over, and not in the store yet.",
-    "in_trouble": "Whether something keeps the worker from its work: a full disk, a store that does not answer.",
+    "in_trouble": "Whether the worker is blocked: by a full disk, or a store that does not answer.",
 }
 Figures = Callable[[], Mapping[str, float]]
 """The present numbers by the keys of the table above; called by another thread."""

@@ -269,7 +269,7 @@ def _same(file: IO[bytes], path: Path) -> os.stat_result:
     """The status of a file that is open. Raises `FileNotFoundError` where it is not the one at `path`."""
     found = os.fstat(file.fileno())
     if not os.path.samestat(found, path.stat()):
-        raise FileNotFoundError(f"{path} was deleted and made again by somebody else")
+        raise FileNotFoundError(f"{path} was deleted and created again by another process")
     return found
 
 
@@ -382,7 +382,7 @@ class DurableOutbox:
             except (sqlite3.OperationalError, OSError) as error:
                 trouble = f"the outbox cannot be written: {error}"
                 if trouble != self.trouble:
-                    log.warning("%s; trying again until it can, nothing is lost", trouble)
+                    log.warning("%s; retrying until it can; nothing is lost", trouble)
                 self.trouble = trouble
                 await backoff.wait()
             else:

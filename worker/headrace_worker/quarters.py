@@ -107,7 +107,7 @@ class Estate:
         if length <= LONGEST_TMP:
             return ""
         return (
-            f"--home {self.tmp.parent} is so long that programs may fail to make sockets in their TMPDIR, which has "
+            f"--home {self.tmp.parent} is so long that programs may fail to create sockets in their TMPDIR, which has "
             f"{length} bytes: give one that is {length - LONGEST_TMP} bytes shorter, or say --pass-env TMPDIR"
         )
 

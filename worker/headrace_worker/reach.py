@@ -48,7 +48,9 @@ class Joined:
     async def refusal(self, address: str) -> str:
         """Why TLS does not let this worker in, or it does not trust who answers; empty where neither is so."""
         if self.credential.until <= datetime.now(UTC):
-            return f"this worker's certificate ended on {self.credential.until:%Y-%m-%d %H:%M} UTC. {_AGAIN}"
+            return (
+                f"this worker's certificate expired on {self.credential.until:%Y-%m-%d %H:%M} UTC. {_AGAIN}"
+            )
         return await asyncio.to_thread(_handshake, address, self.credential)
 
 
@@ -83,11 +85,11 @@ def _handshake(address: str, held: Credential) -> str:
     except ssl.SSLCertVerificationError as error:
         if error.verify_message in _CLOCKS:
             return (
-                f"the scheduler at {address} shows a certificate that is out of its time by this machine's clock "
-                f"({error.verify_message}). Set the clock, or make another certificate: `headrace ca server`"
+                f"the scheduler at {address} presents a certificate that is not valid at this machine's time "
+                f"({error.verify_message}). Set the clock, or issue a new certificate: `headrace ca server`"
             )
         return (
-            f"the scheduler at {address} shows a certificate that this worker does not trust "
+            f"the scheduler at {address} presents a certificate that this worker does not trust "
             f"({error.verify_message}). If the authority is a new one: {_AGAIN[0].lower()}{_AGAIN[1:]}. If the name is "
             "wrong: `headrace ca server` makes a certificate for it"
         )
@@ -102,4 +104,4 @@ def _handshake(address: str, held: Credential) -> str:
 def _not_taken(address: str, held: Credential) -> str:
     """With the times, for the scheduler's clock may be wrong."""
     since, until = (f"{time:%Y-%m-%d %H:%M}" for time in (held.since, held.until))
-    return f"the scheduler at {address} does not take this worker's certificate, valid from {since} to {until} UTC"
+    return f"the scheduler at {address} rejects this worker's certificate, valid from {since} to {until} UTC"

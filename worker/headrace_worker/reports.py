@@ -138,8 +138,8 @@ class Reports:
             raise ReportInvalidError(f"rank {request.rank} is not one of this trial's: it has {ranks}")
         if self._calls >= MAX_AT_ONCE * self._gang.world or self._unanswered >= MAX_AT_ONCE:
             raise TooManyReportsError(
-                f"{self._lease.trial} has {max(self._calls, self._unanswered)} reports on their way; "
-                "wait for the answer to one before the next"
+                f"{self._lease.trial} has {max(self._calls, self._unanswered)} reports in flight; "
+                "wait for the answer to one before sending the next"
             )
         self._calls += 1
         try:
@@ -391,7 +391,7 @@ class Reports:
                 await backoff.wait()
             else:
                 if self.trouble:
-                    log.warning("%s: the checkpoint is stored now", self._lease.trial)
+                    log.warning("%s: the checkpoint is now stored", self._lease.trial)
                     self.trouble = ""
                 return ref
 

@@ -179,7 +179,7 @@ class OtherUser:
                 mode = found.st_mode
                 alone = found.st_nlink == 1 or stat.S_ISDIR(mode)
                 if found.st_uid != self.uid or not alone or stat.S_IFMT(mode) not in _KEPT:
-                    raise OSError(f"{above}/{name} is no file of its own, and no folder or link")
+                    raise OSError(f"{above}/{name} is neither a file of its own nor a folder nor a link")
                 if not stat.S_ISDIR(mode):
                     os.chown(name, 0, 0, dir_fd=descriptor, follow_symlinks=False)
                 if stat.S_ISREG(mode):
@@ -233,9 +233,9 @@ def other_user(name: str) -> OtherUser:
     try:
         found = pwd.getpwnam(name)
     except KeyError:
-        raise _fault(name, "is no user of this machine", "Make one: useradd --system NAME.") from None
+        raise _fault(name, "is not a user of this machine", "Create one: useradd --system NAME.") from None
     if found.pw_uid == 0:
-        raise _fault(name, "is root itself", "Choose a user without rights of its own.")
+        raise _fault(name, "is root", "Choose a user without special rights.")
     groups = tuple(os.getgrouplist(name, found.pw_gid))
     return OtherUser(name=name, uid=found.pw_uid, gid=found.pw_gid, groups=groups, home=found.pw_dir)
 

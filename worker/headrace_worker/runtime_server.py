@@ -224,7 +224,7 @@ class RuntimeServer:
         """Makes the socket, or what of it is gone, again. Raises `OSError`."""
         if not self._folder.is_there:
             before = self._folder.path
-            log.warning("the socket for trials in %s is gone, and is made again", before)
+            log.warning("the socket for trials in %s is gone, and is created again", before)
             await self._open()
         if not self._note.exists():
             self._note.write_text(self._folder.said())

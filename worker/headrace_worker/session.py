@@ -162,7 +162,7 @@ class Session:
                 if self._give_up:
                     continue
             elif (why := await self._explained(address, why)) != last:
-                log.warning("scheduler %s: %s; trials go on, trying again until it answers", address, why)
+                log.warning("scheduler %s: %s; trials continue, retrying until it answers", address, why)
                 last = why
             if self._lease_ttl_s is not None:
                 each_s = self._lease_ttl_s / 4 / len(self._target.replicas)
@@ -322,7 +322,7 @@ class Session:
             await asyncio.sleep(self._interval_s)
             self._handler.beat()
             if reason := self._core.tick():
-                self._give_up = f"asking anew what is ours: {reason}"
+                self._give_up = f"asking again for this worker's leases: {reason}"
                 self._courier.wake.set()
 
     async def _measure(self) -> None:

@@ -239,7 +239,7 @@ class SessionCore:
         )
 
     def tick(self) -> str:
-        """A heartbeat interval went by. Returns why the session has to be opened anew, or nothing."""
+        """A heartbeat interval went by. Returns why the session has to be opened again, or nothing."""
         if self.phase is not Phase.OPEN:
             return ""
         self._silent_ticks += 1

@@ -7,7 +7,7 @@ it is the lease. So a process is taken only by a launch that is equal in everyth
 with it the devices that it may see), working directory, slots. Any other launch on one of its slots throws it away
 first, and so do a slot that stays idle, and the daemon's end. Where each process has folders of its own
 (`own_folders`), the one that stands by has them too, and the trial that takes it runs there. What it imported is
-checked by itself (`headrace.trial.standby`), which starts anew where a file has changed.
+checked by itself (`headrace.trial.standby`), which restarts where a file has changed.
 
 What the module starts while it is imported carries, where other processes name their lease, a name of the process
 that stood by. With it such a child is found when the process ends, as a trial or thrown away, and when the next daemon
@@ -125,7 +125,7 @@ class Standbys:
                     self._arm(started, slots)
         except (CannotStartError, OSError) as error:
             await _clear(launch)
-            log.debug("no process stands by on slots %s: %s", list(slots), error)
+            log.debug("no standby process on slots %s: %s", list(slots), error)
         finally:
             del self._starting[slots]
             self._idle.discard(slots)

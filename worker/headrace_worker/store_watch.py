@@ -123,7 +123,7 @@ class StoreWatch:
 
     def _note(self, trouble: str) -> None:
         if trouble and trouble != self.trouble:
-            log.warning("%s; trials wait until it is there", trouble)
+            log.warning("%s; trials wait until it answers", trouble)
         elif self.trouble and not trouble:
-            log.warning("store %s is there again", self._store.url)
+            log.warning("store %s answers again", self._store.url)
         self.trouble = trouble

@@ -50,7 +50,7 @@ class Tidying:
             try:
                 await self.tidy()
             except (OSError, CheckpointError) as error:  # the store or all schedulers are away
-                log.warning("folders of studies are not tidied now: %s", error)
+                log.warning("folders of studies cannot be tidied now: %s", error)
             await asyncio.sleep(EVERY_S * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
 
     async def tidy(self) -> None:

@@ -62,7 +62,7 @@ class Turns:
         if self._answer is None or request.sequence != self._last:
             if request.sequence <= self._last:
                 raise TurnInvalidError(
-                    f"sequence {request.sequence} is not the next turn's: turn {self._last} was the last; count up"
+                    f"sequence {request.sequence} is not the next turn: the last turn was {self._last}; count up"
                 )
             if self.pending:
                 raise TurnInvalidError(

@@ -38,7 +38,7 @@ class Xids:
                 handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
                 pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
         except (pynvml.NVMLError, AttributeError) as error:  # an old driver, a device without events
-            log.debug("NVML tells of no Xid: %s", error)
+            log.debug("NVML reports no Xids: %s", error)
         else:
             self._events = events
 

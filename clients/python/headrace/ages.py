@@ -22,7 +22,7 @@ class Ages:
     requests: Age = timedelta(days=1)
     """Answers to requests that change something: one that comes again within this time is answered as before."""
     workers: Age = timedelta(days=7)
-    """Workers that are gone, from when they were last heard of."""
+    """Workers that are gone, from when they were last seen."""
     events: Age = timedelta(days=90)
     """Events of trials, and of reports. What happened to the study itself stays."""
     reports: Age = timedelta(days=365)

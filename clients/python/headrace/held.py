@@ -1,9 +1,9 @@
 """What the log says when a user pauses a trial, and lets it run again: written by the scheduler, read by `why`."""
 
-PAUSED = "is to pause at its next rung: asked by a user"
-RESUMED = "may run again: asked by a user"
+PAUSED = "pauses at its next rung: requested by a user"
+RESUMED = "may run again: requested by a user"
 
 
 def of_trial(number: int, what: str) -> str:
-    """The message of the event: `trial 3 may run again: asked by a user`."""
+    """The message of the event: `trial 3 may run again: requested by a user`."""
     return f"trial {number} {what}"

@@ -73,7 +73,7 @@ def keep(login: Login) -> Path:
     except OSError as error:
         raise HeadraceError(
             f"The login cannot be kept in {home}: {error.strerror or error}",
-            remedy="Set HEADRACE_HOME to a folder of yours.",
+            remedy="Set HEADRACE_HOME to a folder that you can write.",
         ) from error
     return home / FILE
 

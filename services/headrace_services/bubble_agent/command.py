@@ -47,7 +47,7 @@ def bubble_agent(
         bool, typer.Option("--insecure", help="Listen where other machines reach it, without TLS.")
     ] = False,
     as_json: AsJson = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log in more detail.")] = False,
 ) -> None:
     """Let trials run in the idle windows of this machine's pipeline-parallel training jobs.
 

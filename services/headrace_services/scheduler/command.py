@@ -103,7 +103,7 @@ def scheduler(
         str,
         typer.Option(
             metavar="HOST:PORT",
-            help="Show metrics for Prometheus there, without a login; they name no study. Default: nowhere.",
+            help="Serve metrics for Prometheus at this address, without a login; they name no study. Default: off.",
             show_default=False,
         ),
     ] = "",

@@ -164,7 +164,7 @@ async def test_why_begins_with_what_holds_a_trial(site: RpcSite, engine: AsyncEn
         await study.trial(1).pause()
         (line,) = await held(0)
         assert re.fullmatch(
-            r"is to pause at its next rung: asked by a user at \d\d:\d\d:\d\d\. "
+            r"pauses at its next rung: requested by a user at \d\d:\d\d:\d\d\. "
             r"Resume it: `headrace resume held 0`",
             line,
         )

@@ -107,15 +107,15 @@ def _unfit(engine: Any) -> str:
     if version < OLDEST:
         return f"DeepSpeed {'.'.join(map(str, version))} is too old: install deepspeed>=0.19.3"
     if sys.platform != "linux":
-        return f"{sys.platform} has no shared memory of the kind that trials need: run on Linux"
+        return f"{sys.platform} lacks the shared memory that trials need: run on Linux"
     if engine.num_stages < 2:
         return "the pipeline has one stage, which waits for nobody"
     schedule = type(engine._train_schedule()).__name__
     if schedule != SCHEDULE:
-        return f"the schedule {schedule} is not known: only DeepSpeed's 1F1B ({SCHEDULE}) is"
+        return f"the schedule {schedule} is not supported: only DeepSpeed's 1F1B ({SCHEDULE}) is"
     missing = sorted(set(_WAITS) - {kind.__name__ for kind in engine._INSTRUCTION_MAP})
     if missing:
-        return f"this DeepSpeed has no instruction {missing[0]}: use a release that was tried, such as 0.19.8"
+        return f"this DeepSpeed has no instruction {missing[0]}: use a tested release, such as 0.19.8"
     return ""
 
 
@@ -138,7 +138,7 @@ def _attached(engine: Any, job: str, place: Path) -> Attachment:
     if engine.device.type == "cuda":
         return _left_alone(
             "on a GPU progress must be written in the order of the stream, which this release does not do: "
-            "the host runs ahead of the device, so its clock is no truth"
+            "the host runs ahead of the device, so its clock is not reliable"
         )
     grid = engine.grid
     header = StageHeader(
@@ -179,7 +179,7 @@ def _wiring(engine: Any, hook: Hook) -> dict[str, Any]:
         if type(made).__name__ == SCHEDULE:
             hook.begin_step(int(engine.global_steps), int(made.num_micro_batches))
         else:
-            hook.detach(f"the schedule {type(made).__name__} is not known")
+            hook.detach(f"the schedule {type(made).__name__} is not supported")
         return made
 
     def aggregate_total_loss() -> Any:
@@ -261,5 +261,5 @@ def _say(engine: Any, header: StageHeader) -> None:
 
 
 def _left_alone(why: str) -> Attachment:
-    log.warning("headrace bubbles: not attached: %s. Training goes on without it.", why)
+    log.warning("headrace bubbles: not attached: %s. Training continues without it.", why)
     return Attachment(why_not=why)

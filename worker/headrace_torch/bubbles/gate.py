@@ -230,9 +230,7 @@ class Gate:
             other, since = words[AT["trial_pid"]], words[AT["trial_started"]]
             if other and other != os.getpid() and is_alive(other, since):
                 file.close()
-                raise GateError(
-                    f"process {other} goes through {path.name} already: a stage has room for one trial"
-                )
+                raise GateError(f"process {other} already uses {path.name}: a stage has room for one trial")
             self._introduce(file)
         self._file, self._futex = file, Futex(file.map, EPOCH)
         self._lends = self._idle and file.header.device == "cpu"
@@ -339,8 +337,8 @@ class Gate:
         need = self._needs[key]
         if self._starved == STARVED:
             log.warning(
-                "headrace bubbles: no window has had room for the work that begins here, of %.1f ms (the last one left "
-                "%.1f ms): put more points into the step, with `watch` or `Gate.point`",
+                "headrace bubbles: no window has been long enough for the work that begins here, of %.1f ms (the "
+                "last one left %.1f ms): put more points into the step, with `watch` or `Gate.point`",
                 need / 1e6,
                 max(0, until - now()) / 1e6,
             )

@@ -193,7 +193,7 @@ class Hook:
             self.fail(error)
 
     def changed(self) -> None:
-        """What was learnt no longer holds: no gate opens until the agent has learnt anew."""
+        """What was learnt no longer holds: no gate opens until the agent has learnt again."""
         try:
             self._generation += 1
             self._filled = False
@@ -236,7 +236,9 @@ class Hook:
             self.words[AT["detached"]] = 1
         except Exception as error:  # noqa: BLE001
             why = f"{why} ({error})"
-        log.warning("headrace bubbles: the hook has left this rank: %s. Training goes on without it.", why)
+        log.warning(
+            "headrace bubbles: the hook is detached from this rank: %s. Training continues without it.", why
+        )
 
     def _close(self, when: int) -> None:
         words = self.words

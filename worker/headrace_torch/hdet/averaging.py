@@ -153,7 +153,7 @@ def merge_optimizer(
 ) -> int:
     """Merges an optimizer's state by policy.
 
-    Returns the bytes sent. `reset` forgets it, so that moments start anew.
+    Returns the bytes sent. `reset` forgets it, so that moments start over.
     """
     if policy == "reset":
         optimizer.state.clear()

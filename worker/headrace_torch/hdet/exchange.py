@@ -94,7 +94,7 @@ def exchange(
         steps = ", ".join(f"replica {r} {row[8] / row[3]:.0f}" for r, row in enumerate(rows))
         raise SyncError(
             f"replicas meet at a sync point after different numbers of steps: {steps}; call the scheduler's step() "
-            "once after each optimizer step on every rank, and give all ranks as many batches"
+            "once after each optimizer step on every rank, and give all ranks the same number of batches"
         )
     if any(row[5] for row in rows):
         problem = None if failure is None else f"the probe failed at sync {sync}: {failure}"
@@ -115,7 +115,7 @@ def exchange(
     sources = tuple(r for r, row in enumerate(rows) if not row[4])
     if not sources:
         raise SyncError(
-            f"no replica has finite parameters at sync {sync}; lower the learning rate and go back to a checkpoint"
+            f"no replica has finite parameters at sync {sync}; lower the learning rate and restart from a checkpoint"
         )
     if probe is not None:
         losses: tuple[float | None, ...] = tuple(row[2] / row[3] for row in rows)
@@ -148,8 +148,8 @@ def _gradients_problem(
     if expected == "shared" and apart > ROUNDING:
         return (
             "replicas step on different gradients, and shared ones are expected: wrap the model in "
-            "DistributedDataParallel and call the wrapped model; for replicas with gradients of their own use "
-            "HDETController with mode='local_grad'"
+            "DistributedDataParallel and call the wrapped model; for replicas with separate gradients "
+            "use HDETController with mode='local_grad'"
         )
     if expected == "local" and apart == 0:
         return (

@@ -217,7 +217,7 @@ def _gradient_scalar(
 def _factor(
     optimizer: Optimizer, number: int, name: str, *, spread: float, low: float, high: float
 ) -> ScalarHyperparameter:
-    """The factor of one parameter group, found anew each time.
+    """The factor of one parameter group, found again each time.
 
     Loading a checkpoint replaces the groups' dictionaries.
     """

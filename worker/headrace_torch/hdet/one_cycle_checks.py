@@ -125,8 +125,8 @@ class OneCycleSettings:
             )
         if self.enable_auto_lr and self.last_epoch != -1:
             return (
-                f"last_epoch={self.last_epoch} cannot restore what auto-LR has learnt; "
-                "use load_state_dict with the default -1"
+                f"last_epoch={self.last_epoch} cannot restore the state "
+                "of auto-LR; use load_state_dict with the default -1"
             )
         return None
 

@@ -176,7 +176,7 @@ def judged(check: Callable[[], str | None]) -> str | None:
     try:
         return check()
     except Exception as error:  # noqa: BLE001  whatever it is, the other ranks wait for a word
-        return f"what was given cannot be read: {type(error).__name__}: {error}"
+        return f"the argument cannot be read: {type(error).__name__}: {error}"
 
 
 def _dissent(voices: Sequence[_Voice]) -> str | None:

@@ -66,7 +66,7 @@ class Settings:
             return f"score must be 'loss' or a Probe, not {self.score!r}"
         names = [one.name for one in explored]
         if len(set(names)) < len(names):
-            return f"hyperparameters need names of their own, not {names}"
+            return f"hyperparameters need distinct names, not {names}"
         for one in explored:
             if found := one.problem() or self._spread_problem(one, has_group):
                 return found

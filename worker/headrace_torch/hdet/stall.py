@@ -61,15 +61,13 @@ def stalled(seen: Mapping[int, Seen], *, bound_s: float) -> str | None:
     here = {rank: pulse for rank, pulse in present.items() if pulse.state != "ended"}
     places = {(pulse.state, pulse.step, pulse.sync, pulse.place) for pulse in here.values()}
     if silent:
-        cause = (
-            f"nothing is heard of {_ranks(silent)}: the process is frozen or killed, or its machine is gone"
-        )
+        cause = f"{_ranks(silent)} does not answer: the process is frozen or killed, or its machine is down"
     elif not all(pulse.blocked or pulse.state == "waits" for pulse in here.values()):
         return None
     elif ended and here:
         cause = (
             f"{_ranks(ended)} left the job while others train: look for its own error; without one it had fewer "
-            "batches, so give every rank as many (drop_last, or a sampler that pads)"
+            "batches, so give every rank the same number (drop_last, or a sampler that pads)"
         )
     elif len(places) > 1 and not ended:
         cause = _apart(here)
@@ -89,8 +87,8 @@ def _apart(here: Mapping[int, Pulse]) -> str:
     least, most = (choose(pulse.step for pulse in here.values()) for choose in (min, max))
     if least == most:
         return (
-            "ranks stand at different places after as many steps: usually one has left its loop with fewer batches, or "
-            "a collective stands under a condition that only some ranks meet"
+            "ranks are at different places after the same number of steps: usually one has left its loop with fewer "
+            "batches, or a collective is under a condition that only some ranks meet"
         )
     late = [rank for rank, pulse in here.items() if pulse.step == least]
     ahead = [rank for rank, pulse in here.items() if pulse.step == most]
@@ -101,16 +99,17 @@ def _apart(here: Mapping[int, Pulse]) -> str:
         )
     return (
         f"{_ranks(late)} counted fewer steps than the others: usually it had fewer batches, or skipped a step that the "
-        "others took; give every rank as many batches, and call step() after each optimizer step on every rank"
+        "others took; give every rank the same number of batches, and call step() after each optimizer step on "
+        "every rank"
     )
 
 
 def _told(pulse: Pulse | None, *, silent: bool) -> str:
     if pulse is None:
-        return "was never heard"
+        return "has never reported"
     after = f"after step {pulse.step}"
     if silent:
-        return f"was last heard {after}"
+        return f"last reported {after}"
     match pulse.state:
         case "waits":
             return f"waits at sync point {pulse.sync} {after}"

@@ -119,8 +119,8 @@ class Watch:
         except dist.DistError as lost:
             raise StallError(
                 self._heard_verdict
-                or f"rank {self._rank} waits at sync point {sync} after step {self._step}, and the process group's "
-                "store is gone: the process that holds it (rank 0's, as a rule) has ended; look for its error"
+                or f"rank {self._rank} waits at sync point {sync} after step {self._step}, and the process "
+                "group's store is gone: the process that owns it (usually rank 0) has ended; look for its error"
             ) from lost
         finally:
             self._state = "trains"

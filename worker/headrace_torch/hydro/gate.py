@@ -58,7 +58,7 @@ def ask(gate: Gate, *, what: str) -> None:
         told = "the coordinate check is inconclusive"
     warnings.warn(
         f"{what}: {told}, so its best hyperparameters may not be the model's; run hydro.coordinate_check and pass its "
-        "report as gate=, or pass gate=False to go on",
+        "report as gate=, or pass gate=False to continue",
         UngatedWarning,
         stacklevel=4,
     )

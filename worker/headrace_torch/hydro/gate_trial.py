@@ -21,9 +21,7 @@ from headrace_torch.hydro.shrink.surrogate import Surrogate
 from headrace_torch.hydro.study import named, surrogate_of
 
 PLOT = "coordinate_check.svg"
-_OTHERWISE = (
-    "In the study file gate: {widths: [...]} compares other widths, and gate: false goes on unchecked."
-)
+_OTHERWISE = "In the study file gate: {widths: [...]} compares other widths, and gate: false skips the check."
 
 
 class Settings(Protocol):

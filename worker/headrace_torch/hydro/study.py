@@ -71,8 +71,8 @@ def surrogate_of(
             )
     elif width is not None:
         raise ShrinkError(
-            f"the function has no argument named width, and so makes no model of width {width}: give it one, or say "
-            "how many times narrower the copy is to be, scale: 8, and it is rebuilt layer by layer"
+            f"the function has no argument named width, and so makes no model of width {width}: give it one, or "
+            "set how many times narrower the copy should be, scale: 8, to have it rebuilt layer by layer"
         )
     else:
         made = shrink(factory(), scale=scale, inputs=batch)
@@ -80,8 +80,8 @@ def surrogate_of(
         known: GateResult = _Answered()
         if gated and name != same_rules(optimizer):
             known = _Answered(
-                f"the study's gate has checked {optimizer}, and other rules hold for what trains here: say in the "
-                f"study file what does, surrogate: {{optimizer: {name}}}"
+                f"the study's gate has checked {optimizer}, and other rules apply to the optimizer used "
+                f"here: name it in the study file, surrogate: {{optimizer: {name}}}"
             )
         made.family.gates[name] = known
     return made

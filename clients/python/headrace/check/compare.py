@@ -32,7 +32,7 @@ _WHAT_HAPPENS = {
     Kind.SCALER: "the scale restarts",
     Kind.DATA: "the sampler starts its epoch again",
     Kind.RNG: "the random numbers repeat",
-    Kind.STEP: "the steps are counted anew",
+    Kind.STEP: "the steps are counted from 1 again",
     Kind.VALUE: "its state starts from nothing",
 }
 _DECIDE_FIRST = (

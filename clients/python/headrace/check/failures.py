@@ -60,7 +60,7 @@ def _remedy(failure: SegmentResult) -> str:
     where = f"line {line} of {PurePath(file).name}, `{code}`"
     if not failure.resume_step:
         return f"see {where}: without a save the script runs"
-    return f"see {where}: what it reads must be in t.state or tracked, or be made again before the loop"
+    return f"see {where}: what it reads must be in t.state or tracked, or be created again before the loop"
 
 
 def _comes_from_a_load(failure: SegmentResult) -> bool:

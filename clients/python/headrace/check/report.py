@@ -238,14 +238,14 @@ def _left(report: CheckReport) -> Iterator[str]:
         yield f"  warning: {told(shared)}"
     if own and any(missing.finding == UNTRACKED for missing in report.missing):
         yield (
-            f"  a trial that loads {listed(own)} after a pause goes on with its weights, but its steps are counted "
-            "anew from 1: t.track(...) keeps both"
+            f"  a trial that loads {listed(own)} after a pause continues with its weights, but its steps are "
+            "counted from 1 again: t.track(...) keeps both"
         )
     if report.left_files:
         them = "it" if len(report.left_files) == 1 else "them"
         yield (
             f"  {listed(report.left_files)} changed in the folder of the runs while they ran. If the script wrote "
-            f"{them}, delete {them}, or the next run may go on from {them}"
+            f"{them}, delete {them}, or the next run may continue from {them}"
         )
 
 
@@ -288,7 +288,7 @@ def _lines(report: CheckReport) -> Iterator[str]:
             yield f"  {'what follows' if report.missing else 'but'}: {_parting(parting, 'resumed')}"
         if not report.missing:
             unread = (
-                f" beside {listed(report.unread)}, too large or too deep to look at whole"
+                f" beside {listed(report.unread)}, too large or too deep to inspect completely"
                 if report.unread
                 else ""
             )

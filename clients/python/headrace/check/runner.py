@@ -381,7 +381,7 @@ class _Check:
         )
         if len(results) < len(files) and failed(results) is None:
             tail = log_file.read_text(errors="replace")[-2000:] if log_file.exists() else ""
-            raise CheckError(f"the {what} ended without a word (killed?); its output ends:\n{tail}")
+            raise CheckError(f"the {what} ended without a message (killed?); the end of its output:\n{tail}")
         if (broken := failed(results)) is not None:
             refuse_own_fault(broken, Path(control.script).name)
         self._reported.update(metrics_of(results))

@@ -27,8 +27,8 @@ def refuse_own_fault(result: SegmentResult, name: str) -> None:
     kind, found, what = result.error.partition(_OWN)
     if found and kind in ("", "headrace.check.segment."):
         raise CheckError(
-            f"`headrace check` failed while it looked at what the script holds: {what}\n{result.traceback}",
-            remedy=f"This is a fault of the check: it says nothing about {name}. Please report it with the traceback.",
+            f"`headrace check` failed while it inspected the script's variables: {what}\n{result.traceback}",
+            remedy=f"This is a bug in the check: it says nothing about {name}. Please report it with the traceback.",
         )
 
 

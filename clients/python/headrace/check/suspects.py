@@ -152,7 +152,7 @@ def _loop_variables(straight: SegmentResult, chain: Sequence[SegmentResult]) -> 
             if other is not None and other.variables.get(name) != str(at.step - behind):
                 yield Missing(
                     kind=Kind.STEP,
-                    finding=f"`{name}` is {other.variables.get(name)} at step {at.step}: it counts the steps anew",
+                    finding=f"`{name}` is {other.variables.get(name)} at step {at.step}: it counts the steps again",
                     remedy=f"write `for {name} in t.steps()`{', which counts from 1' * (behind == 1)}, "
                     f"or start at {start}, read before the loop",
                     step=at.step,
@@ -174,7 +174,7 @@ def _loop_of_its_own(straight: SegmentResult) -> Iterator[Missing]:
     if straight.last(Moment.BEGUN) is None:
         yield Missing(
             kind=Kind.STEP,
-            finding="it reports outside t.steps(): a loop of its own, as over range(...), begins anew in each process",
+            finding="it reports outside t.steps(): a loop of its own, as over range(...), restarts in each process",
             remedy="loop over t.steps(), or begin after t.step, read before the loop, and call t.track(), which "
             "restores the random generators",
             step=0,

@@ -126,7 +126,7 @@ class CheckpointStore(Protocol):
         ...
 
     def read_file(self, trial: str, name: str, start: int, most: int) -> bytes | None:
-        """Reads at most so many bytes of a small file; empty behind its end, None where there is none.
+        """Reads at most this many bytes of a small file; empty behind its end, None where there is none.
 
         Raises `OSError` where the store cannot be reached.
         """

@@ -273,4 +273,4 @@ def _endpoint() -> str:
 
 
 def _fault(name: str, message: str) -> InvalidFieldError:
-    return InvalidFieldError([Violation(field=name, message=message, remedy="Set it anew.")])
+    return InvalidFieldError([Violation(field=name, message=message, remedy="Set it again.")])

@@ -21,7 +21,7 @@ def add(
         list[str] | None,
         typer.Option(
             metavar="'{NAME: VALUE, ...}'",
-            help="A configuration. Give it again for a further one.",
+            help="A configuration. Repeat the option for more.",
             show_default=False,
         ),
     ] = None,
@@ -31,9 +31,9 @@ def add(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add configurations of your own to a study that has not ended, beside those that its sampler proposes.
+    """Add your own configurations to a study that has not ended, besides those that its sampler proposes.
 
-    They are checked against the study's space, and all are added or none.
+    They are checked against the study's space, and either all are added or none.
 
     [bold]Examples[/bold]
 
@@ -45,7 +45,7 @@ def add(
     given = [*_written(params or ()), *(_listed(file) if file else ())]
     if not given:
         raise CommandError(
-            "No configuration is given.",
+            "No configuration given.",
             remedy="Give one with --params '{lr: 0.01}', or a --file.",
             code=USAGE,
         )
@@ -76,7 +76,7 @@ def _listed(file: Path) -> Iterator[dict[str, Value]]:
     if not isinstance(data, list):
         raise CommandError(
             f"{file} is not a list of configurations.",
-            remedy="Write a list, one configuration an item: `- {lr: 0.01, width: 64}`.",
+            remedy="Write a list, one configuration per item: `- {lr: 0.01, width: 64}`.",
             code=USAGE,
         )
     for number, item in enumerate(data):

@@ -16,8 +16,8 @@ SERVICES = {
     "up": ("services", "Run all of Headrace on this machine: Postgres, a scheduler and a worker."),
     "scheduler": ("services", "Run a scheduler over a Postgres database."),
     "worker": ("worker", "Run trials on this machine's GPUs or CPU slots for a scheduler."),
-    "ca": ("services", "Make the certificate authority of a cluster whose workers join."),
-    "migrate": ("services", "Bring the database's schema up to date, or say what there is to do."),
+    "ca": ("services", "Create the certificate authority of a cluster whose workers join with tokens."),
+    "migrate": ("services", "Upgrade the database schema, or report what an upgrade would do."),
     "planner": ("services", "Serve training plans over gRPC."),
     "plan": ("services", "Plan how to split a training job over a cluster."),
     "bubble-agent": ("services", "Let trials run in the idle windows of this machine's pipelines."),
@@ -96,7 +96,7 @@ def root(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="The scheduler. Default: HEADRACE_ADDRESS, or where `headrace up` runs on this machine.",
+            help="The scheduler's address. Default: HEADRACE_ADDRESS, or that of `headrace up` on this machine.",
             show_default=False,
         ),
     ] = None,
@@ -107,9 +107,9 @@ def root(
 ) -> None:
     """Headrace tunes hyperparameters: it races trials against each other and stops the losers early.
 
-    [bold]Begin with[/bold]
+    [bold]Get started[/bold]
 
-    headrace run study.yaml --local           # everything on this machine, from one command
+    headrace run study.yaml --local           # everything on this machine, with one command
 
     headrace up                               # or: keep a scheduler and a worker running here, and in another window
 

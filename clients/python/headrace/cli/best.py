@@ -1,4 +1,4 @@
-"""`headrace best`: the configuration that won, or, with several objectives, those that no other one beats."""
+"""`headrace best`: the configuration that won, or, with several objectives, those that no other trial beats."""
 
 import typer
 
@@ -16,17 +16,17 @@ from headrace.client.outcome import Outcome
 def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) -> None:
     """Print the best configuration, ready to copy; for several objectives, the Pareto front.
 
-    The best trial is the one with the best value, the baseline not counted. Which value of a trial counts is the
-    objective's `scope`. Of equal values the trial that completed is the best, then the one that trained further, then
-    the one with the lower number. The checkpoint is the trial's last one. Where the study says `keep: best` it is that
-    of the best value. `headrace checkpoint get` copies it.
+    The best trial is the one with the best value, not counting the baseline. The objective's `scope`
+    decides which value of a trial counts. Ties go to a completed trial, then to the one that trained
+    further, then to the lower number. The checkpoint shown is the trial's last one, or with `keep: best` that of
+    its best value. `headrace checkpoint get` copies it.
 
-    Trials that miss a constraint never count, and a trial that failed counts only where no other one has a value. On
-    the Pareto front are the trials that no other one beats in every objective, each with the values that count:
-    those of its last report, or those of before an extension by which it got worse.
+    Trials that miss a constraint never count, and a failed trial counts only if no other trial has a value. The
+    Pareto front holds the trials that no other trial beats in every objective, each with the values that count:
+    those of its last report, or those from before an extension that made it worse.
 
-    In a population the parameters are those of the step printed, and the schedule before them is printed too: a
-    training job that has the last values from the start is another one.
+    In a population the parameters are those of the step shown, and the schedule that led to them is printed too:
+    training with the last values from the start gives a different result.
 
     Exits with 1 if there is no such trial.
 

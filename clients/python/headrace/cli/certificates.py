@@ -54,7 +54,7 @@ def in_words(end: datetime) -> str:
 
 def _left(left: timedelta) -> str:
     if left <= timedelta(0):
-        return "has ended"
+        return "has expired"
     if left >= timedelta(days=2):
-        return f"ends in {left.days} days"
-    return f"ends in {duration(left.total_seconds())}"
+        return f"expires in {left.days} days"
+    return f"expires in {duration(left.total_seconds())}"

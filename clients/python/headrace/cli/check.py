@@ -46,7 +46,7 @@ def check(
         int | None,
         typer.Option(
             min=2,
-            help="How many steps to report in each run, with a restore after each.",
+            help="How many steps each run reports, with a restore after each.",
             show_default="the whole budget, within the time limit",
         ),
     ] = None,
@@ -55,8 +55,8 @@ def check(
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="About how long to take where --steps is not given. Three steps are always run, and the restores "
-            "after the first step, and before and at the end, always made.",
+            help="Approximate time limit if --steps is not given. Three steps always run, and the restores "
+            "after the first step, before the end and at the end are always tried.",
             show_default="60",
         ),
     ] = None,
@@ -65,8 +65,8 @@ def check(
         typer.Option(
             "--callable",
             metavar="FUNCTION",
-            help="The function that trains, where the script has several and does not call trial.main itself. Of a "
-            "study file: another function of its module.",
+            help="The function that trains, if the script has several and does not call trial.main itself. "
+            "With a study file: a different function of its module.",
             show_default=False,
         ),
     ] = None,
@@ -74,9 +74,9 @@ def check(
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="A parameter's value. Give it again for a further parameter. The name must be in the study's space; "
-            "of a script, in its `defaults`, or in quotes in its text, as in t.params.get('width', 32). A script "
-            "without defaults takes any name.",
+            help="A parameter's value. Repeat the option for more parameters. The name must be in the "
+            "study's space; for a script, in its `defaults`, or quoted in its text, as in t.params.get('width', 32). "
+            "A script without defaults takes any name.",
             show_default=False,
         ),
     ] = None,
@@ -93,8 +93,8 @@ def check(
         typer.Option(
             "--ignore-metric",
             metavar="NAME",
-            help="Do not compare this metric, such as a time, which differs in each run. Give it again for a further "
-            "one.",
+            help="Do not compare this metric, such as a duration, which differs in every run. Repeat the "
+            "option for more.",
             show_default=False,
         ),
     ] = None,
@@ -102,19 +102,19 @@ def check(
 ) -> None:
     """Prove that pausing and resuming does not change what a script computes, or name what is missing.
 
-    A study whose trials run a command is checked where that is a Python script or module with arguments, filled in
-    with the configuration. Of any other command, such as a shell or torchrun, the result is UNDECIDED.
+    A study whose trials run a command is checked if the command is a Python script or module with arguments, filled
+    in with the configuration. For any other command, such as a shell or torchrun, the result is UNDECIDED.
 
-    A study file also says which configuration to train: its baseline, else the first of `enqueue`, else one drawn from
-    its space. One with `code: ship` is checked as on a worker: each process runs in a
-    fresh copy of what is shipped. So is any other that `headrace run` would ship to the same address.
+    A study file also provides the configuration to train: its baseline, else the first of `enqueue`, else a
+    random one from its space. If `headrace run` would ship the code, with `code: ship`
+    or because of the address, each process runs in a fresh copy of what is shipped, as on a worker.
 
     Trains without a pause, then again with saves and restores in new processes, and compares every bit, and where and
-    how the script ends. Without --steps it covers the whole budget, or says which steps and pauses it had no time
-    for. In a population (policy pbt), each parameter that mutates must also have an effect.
-    Exits with 0 when all of this holds (PASSED), also where it had no time for restores that nothing points to (PASSED
-    IN PART). Exits with 1 when it does not hold (FAILED), or when it had no time for the end, for a pause of the study,
-    or for what may read a variable that a pause loses (UNDECIDED).
+    how the script ends. Without --steps it covers the whole budget, or lists the steps and pauses that the time limit
+    left out. In a population (policy pbt), each parameter that mutates must also have an effect.
+    Exits with 0 if all of this holds (PASSED), even if it had no time for restores that nothing suggests are at risk
+    (PASSED IN PART). Exits with 1 if something does not hold (FAILED), or if it had no time for the end, for a pause of
+    the study, or for steps that may read a variable that a pause loses (UNDECIDED).
 
     [bold]Examples[/bold]
 
@@ -166,7 +166,7 @@ def _checked(
         spec = load_study_file(script).spec
         if spec.max_steps == 1:
             raise CommandError(
-                f"{script} gives each trial one step, so no trial is ever paused: there is nothing to check.",
+                f"each trial of {script} has a single step, so no trial is ever paused: there is nothing to check.",
                 remedy="Give the study 2 `steps` or more, or check the script itself: `headrace check SCRIPT`.",
             )
         wanted = spec.metrics
@@ -192,8 +192,8 @@ def _checked(
         world = spec.resources.of(values).slots if spec.resources.processes is Processes.PER_SLOT else 1
         if spec.fuse is not None:
             output.note(
-                "one member is checked, alone: how many share a bundle may change the last bits of its results, unless "
-                "sizes are multiples of 16 or the engine is separate"
+                "one member is checked, alone: the number of members in a bundle may change the last bits "
+                "of results, unless sizes are multiples of 16 or the engine is separate"
             )
         output.note(f"configuration: {wording.params(values)} ({origin})")
     return _run(
@@ -237,8 +237,8 @@ def _run(
 ) -> bool:
     if asked := [name for name in length.ignored if name in wanted]:
         raise CommandError(
-            f"--ignore-metric {asked[0]}: the study asks for this metric, so its trials cannot do without it.",
-            remedy="Leave the option out, or check the script by itself.",
+            f"--ignore-metric {asked[0]}: the study uses this metric, so it has to be compared.",
+            remedy="Leave the option out, or check the script on its own.",
             code=USAGE,
         )
     try:
@@ -281,7 +281,7 @@ def _run(
     for metric in wanted:
         if metric not in report.metrics and metric not in (noise.what for noise in report.noise):
             output.note(
-                f"{metric}, which the study asks for, was not reported in these {report.steps} steps; reported: "
+                f"{metric}, which the study needs, was not reported in these {report.steps} steps; reported: "
                 f"{', '.join(report.metrics)}."
             )
     return report.passed
@@ -304,7 +304,7 @@ def _program(
     template = spec.template
     if template is None:
         raise CommandError(
-            f"{file} names no program: its trials are asked for and told, so Headrace pauses none.",
+            f"{file} names no program: its trials run by ask and tell, so Headrace never pauses them.",
             remedy="Give the training script instead.",
             code=USAGE,
         )
@@ -328,7 +328,7 @@ def _say_undecided(output: Output, name: str, why: str, *, as_json: bool) -> Non
     if as_json:
         output.json({"passed": False, "verdict": "undecided", "reason": why, "remedy": _OPAQUE_REMEDY})
         return
-    output.line(f"UNDECIDED  {name}: check cannot look into its command, so nothing was run")
+    output.line(f"UNDECIDED  {name}: check cannot inspect its command, so nothing was run")
     output.line(f"        {why}")
     output.line(
         "        NOT COVERED: whether a pause changes anything: check sees only the Python process that it starts"

@@ -13,12 +13,12 @@ from headrace.client import kept
 from headrace.client.outcome import Outcome
 from headrace.spec import Scope
 
-checkpoint = typer.Typer(help="Copy what a trial saved.", no_args_is_help=True)
+checkpoint = typer.Typer(help="Copy a trial's checkpoints.", no_args_is_help=True)
 
 
 @checkpoint.callback()
 def _group() -> None:
-    """Copy what a trial saved."""
+    """Copy a trial's checkpoints."""
 
 
 @checkpoint.command()
@@ -28,27 +28,31 @@ def get(
     trial: OptionalTrial = None,
     rung: Annotated[
         int | None,
-        typer.Option(metavar="STEP", min=1, help="The one of the rung at this step.", show_default=False),
+        typer.Option(
+            metavar="STEP", min=1, help="The checkpoint of the rung at this step.", show_default=False
+        ),
     ] = None,
     best: Annotated[
-        bool, typer.Option("--best", help="None but the one of the best value: see `keep: best`.")
+        bool, typer.Option("--best", help="Only the checkpoint of the best value: see `keep: best`.")
     ] = False,
-    last: Annotated[bool, typer.Option("--last", help="The last one.")] = False,
+    last: Annotated[bool, typer.Option("--last", help="The last checkpoint.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where to. Default: ./STUDY-TRIAL-stepN.", show_default=False),
+        typer.Option(
+            metavar="DIR", help="The folder to copy to. Default: ./STUDY-TRIAL-stepN.", show_default=False
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a checkpoint's files into a folder, and verify each of them. Without TRIAL: those of the best trial.
+    """Copy a checkpoint's files into a folder, and verify each of them. Default: the best trial's.
 
-    It is the checkpoint of the trial's best value where the study says `keep: best` under `objective`, and the last
-    one where it does not. A study keeps few others: the last `checkpoints_kept`.
+    Without an option, this is the checkpoint of the trial's best value if the study's `objective` has `keep:
+    best`, else the last one. A study keeps few others: the last `checkpoints_kept`.
 
-    The files come from the workers' store: a folder that this machine sees too, or S3, with the same AWS_* variables.
-    A checkpoint in a folder of another machine can be copied there alone.
+    The files come from the workers' store: a folder that this machine can read, or S3, with the same AWS_* variables.
+    If the store is a local folder of another machine, run this command there.
 
-    In Python, `headrace.load("STUDY", TRIAL)` gives the states themselves.
+    In Python, `headrace.load("STUDY", TRIAL)` returns the states themselves.
 
     [bold]Examples[/bold]
 
@@ -129,7 +133,7 @@ def _check_empty(folder: Path) -> None:
         ) from None
     if full:
         raise CommandError(
-            f"--out {folder} exists and is no empty folder.",
+            f"--out {folder} exists and is not an empty folder.",
             remedy="Give another --out DIR; nothing is overwritten.",
             code=USAGE,
         )

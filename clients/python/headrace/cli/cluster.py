@@ -12,7 +12,7 @@ from headrace.client.machines import Holder, Slot, SlotReservation, StudyShare, 
 
 
 def cluster(context: typer.Context, as_json: AsJson = False) -> None:
-    """Show which trial holds which slots, which slots are kept for a trial, and each study's share of the cluster.
+    """Show which trial holds which slots, which slots are reserved for a trial, and each study's share of the cluster.
 
     LOAD, HOUR and USED say how busy the slots' devices are, as `headrace workers` does.
 
@@ -89,9 +89,7 @@ def _note(holder: Holder) -> str:
 def _kept(worker: str, kept: SlotReservation) -> str:
     slots = wording.plural(kept.slots, "slot")
     ready = "" if kept.ready is None else f", which can start at about {kept.ready.astimezone():%H:%M:%S}"
-    return (
-        f"{worker} keeps {slots} for trial {kept.trial}{ready}. Until then only shorter trials start there."
-    )
+    return f"{worker} reserves {slots} for trial {kept.trial}{ready}. Until then only shorter trials start there."
 
 
 def _share_row(share: StudyShare) -> list[Cell]:

@@ -11,13 +11,13 @@ from headrace.client.model import StudyState, TrialInfo, TrialState
 
 OptionalTrial = Annotated[
     int | None,
-    typer.Argument(metavar="[TRIAL]", min=0, help="One trial only, by its number.", show_default=False),
+    typer.Argument(metavar="[TRIAL]", min=0, help="Only this trial, by its number.", show_default=False),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def pause(context: typer.Context, study: StudyArgument, trial: OptionalTrial = None) -> None:
-    """Pause a study (running trials go on to their next rung), or one trial at its next rung.
+    """Pause a study (running trials continue to their next rung), or one trial at its next rung.
 
     [bold]Examples[/bold]
 
@@ -30,12 +30,8 @@ def pause(context: typer.Context, study: StudyArgument, trial: OptionalTrial = N
         handle = client.study(study)
         if trial is None:
             rungs = handle.pause().spec.rungs()
-            running = (
-                "pause at their next rung"
-                if len(rungs) > 1
-                else "go on to their end: there is no rung before"
-            )
-            session.output.line(f"Study {study} starts nothing more; running trials {running}.")
+            running = "pause at their next rung" if len(rungs) > 1 else "run to their end: no rung remains"
+            session.output.line(f"Study {study} starts no more trials; running trials {running}.")
         else:
             paused = handle.trial(trial).pause()
             last = handle.status().spec.max_steps
@@ -44,7 +40,7 @@ def pause(context: typer.Context, study: StudyArgument, trial: OptionalTrial = N
 
 
 def resume(context: typer.Context, study: StudyArgument, trial: OptionalTrial = None) -> None:
-    """Undo `pause`: of a study, or of one trial that was paused by hand."""
+    """Resume a study, or one trial that was paused by hand."""
     session = Session.of(context)
     with session.client() as client:
         handle = client.study(study)
@@ -55,24 +51,26 @@ def resume(context: typer.Context, study: StudyArgument, trial: OptionalTrial = 
             waits = f" It waits for {now.waits_for}." if now.waits_for else ""
             session.output.line(f"Study {study} is not paused; nothing was done.{waits}")
             session.output.note(
-                f"A trial that was paused by hand goes on with `headrace resume {study} TRIAL`."
+                f"To resume a trial that was paused by hand: `headrace resume {study} TRIAL`."
             )
         else:
             handle.resume()
-            session.output.line(f"Study {study} goes on.")
+            session.output.line(f"Study {study} is resumed.")
 
 
 def stop(
     context: typer.Context,
     study: StudyArgument,
     trial: OptionalTrial = None,
-    reason: Annotated[str, typer.Option(help="Why; it is kept with the study.", show_default=False)] = "",
+    reason: Annotated[
+        str, typer.Option(help="The reason. It is stored with the study.", show_default=False)
+    ] = "",
     yes: Yes = False,
 ) -> None:
-    """Stop a study with all its trials, or one trial, for good. Asks first; where there is no terminal, give --yes.
+    """Stop a study with all its trials, or one trial, for good. Asks for confirmation; without a terminal, add --yes.
 
-    Processes are ended at once, and trials keep their last checkpoints. To keep the states of now, pause the study or
-    the trial first, and stop it when it has reached its next rung.
+    Processes end at once, and trials keep their last checkpoints. To keep their current states, pause the study or
+    the trial first, and stop it once it has reached its next rung.
 
     [bold]Examples[/bold]
 
@@ -86,7 +84,7 @@ def stop(
         if trial is None:
             before = handle.status()
             if before.state.ended:
-                session.output.line(f"Study {study} has ended already ({before.state}); nothing was done.")
+                session.output.line(f"Study {study} has already ended ({before.state}); nothing was done.")
                 return
             live = before.counts.total - before.counts.terminated
             confirm(f"Stop study {study} and cancel its {live} live trials?", yes=yes)
@@ -99,9 +97,10 @@ def stop(
 
 
 def delete(context: typer.Context, study: StudyArgument, yes: Yes = False) -> None:
-    """Remove an ended study with its trials and events. Asks first; where there is no terminal, give --yes.
+    """Delete an ended study with its trials and events. Asks for confirmation; without a terminal, add --yes.
 
-    Its name is free at once. Its checkpoints and logs go within the hour, wherever a worker runs that keeps some.
+    Its name can be reused at once. Its checkpoints and logs are deleted within the hour, on every machine where a
+    worker runs.
     """
     session = Session.of(context)
     with session.client() as client:
@@ -116,7 +115,7 @@ def _paused(trial: TrialInfo, last: int) -> str:
     if trial.state not in (TrialState.RUNNING, TrialState.RESUMED):
         return "takes no slot until it is resumed"
     if trial.milestone is not None and trial.milestone >= last:
-        return "goes on to its end: there is no rung before"
+        return "runs to its end: no rung remains"
     return "pauses at its next rung"
 
 
@@ -125,8 +124,8 @@ def _resumed(trial: TrialInfo) -> str:
     if trial.state is TrialState.TERMINATED:
         return f"has ended: {trial.detail or trial.outcome}"
     if trial.state is TrialState.PAUSED and not trial.milestone:
-        return "is not held back any more: it goes on if it is promoted"
-    return "goes on when a slot is free"
+        return "is no longer paused: it continues if it is promoted"
+    return "continues when a slot is free"
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -135,7 +134,9 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise CommandError(
-            f"{question} Nothing was done: there is no terminal to ask on.", remedy="Add --yes.", code=USAGE
+            f"{question} Nothing was done: there is no terminal to confirm it on.",
+            remedy="Add --yes.",
+            code=USAGE,
         )
     if not typer.confirm(question, default=False, err=True):
         raise CommandError("Nothing was done.", remedy="", code=USAGE)

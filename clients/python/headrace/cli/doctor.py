@@ -148,16 +148,16 @@ def _service(session: Session) -> Iterator[Finding]:
                 Level.FAIL,
                 f"worker {worker.name}",
                 f"waits: {worker.trouble}",
-                "Fix what it names (make room on that disk, mount the store, or let it reach a scheduler); the worker "
-                "continues by itself.",
+                "Fix the cause (free space on that disk, mount the store, or let it reach a scheduler); "
+                "the worker then continues.",
             )
     for worker in workers:
         if worker.set_aside:
             yield Finding(
                 Level.WARN,
                 f"worker {worker.name}",
-                f"keeps refused messages: {worker.set_aside}",
-                "Read them, correct what sent them (headrace why STUDY TRIAL), then delete the files.",
+                f"has rejected messages: {worker.set_aside}",
+                "Read them, fix what sent them (headrace why STUDY TRIAL), then delete the files.",
             )
 
 
@@ -172,10 +172,10 @@ def _who(client: Client) -> WhoIs | None:
 def _identity(who: WhoIs, where: str) -> Finding:
     if (mode := logins.others_may_read()) is not None:
         path = home_dir() / logins.FILE
-        text = f"{path} holds a token, and other users may read it (mode {mode:04o})"
+        text = f"{path} holds a token, and other users can read it (mode {mode:04o})"
         return Finding(Level.WARN, "identity", text, f"chmod 600 {path}, and have the token revoked.")
     if who.token is None:
-        text = "no token is asked for: whoever reaches the scheduler is an admin"
+        text = "no token is required: anyone who can reach the scheduler is an admin"
         if is_on_this_machine(where):
             return Finding(Level.OK, "identity", text)
         return Finding(Level.WARN, "identity", text, "Start it with --tls-cert, --tls-key and --auth tokens.")
@@ -195,14 +195,14 @@ def _certificates(session: Session, workers: Sequence[Worker]) -> Iterator[Findi
             Level.WARN if soon else Level.OK,
             "scheduler",
             f"its certificate {certificates.in_words(end)}",
-            "Make another one (`headrace ca server`), and restart the schedulers." if soon else "",
+            "Issue a new one (`headrace ca server`), and restart the schedulers." if soon else "",
         )
     for worker in certificates.ended(workers):
         yield Finding(
             Level.WARN,
             f"worker {worker.name}",
-            "its certificate has ended, so it cannot connect",
-            f"If it is to come back: `headrace worker-token create --worker {worker.name}`, and join again.",
+            "its certificate has expired, so it cannot connect",
+            f"To let it join again: `headrace worker-token create --worker {worker.name}`.",
         )
     if (first := certificates.first_end(workers)) is not None:
         yield Finding(Level.OK, "certificates", f"of the workers: the first {certificates.in_words(first)}")
@@ -214,13 +214,13 @@ def _kept_off(connected: Iterable[Worker]) -> Iterator[Finding]:
         what = f"worker {worker.name}"
         if worker.draining:
             left = f"{wording.plural(len(worker.trials), 'trial')} to leave"
-            text = f"drains ({left}) and gets no trials: {worker.draining}"
+            text = f"is draining ({left}) and gets no trials: {worker.draining}"
             yield Finding(Level.WARN, what, text, f"headrace undrain {worker.name}")
         if worker.cordoned:
             text = f"gets no trials, it is cordoned: {worker.cordoned}"
             yield Finding(Level.WARN, what, text, f"headrace uncordon {worker.name}")
         if aside := wording.put_aside(worker):
-            remedy = "Fix what it names and restart the worker, or wait: it is tried again by itself."
+            remedy = "Fix the cause and restart the worker, or wait: it is tried again automatically."
             yield Finding(Level.WARN, what, aside, remedy)
         for slot in worker.slots:
             if slot.defect:
@@ -241,24 +241,24 @@ def _upkeep(info: ServerInfo, workers: Sequence[Worker]) -> Iterator[Finding]:
         yield Finding(
             Level.WARN,
             "release",
-            f"the scheduler runs {info.version or 'an unknown one'}, and this command line is {ours}",
-            "They may differ during an upgrade; after it, install the same on both.",
+            f"the scheduler runs {info.version or 'an unknown version'}, and this command line is {ours}",
+            "They may differ during an upgrade. Afterwards, install the same version on both.",
         )
     if info.database_schema == info.program_schema:
-        yield Finding(Level.OK, "schema", f"{info.database_schema}, which the scheduler knows")
+        yield Finding(Level.OK, "schema", f"{info.database_schema}, as the scheduler expects")
     else:
         yield Finding(
             Level.WARN,
             "schema",
-            f"the database has {info.database_schema}, and the scheduler knows {info.program_schema}",
+            f"the database has {info.database_schema}, and the scheduler expects {info.program_schema}",
             "Finish the upgrade: `headrace migrate --check` says which replicas are older.",
         )
     yield Finding(
         Level.OK,
         "metrics",
-        f"shown at http://{info.metrics}/metrics"
+        f"served at http://{info.metrics}/metrics"
         if info.metrics
-        else "not shown; --metrics-listen HOST:PORT of the scheduler shows them",
+        else "off; start the scheduler with --metrics-listen HOST:PORT to serve them",
     )
     others = sorted({one.version for one in workers if one.connected and one.version != info.version})
     if others:
@@ -266,7 +266,7 @@ def _upkeep(info: ServerInfo, workers: Sequence[Worker]) -> Iterator[Finding]:
             Level.WARN,
             "releases",
             f"connected workers run {', '.join(others)}, and the scheduler {info.version}",
-            "They work together while they can; update what is older.",
+            "Mixed versions are meant for upgrades only; update the older ones.",
         )
 
 
@@ -278,14 +278,14 @@ def _kept(client: Client) -> Finding:
         return Finding(Level.WARN, "database", f"its size is not known: {error.message}")
     most = ", ".join(f"{one.table} {wording.size(one.size_bytes)}" for one in upkeep.tables[:2])
     size = f"{wording.size(upkeep.size_bytes)} ({most})"
-    text = size if upkeep.tables else "admins of the project 'default' see its size"
+    text = size if upkeep.tables else "only admins of the project 'default' see its size"
     if upkeep.due > MOST_DUE:
         due = ", ".join(f"{one.due} {one.kind}" for one in upkeep.kinds if one.due)
         return Finding(
             Level.WARN,
             "database",
             f"{text}; due to be deleted: {due}",
-            "The scheduler deletes it by itself. If this stays so, its log says what is in the way.",
+            "The scheduler deletes it within minutes. If this persists, its log says why.",
         )
     return Finding(Level.OK, "database", text)
 
@@ -328,7 +328,7 @@ def _gpus() -> Finding:
             text = name.decode() if isinstance(name, bytes) else str(name)
             names.append(f"{text} ({wording.size(int(memory.total))})")
     except pynvml.NVMLError as error:
-        return Finding(Level.WARN, "GPUs", f"the driver does not answer: {error}", "Look at nvidia-smi.")
+        return Finding(Level.WARN, "GPUs", f"the driver does not answer: {error}", "Run nvidia-smi.")
     finally:
         pynvml.nvmlShutdown()
     return Finding(
@@ -346,9 +346,7 @@ def _environment() -> Finding:
     names = ", ".join(selection.withheld[:MOST_NAMES]) + (
         ", …" if len(selection.withheld) > MOST_NAMES else ""
     )
-    text = f"trials of a worker that is started from here do not get {count} of it" + (
-        f": {names}" * bool(names)
-    )
+    text = f"a worker started here withholds {count} from its trials" + (f": {names}" * bool(names))
     return Finding(Level.OK, "environment", text)
 
 
@@ -364,7 +362,7 @@ def _environments() -> Finding:
     return Finding(
         Level.WARN,
         "requirements",
-        "a worker here cannot install what a study's `requirements` name: this Python has no pip and no ensurepip",
+        "a worker here cannot install a study's `requirements`: this Python has neither pip nor ensurepip",
         "Install uv, or the package python3-venv.",
     )
 
@@ -378,7 +376,7 @@ def _home() -> Iterator[Finding]:
             Level.WARN,
             "home",
             f"{home} is open to other users (mode {mode:04o})",
-            f"If they need not read it: chmod 700 {home}",
+            f"Unless they need to read it: chmod 700 {home}",
         )
     free = shutil.disk_usage(existing).free
     text = f"{wording.size(free)} free in {existing}"
@@ -403,7 +401,7 @@ def _writable(home: Path, existing: Path) -> Finding:
             Level.FAIL,
             "home",
             f"{home} cannot be written ({error.strerror})",
-            "Set HEADRACE_HOME to a folder of yours.",
+            "Set HEADRACE_HOME to a folder that you can write.",
         )
     named = " (HEADRACE_HOME)" if os.environ.get("HEADRACE_HOME") else ""
     return Finding(Level.OK, "home", f"{home}{named}")

@@ -24,11 +24,11 @@ Devices = Annotated[
     typer.Option(
         "--device",
         min=0,
-        help="One device, by its slot. Give it again for a further one.",
+        help="One device, by the index of its slot. Repeat the option for more.",
         show_default=False,
     ),
 ]
-Reason = Annotated[str, typer.Option(help="Why; the lists show it.", show_default=False)]
+Reason = Annotated[str, typer.Option(help="The reason, shown in lists.", show_default=False)]
 
 
 def drain(
@@ -40,19 +40,19 @@ def drain(
         typer.Option(
             metavar="SECONDS",
             min=0,
-            help="End trials that are still there after so long; they go on from their last checkpoints. Default: they "
-            "take as long as they take.",
+            help="Stop trials that are still running after this time; they resume from their last "
+            "checkpoints. Default: no limit.",
             show_default=False,
         ),
     ] = None,
-    undo: Annotated[bool, typer.Option("--undo", help="Take the drain back, as `headrace undrain`.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Cancel the drain, like `headrace undrain`.")] = False,
     wait: Annotated[bool, typer.Option(help="Wait until the worker is empty.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Empty a worker: nothing starts there, its trials save at their next reports and go on elsewhere.
+    """Empty a worker: nothing new starts there, and its trials save at their next reports and resume elsewhere.
 
-    Nobody is charged. The worker's daemon ends when it is empty. If it is started again, it gets no trials until
-    `headrace undrain`. The drain goes on after Ctrl-C, and if the scheduler restarts.
+    No trial is charged a failure. The worker's daemon exits when it is empty. If it is started again, it gets no trials
+    until `headrace undrain`. The drain continues after Ctrl-C, and if the scheduler restarts.
 
     [bold]Examples[/bold]
 
@@ -81,11 +81,11 @@ def drain(
             elif moved:
                 _tell(moved, output)
     if not as_json:
-        output.note(f"`headrace undrain {found.name}` takes it back.")
+        output.note(f"Undo it with `headrace undrain {found.name}`.")
 
 
 def undrain(context: typer.Context, worker: WorkerArgument, as_json: AsJson = False) -> None:
-    """Undo `drain`: the worker gets trials again. A daemon that has ended is not started."""
+    """Undo `drain`: the worker gets trials again. A daemon that has exited is not started."""
     session = Session.of(context)
     with session.client() as client:
         found = client.undrain(worker)
@@ -104,7 +104,7 @@ def cordon(
     reason: Reason = "",
     as_json: AsJson = False,
 ) -> None:
-    """Let nothing new start on a worker, or on some of its devices. What runs there stays.
+    """Let nothing new start on a worker, or on some of its devices. Running trials stay.
 
     [bold]Examples[/bold]
 
@@ -119,13 +119,13 @@ def cordon(
         session.output.json(views.worker(found))
         return
     session.output.line(f"Nothing new starts on {_what(found.name, device)}.")
-    session.output.note(f"`headrace uncordon {found.name}` takes it back.")
+    session.output.note(f"Undo it with `headrace uncordon {found.name}`.")
 
 
 def uncordon(
     context: typer.Context, worker: WorkerArgument, device: Devices = None, as_json: AsJson = False
 ) -> None:
-    """Undo `cordon`, and take devices for sound again that failed.
+    """Undo `cordon`, and clear failed devices for use.
 
     Without --device: the worker and all its devices.
 
@@ -141,19 +141,15 @@ def uncordon(
         return
     session.output.line(f"Trials may start on {_what(found.name, device)} again{_but(found)}.")
     if not found.connected:
-        session.output.note(
-            f"{found.name} is away, and says what it knows of its devices when it comes back."
-        )
+        session.output.note(f"{found.name} is away. It reports the state of its devices when it reconnects.")
 
 
 def _begun(found: Worker) -> str:
     if not found.connected:
         seen = wording.ago(found.last_seen)
-        return (
-            f"{found.name} is away (seen {seen}). The drain is noted: it gets no trials when it comes back."
-        )
+        return f"{found.name} is away (seen {seen}). The drain is recorded: it gets no trials when it reconnects."
     if not found.trials:
-        return f"{found.name} is empty, gets no trials, and ends."
+        return f"{found.name} is empty, gets no trials, and exits."
     leave = "trial leaves" if len(found.trials) == 1 else "trials leave"
     return f"{found.name} gets no trials. {len(found.trials)} {leave} it, each at its next report."
 
@@ -161,13 +157,13 @@ def _begun(found: Worker) -> str:
 def _wait(client: Client, name: str, trials: tuple[TrialRef, ...], output: Output) -> None:
     """Wait until none of the trials is on the worker. Raises CommandError where the drain is taken back."""
     left = trials
-    with output.status(f"{name} drains") as show:
+    with output.status(f"draining {name}") as show:
         while left:
             show(f"{wording.plural(len(left), 'trial')} left: {', '.join(map(str, left[:4]))}")
             time.sleep(POLL_S)
             now = next((one for one in client.workers() if one.name == name), None)
             if now is not None and now.connected and not now.draining:
-                raise CommandError(f"The drain of {name} was taken back.", remedy="Its trials stay.")
+                raise CommandError(f"The drain of {name} was cancelled.", remedy="Its trials stay.")
             still = tuple(trial for trial in left if now is not None and trial in now.trials)
             if not output.errors.is_terminal:
                 for trial in left:
@@ -219,7 +215,7 @@ def _what(name: str, devices: list[int] | None) -> str:
 def _but(worker: Worker) -> str:
     """What still keeps trials off a worker."""
     if worker.draining:
-        return f", but the worker drains: {worker.draining}"
+        return f", but the worker is draining: {worker.draining}"
     if worker.cordoned:
         return f", but the worker is cordoned: {worker.cordoned}"
     if worker.cordons:

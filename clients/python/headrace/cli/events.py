@@ -1,4 +1,4 @@
-"""`headrace events`: what happened in a study up to now, one line an event."""
+"""`headrace events`: what happened in a study up to now, one line per event."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -17,14 +17,16 @@ def events(
     study: StudyArgument,
     trial: Annotated[
         int | None,
-        typer.Option("--trial", min=0, metavar="NUMBER", help="Only this trial's.", show_default=False),
+        typer.Option(
+            "--trial", min=0, metavar="NUMBER", help="Only the events of this trial.", show_default=False
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List what happened in a study up to now, oldest first.
 
     `headrace attach` shows what happens from now on, and `headrace why` what happened to one trial with the values
-    behind each decision. With `--json` each line is an event, as of `headrace run --json`.
+    behind each decision. With `--json` each line is an event, as in `headrace run --json`.
 
     [bold]Examples[/bold]
 

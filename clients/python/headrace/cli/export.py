@@ -35,12 +35,14 @@ def export(
     form: Annotated[
         Format | None,
         typer.Option(
-            "--format", help="What to write. Default: by FILE's ending, else csv.", show_default=False
+            "--format", help="The format. Default: by the extension of FILE, else csv.", show_default=False
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Where. Default: stdout.", show_default=False),
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="The file to write. Default: stdout.", show_default=False
+        ),
     ] = None,
     reports: Annotated[
         bool, typer.Option("--reports", help="One row per report instead of one per trial.")
@@ -99,7 +101,7 @@ def _format_of(out: Path | None) -> Format:
     if ending and ending not in [*Format]:
         raise CommandError(
             f"{out} ends in .{ending}, but an export is CSV or JSON.",
-            remedy="Give a file that ends in .csv or .json, or say what to write with --format.",
+            remedy="Give a file that ends in .csv or .json, or set the format with --format.",
             code=USAGE,
         )
     return Format(ending or Format.CSV)

@@ -18,7 +18,7 @@ def extend(
     study: StudyArgument,
     trials: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Try so many configurations more.", show_default=False),
+        typer.Option(metavar="N", min=1, help="How many more configurations to try.", show_default=False),
     ] = None,
     steps: Annotated[
         int | None,
@@ -29,15 +29,15 @@ def extend(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let a study go on that has ended, or give one that runs more to do. Results that are there stay.
+    """Reopen a study that has ended, or give a running one more to do. Existing results stay.
 
-    With --trials the sampler proposes further configurations. Where a finite space has too few points for them, this
-    says how many will repeat one. With --steps the policy's rungs go on up to the new
-    budget: trials that had the old one go on from their checkpoints if the policy lets them. One that fails on the way,
-    diverges or gets worse counts with the result that it had, and keeps that checkpoint.
+    With --trials the sampler proposes further configurations. If a finite space has too few points for them, this
+    prints how many will be repeated. With --steps the policy's rungs extend to the new
+    budget: trials that completed the old one continue from their checkpoints if the policy promotes them. A trial that
+    then fails, diverges or gets worse counts with its earlier result, and keeps that checkpoint.
 
-    Where trials track a learning-rate schedule that ends before the new budget, this says what will happen there and
-    asks first; without a terminal, give --yes.
+    If trials track a learning-rate schedule that ends before the new budget, this explains what will happen there and
+    asks for confirmation; without a terminal, add --yes.
 
     [bold]Examples[/bold]
 
@@ -49,8 +49,8 @@ def extend(
     if (trials is None) == (steps is None):
         given = "both are" if trials is not None else "neither is"
         raise CommandError(
-            f"An extension is by --trials or by --steps, and {given} given.",
-            remedy="Give one of them. A study may be extended again.",
+            f"Extend by either --trials or --steps; {given} given.",
+            remedy="Give one of them. A study can be extended again later.",
             code=USAGE,
         )
     with session.client() as client:
@@ -59,7 +59,7 @@ def extend(
         for warning in warnings:
             session.output.note(warning)
         if warnings and steps is not None:
-            confirm(f"Extend study {study} to {steps} steps all the same?", yes=yes)
+            confirm(f"Extend study {study} to {steps} steps anyway?", yes=yes)
         info = handle.extend(trials=trials or 0, steps=steps or 0, warn=False)
         waiting = [] if steps is None or as_json else handle.trials(TrialState.PAUSED)
     if as_json:
@@ -67,7 +67,7 @@ def extend(
         return
     if trials is not None:
         session.output.line(
-            f"Study {study} tries {wording.plural(info.spec.max_trials, 'configuration')} in all."
+            f"Study {study} tries {wording.plural(info.spec.max_trials, 'configuration')} in total."
         )
     else:
         rungs = wording.rungs_listed(info.spec.rungs())
@@ -76,7 +76,7 @@ def extend(
         )
         _tell_who_waits(session, info, [one for one in waiting if one.milestone is None])
     if info.state.ended:
-        session.output.line(f"It has ended again at once: {info.detail}.")
+        session.output.line(f"It ended again immediately: {info.detail}.")
         return
     session.output.note(f"Follow it with `headrace attach {study}`.")
 
@@ -88,5 +88,5 @@ def _tell_who_waits(session: Session, study: StudyInfo, waiting: Sequence[TrialI
     shown = first_few([str(one.number) for one in waiting], 8)
     some, them = (f"Trial {shown} waits", "it") if len(waiting) == 1 else (f"Trials {shown} wait", "them")
     session.output.line(
-        f"{some} for the policy to continue {them}: `headrace why {study.name} {waiting[0].number}` says more."
+        f"{some} for the policy to continue {them}: see `headrace why {study.name} {waiting[0].number}`."
     )

@@ -71,12 +71,12 @@ def _updates(study: Study, after: int, output: Output) -> Iterator[Update]:
     def tell(error: HeadraceError) -> None:
         nonlocal lost
         if not lost:
-            output.note(f"The connection is lost; trying again. {error.message}")
+            output.note(f"Connection lost; reconnecting. {error.message}")
         lost = True
 
     for update in study.watch(after, on_break=tell):
         if lost:
-            output.note("The connection is back.")
+            output.note("Reconnected.")
         lost = False
         yield update
 
@@ -122,7 +122,7 @@ def _once_in_full(event: Event, said: set[str]) -> str:
     if topic not in said:
         said.add(topic)
         return text
-    return f"{text[: LONG_LINE // 2].rsplit(' ', 1)[0]} … (as told before)"
+    return f"{text[: LONG_LINE // 2].rsplit(' ', 1)[0]} … (as above)"
 
 
 def _best_so_far(study: StudyInfo) -> str:

@@ -5,7 +5,7 @@ from headrace.client.model import StudyInfo, StudyState
 from headrace.spec.surrogate import GATE, PLOT, gate_name
 
 _PLACE = f"objects/plot/{PLOT}"
-UNCHECKED = "OFF (gate: false): nothing checks whether the small copy's best configurations are the model's"
+UNCHECKED = "OFF (gate: false): nothing checks whether the small copy's best configurations are best for the model too"
 
 
 def is_gate(study: StudyInfo) -> bool:
@@ -30,9 +30,9 @@ def said_of(study: StudyInfo) -> str | None:
     if gate is None or not gate.study:
         return None
     if own_gate(study) and (study.steps_spent or study.state is StudyState.COMPLETED):  # it waited until then
-        return f"passed, in study {gate.study}: the small copy stands for the model"
+        return f"passed, in study {gate.study}: the small copy represents the model"
     if own_gate(study):
-        return f"study {gate.study}, which checks first whether the small copy stands for the model"
+        return f"study {gate.study}, which first checks whether the small copy represents the model"
     return f"passed before, in study {gate.study}: the same model, settings and version"
 
 
@@ -43,7 +43,7 @@ def lines_of(study: StudyInfo) -> list[tuple[str, str]]:
     checks = f"{surrogate.model} at {scales.size_of(study)}, trained with {surrogate.optimizer}"
     lines = [("checks", checks)]
     if study.state is StudyState.COMPLETED:
-        lines.append(("verdict", "passed: the small copy stands for the model"))
+        lines.append(("verdict", "passed: the small copy represents the model"))
     if trial is not None and trial.score is not None:
         lines.append(
             (

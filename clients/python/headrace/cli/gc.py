@@ -19,7 +19,9 @@ def gc(
     context: typer.Context,
     studies: Annotated[
         list[str] | None,
-        typer.Argument(metavar="STUDY", help="Ended studies. Default: all.", show_default=False),
+        typer.Argument(
+            metavar="STUDY", help="Ended studies. Default: all ended studies.", show_default=False
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List what could be deleted; delete nothing.")
@@ -27,28 +29,29 @@ def gc(
     best_too: Annotated[
         bool,
         typer.Option(
-            "--best-too", help="Delete the checkpoints of the best trials and of Pareto fronts too."
+            "--best-too", help="Also delete the checkpoints of the best trials and of Pareto fronts."
         ),
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete what ended studies left on disk: checkpoints, logs, reports. Asks first; without a terminal, give --yes.
+    """Delete what ended studies left on disk: checkpoints, logs, reports. Asks for confirmation; without a terminal,
+    add --yes.
 
-    The studies themselves stay, with all results and events; `headrace delete` removes those. The checkpoints of a
-    study's best trial, or of the trials on its Pareto front, stay unless you say --best-too. A live study is never
-    touched, and only the folders that carry the name and the uid of an ended one are. A study that goes on while this
-    runs is left alone from then on.
+    The studies themselves stay, with all results and events; `headrace delete` removes those. The checkpoints
+    of a study's best trial, or of the trials on its Pareto front, stay unless you add --best-too. Only folders
+    with the name and the uid of an ended study are deleted, never those of a live one. A study that is reopened
+    meanwhile is left alone from then on.
 
-    Schedulers and workers delete by themselves what has lasted for its age. This lists the ages (they are set with
-    `headrace scheduler --keep`) and what is due of your project, and has the scheduler delete that now, if you are an
-    admin. With STUDY it does not.
+    Schedulers and workers delete data that exceeds its retention age on their own. Without STUDY, this
+    lists the ages (set with `headrace scheduler --keep`) and what is due in your project, and if you are an admin,
+    the scheduler deletes that now.
 
-    A trial whose checkpoint was deleted begins anew when `headrace retry` or `headrace extend` lets it go on.
+    A trial whose checkpoint was deleted starts from scratch when `headrace retry` or `headrace extend` continues it.
 
-    Only what this machine sees is listed: folders here or shared, and checkpoints on S3, with the workers' AWS_*
-    variables. Run it on each machine that keeps files of its own. The files of a deleted study go by themselves,
-    within the hour, wherever a worker runs.
+    Only what this machine can access is listed: local and shared folders, and checkpoints on S3, with the
+    workers' AWS_* variables. Run it on each machine with files of its own. The files of a deleted study are removed
+    within the hour wherever a worker runs.
 
     [bold]Examples[/bold]
 
@@ -103,7 +106,7 @@ def gc(
         done = "could be deleted; nothing was" if dry_run else "deleted"
         output.line(f"{wording.size(gone)} {done}.")
     else:
-        output.line("Nothing is left to delete on this machine.")
+        output.line("There is nothing to delete on this machine.")
     for line in failed:
         output.note(line)
     if failed:
@@ -115,7 +118,7 @@ def _upkeep(client: Client, output: Output) -> Upkeep | None:
     try:
         return client.upkeep()
     except InternalError as error:
-        output.note(f"What is due in the scheduler is not shown, and not deleted now: {error}")
+        output.note(f"Data that is due in the scheduler is neither listed nor deleted now: {error}")
         return None
 
 
@@ -123,9 +126,7 @@ def _clean_up(client: Client, output: Output) -> None:
     try:
         client.clean_up()
     except PermissionDeniedError:
-        output.note(
-            "The scheduler deletes what is due by itself, within minutes. An admin may have it begin at once."
-        )
+        output.note("The scheduler deletes what is due within minutes. An admin can start it at once.")
 
 
 def _show(found: leftovers.Found, output: Output) -> None:

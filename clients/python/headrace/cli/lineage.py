@@ -19,15 +19,15 @@ def lineage(
     trial: Annotated[
         int | None,
         typer.Argument(
-            metavar="[TRIAL]", min=0, help="A trial's number; the best one if left out.", show_default=False
+            metavar="[TRIAL]", min=0, help="The trial's number. Default: the best trial.", show_default=False
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show where a trial's state comes from: which trial trained it over which steps, and with which parameters.
 
-    In population-based training this is the schedule that was found. With any other policy a trial trains all of its
-    steps itself.
+    In population-based training this is the schedule that was found. With any other policy a trial trains all
+    its steps itself.
 
     [bold]Examples[/bold]
 

@@ -51,7 +51,7 @@ def studies(context: typer.Context, as_json: AsJson = False) -> None:
     for study in found:
         if study.waits_for:
             session.output.note(
-                f"{study.name} waits for {study.waits_for}: `headrace trials {study.name}` says more."
+                f"{study.name} waits for {study.waits_for}: see `headrace trials {study.name}`."
             )
 
 
@@ -61,13 +61,13 @@ def trials(
     state: Annotated[
         list[Shown] | None,
         typer.Option(
-            help="Only trials in this state. Give it again for a further state.", show_default=False
+            help="Only trials in this state. Repeat the option for more states.", show_default=False
         ),
     ] = None,
     limit: Annotated[
         int | None,
         typer.Option(
-            "--limit", "-n", min=1, help="How many to list, the best first. Default: all.", show_default=False
+            "--limit", "-n", min=1, help="How many to list, best first. Default: all.", show_default=False
         ),
     ] = None,
     as_json: AsJson = False,
@@ -116,8 +116,8 @@ def trials(
 def workers(context: typer.Context, as_json: AsJson = False) -> None:
     """List the workers, their slots, the trials that hold them, and how busy their devices are.
 
-    LOAD is the device's utilization in the last minute, HOUR its mean over the last hour, USED the memory in use, by
-    whomever. CPU slots show their machine's. --json has each minute of the last hour.
+    LOAD is the device's utilization in the last minute, HOUR its mean over the last hour, USED the memory in use by all
+    processes. CPU slots show those of their machine. --json has each minute of the last hour.
     """
     session = Session.of(context)
     with session.client() as client:
@@ -164,14 +164,16 @@ def workers(context: typer.Context, as_json: AsJson = False) -> None:
         for study in worker.avoided_by:
             session.output.note(
                 f"{worker.name} gets no trials of {study}: its first attempts failed there. "
-                "Restart the worker when it is mended."
+                "Restart the worker when it is fixed."
             )
         if worker.connected and worker.trouble:
             session.output.note(f"{worker.name} waits: {worker.trouble}")
         if worker.set_aside:
-            session.output.note(f"{worker.name} keeps refused messages: {worker.set_aside}")
+            session.output.note(f"{worker.name} has rejected messages: {worker.set_aside}")
     for worker in certificates.ended(found):
-        session.output.note(f"{worker.name} cannot connect: its certificate has ended. It has to join again.")
+        session.output.note(
+            f"{worker.name} cannot connect: its certificate has expired. It has to join again."
+        )
 
 
 def _on(worker: Worker, slot: Slot) -> str:

@@ -47,11 +47,11 @@ RULES_THAT_STOP = ("running_median", "median", "rung_median")
 """They look at each trial again and again; that it goes on is no news."""
 LAST_EVENTS = 4
 FRONT_ROWS = 5
-DETACHES = "Ctrl-C detaches; the study goes on."
+DETACHES = "Ctrl-C detaches; the study keeps running."
 LOSES_STEPS = (
-    "Warning: trials save no checkpoint, so a paused one begins again from step 0 when it goes on. "
-    "Keep its state in the trial: t.track(model, optimizer), or t.state for plain values and bytes. "
-    "A script that goes on from a checkpoint of its own says its steps: t.report(step=...)."
+    "Warning: trials save no checkpoint, so a paused one restarts from step 0 when it resumes. "
+    "Let the trial save its state: t.track(model, optimizer), or t.state for plain values and bytes. "
+    "A script that resumes from its own checkpoint must report its steps: t.report(step=...)."
 )
 
 
@@ -124,7 +124,7 @@ class Picture:
         for said in self._hindered:
             lines += [Text(), *_folded(clean(Text(said, style="yellow")), width)]
         if self._trouble is not None:
-            trouble = Text(f"The connection is lost; trying again. {self._trouble}", style="yellow")
+            trouble = Text(f"Connection lost; reconnecting. {self._trouble}", style="yellow")
             lines += [Text(), *_folded(trouble, width)]
         return [*lines, Text(), *_folded(Text(self._leaving, style="dim"), width)]
 
@@ -191,7 +191,7 @@ class Picture:
                 f"step {rung.milestone}",
                 f"{rung.recorded} recorded",
                 f"{rung.promoted} promoted" if rung.milestone < study.spec.max_steps else "",
-                f"{rung.running} on the way" if rung.running else "",
+                f"{rung.running} running" if rung.running else "",
             )
             for rung in shown
         ]
@@ -278,7 +278,7 @@ def once(event: Event, study: StudyInfo) -> dict[str, str]:
         case CodeChanged(first_seen=[_, *_], refused=False) as changed:  # else its study pauses, and says why
             return {f"code {changed.digest}": _about_code(event, changed, study)}
         case TrialCreated(proposal=Proposal(warm_results=results)) if study.spec.warm_start:
-            return {"warm start": f"The sampler begins from {wording.warm_start(study, results)}."}
+            return {"warm start": f"The sampler starts from {wording.warm_start(study, results)}."}
         case _:
             return {}
 
@@ -289,9 +289,9 @@ def _about_code(event: Event, changed: CodeChanged, study: StudyInfo) -> str:
     if all(map(not_known.is_marked, files)):
         what = f"may run other code than the study began with: {not_known.in_words(files)}"
     return (
-        f"Warning: trial {event.trial} {what}. Its values may not compare with those of the trials before; "
-        f"`headrace trials {study.name}` marks it. New code belongs in a study of its own. "
-        "`on_code_change: refuse` in the study file keeps it out."
+        f"Warning: trial {event.trial} {what}. Its values may not be comparable with those of earlier "
+        f"trials; `headrace trials {study.name}` marks it. Use a new study for new "
+        "code. `on_code_change: refuse` in the study file refuses it."
     )
 
 
@@ -302,7 +302,7 @@ def event_text(event: Event) -> str:
         if event.detail.explanation.slot_goes_to.number == event.trial:  # it goes on at once
             what = what.removesuffix(f"; its slot goes to trial {event.trial}")
     elif isinstance(event.detail, TrialMoved) and event.detail.action == "retry":
-        what = f"failed, and is tried again: {error_line(event.detail.detail)}"
+        what = f"failed, will be retried: {error_line(event.detail.detail)}"
     if event.trial is not None and not what.lower().startswith(f"trial {event.trial}"):
         what = f"trial {event.trial}: {what}"
     return what

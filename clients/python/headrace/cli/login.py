@@ -28,12 +28,12 @@ def login(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Log in at the scheduler that --address names: keep its address, its authority and your token.
+    """Log in to the scheduler that --address names: store its address, its authority and your token.
 
-    The token is asked for where there is a terminal, and read from stdin elsewhere. It is tried before anything is
-    kept, in HEADRACE_HOME/login.json, which your user alone may read.
+    On a terminal this asks for the token; elsewhere it reads it from stdin. It tries the token before it stores
+    anything, in HEADRACE_HOME/login.json, which only your user can read.
 
-    The commands and the Python SDK then ask that scheduler, unless --address or HEADRACE_ADDRESS names another one, or
+    Commands and the Python SDK then use that scheduler, unless --address or HEADRACE_ADDRESS names another, or
     `headrace up` runs in this home. Clients in other languages read HEADRACE_ADDRESS, HEADRACE_TLS_CA and
     HEADRACE_TOKEN.
 
@@ -47,7 +47,7 @@ def login(
     address = given_address(session.address)
     if not address:
         raise CommandError(
-            "There is no scheduler to log in at.",
+            "There is no scheduler to log in to.",
             remedy="Name it: headrace login --address tls://HOST:PORT.",
             code=USAGE,
         )
@@ -61,25 +61,25 @@ def login(
         who = client.who_am_i()
     if who.token is None:
         raise CommandError(
-            f"The scheduler at {target.address} asks for no token: there is nothing to log in with.",
-            remedy="Its admin starts it with --auth tokens. Without, HEADRACE_ADDRESS is enough.",
+            f"The scheduler at {target.address} requires no token: there is nothing to log in with.",
+            remedy="Just set HEADRACE_ADDRESS. To require tokens, an admin starts it with --auth tokens.",
         )
     text = f"{TLS if target.tls else ''}{target.address}"
     path = logins.keep(logins.Login(address=text, token=token, tls_ca=target.tls_ca))
     if as_json:
         session.output.json({"address": text, "project": who.project, "role": who.role, "file": path})
         return
-    session.output.line(f"Logged in at {text}: {who.role} of project {who.project}.")
+    session.output.line(f"Logged in to {text}: {who.role} of project {who.project}.")
     if up_runs(home_dir()):
-        session.output.note(f"`headrace up` runs in {home_dir()}: without --address, commands ask that one.")
+        session.output.note(f"`headrace up` runs in {home_dir()}: without --address, commands use that one.")
 
 
 def logout(context: typer.Context) -> None:
-    """Forget the address, the authority and the token that `headrace login` keeps. The token itself goes on working."""
+    """Forget the address, the authority and the token that `headrace login` stored. The token itself stays valid."""
     output = Session.of(context).output
     if logins.forget():
         output.line("Logged out.")
-        output.note("If the token may be known to others, have it revoked: `headrace token revoke`.")
+        output.note("If others may know the token, have it revoked: `headrace token revoke`.")
     else:
         output.line(f"There is no login in {home_dir()}; nothing was done.")
 

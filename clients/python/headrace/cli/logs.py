@@ -32,20 +32,18 @@ def logs(
     study: StudyArgument,
     trial: TrialArgument,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on printing until the trial is over.")
+        bool, typer.Option("--follow", "-f", help="Keep printing until the trial is over.")
     ] = False,
     tail: Annotated[
         int | None,
-        typer.Option(
-            "--tail", "-n", metavar="N", min=0, help="Print only the last N lines of what is there."
-        ),
+        typer.Option("--tail", "-n", metavar="N", min=0, help="Print only the last N lines so far."),
     ] = None,
     since: Annotated[
         str | None,
         typer.Option(
             "--since",
             metavar="WHEN",
-            help="Print only what was written since then: 10m or 2h ago, or a time such as 2026-01-31T12:00.",
+            help="Print only output since then: 10m or 2h ago, or a time such as 2026-01-31T12:00.",
         ),
     ] = None,
 ) -> None:

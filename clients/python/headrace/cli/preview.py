@@ -21,14 +21,14 @@ def preview(
     file: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="The study file.", show_default=False)],
     seconds_per_step: Annotated[
         float | None,
-        typer.Option(min=0.0, help="How long a step takes, to turn steps into time.", show_default=False),
+        typer.Option(min=0.0, help="How long a step takes, to estimate the time.", show_default=False),
     ] = None,
     target_seconds_per_step: Annotated[
         float | None,
         typer.Option(
             min=0.0,
-            help="How long a step of a target takes, and of a pilot's trial of the model itself. "
-            "Default: as long as the others.",
+            help="How long a step takes on the model itself, in targets and pilots. "
+            "Default: the same as other steps.",
             show_default=False,
         ),
     ] = None,
@@ -43,7 +43,8 @@ def preview(
     """Show how many trials and steps a study takes at each rung, beside running every trial to the end.
 
     Where `resources` depend on a parameter it also shows how many trials take how many GPUs or CPU slots. A pilot
-    (`surrogate: {scale: auto}`) and the trials of `transfer` are counted by themselves and in the sum; a gate is not.
+    (`surrogate: {scale: auto}`) and the trials of `transfer` are listed separately and included in the total; a gate is
+    not.
 
     [bold]Examples[/bold]
 
@@ -134,9 +135,9 @@ def _show_companions(name: str, spec: StudySpec, plan: Preview, output: Output) 
     """A line for each study that is created with this one, and their sum with it."""
     for one in plan.companions:
         if one.role == "pilot":
-            begins = f"Pilot {pilot_name(name)}, before it"
+            begins = f"Pilot {pilot_name(name)}, before this study"
         else:
-            begins = f"Targets in {spec.transfer.study_name(name) if spec.transfer else one.role}, behind it"
+            begins = f"Targets in {spec.transfer.study_name(name) if spec.transfer else one.role}, after this study"
         cost = f"{wording.plural(one.trials, 'trial')}, {wording.plural(one.steps, 'step')}"
         output.line(f"{begins}: {cost}{_time(one.wall_time_s, one.slot_time_s)}.")
     if plan.companions:
@@ -162,7 +163,7 @@ def _bundles(fuse: Fuse, plan: Preview) -> str:
     if plan.bundle_groups < 2:
         return f"{shared}."
     groups = wording.plural(plan.bundle_groups, "group")
-    return f"{shared}, if they are equal in {' and '.join(fuse.apart)}: {groups} of trials, each in bundles of its own."
+    return f"{shared}, if they agree on {' and '.join(fuse.apart)}: {groups} of trials, each in bundles of its own."
 
 
 def _ends(spec: StudySpec, plan: Preview) -> str:
@@ -173,7 +174,7 @@ def _ends(spec: StudySpec, plan: Preview) -> str:
     hours = spec.until.hours
     if hours is not None and plan.wall_time_s is not None and plan.wall_time_s > 3600 * hours:
         share = wording.percent(3600 * hours, plan.wall_time_s)
-        said += f" The hours pass before all trials have ended, after about {share} of the time above."
+        said += f" The time limit ends the study before all trials have ended, after about {share} of the time above."
     return said
 
 

@@ -21,11 +21,13 @@ def _most_option(what: str) -> Any:
     return typer.Option(metavar="N", help=f"The most {what}.", show_default=False)
 
 
-_Slots = Annotated[str | None, _most_option(f"slots that its studies hold at once, or {NO_LIMIT}")]
+_Slots = Annotated[str | None, _most_option(f"slots that its studies may hold at once, or {NO_LIMIT}")]
 _Studies = Annotated[str | None, _most_option(f"studies that have not ended, or {NO_LIMIT}")]
 _CodeMib = Annotated[
     str | None,
-    _most_option(f"MiB that the archives of its code have together, or {NO_LIMIT}, which is 10240"),
+    _most_option(
+        f"MiB that the archives of its code may take in total, or {NO_LIMIT} for the default of 10240"
+    ),
 ]
 
 
@@ -33,8 +35,8 @@ _CodeMib = Annotated[
 def _group() -> None:
     """Divide the cluster among projects.
 
-    A study belongs to one project, and its name is its own within it. A token says whose studies a command is about.
-    Where the scheduler asks for no token, HEADRACE_PROJECT does; without it the project is `default`.
+    A study belongs to one project, and its name is unique within it. A token selects the project of a command.
+    If the scheduler requires no token, HEADRACE_PROJECT does; without it the project is `default`.
     """
 
 
@@ -62,12 +64,12 @@ def create(
     most_code = _new(_limit("--code-mib", code_mib))
     with session.client() as client:
         made = client.create_project(name, slots=most_slots, studies=most_studies, code_mib=most_code)
-    _show(session, made, f"Project {name} is there.", as_json=as_json)
+    _show(session, made, f"Project {name} exists.", as_json=as_json)
 
 
 @project.command("list")
 def list_projects(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the projects, their limits, and what their studies have now. Others than admins see their own.
+    """List the projects, their limits, and their current use. Only admins see projects other than their own.
 
     [bold]Examples[/bold]
 
@@ -97,9 +99,9 @@ def set_limits(
     code_mib: _CodeMib = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change limits of a project; one that is not given stays. For admins of the project `default`.
+    """Change limits of a project; the others stay. For admins of the project `default`.
 
-    It stops nothing: where more is held than a limit allows, nothing more is given out until there is room.
+    Nothing is stopped: a project above its limit gets nothing more until it is below it.
 
     [bold]Examples[/bold]
 
@@ -118,7 +120,7 @@ def set_limits(
     most_code = _limit("--code-mib", code_mib)
     with session.client() as client:
         now = client.set_project(name, slots=most_slots, studies=most_studies, code_mib=most_code)
-    _show(session, now, f"Project {name} is changed.", as_json=as_json)
+    _show(session, now, f"Project {name} is updated.", as_json=as_json)
 
 
 def _limit(option: str, text: str | None) -> int | Unchanged | None:

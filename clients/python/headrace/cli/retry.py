@@ -27,10 +27,10 @@ def retry(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Try failed trials again, after their script was mended.
+    """Retry failed trials after their script was fixed.
 
-    Each goes on from its last checkpoint, or from the beginning if it has none. Its failures count anew. A study that
-    has ended becomes active again, and trials that its end cut off go on too. Results that are there stay.
+    Each resumes from its last checkpoint, or restarts if it has none. Its failure count is reset. A study that
+    has ended becomes active again, and trials that its end cut off continue too. Existing results stay.
 
     [bold]Examples[/bold]
 
@@ -59,6 +59,6 @@ def retry(
     if done.others:
         which = wording.plural(done.others, f"{'other ' if done.trials else ''}trial")
         session.output.line(
-            f"{which} of it, which its end had cut off, may go on{' too' * bool(done.trials)}."
+            f"{which} of it, which its end had cut off, may continue{' too' * bool(done.trials)}."
         )
     session.output.note(f"Follow it with `headrace attach {study}`.")

@@ -43,7 +43,7 @@ from headrace.spec.repeats import expected_trials
 
 MOST_SUFFIXES = 100
 
-STOPS = "Ctrl-C stops the service; the study keeps what it has."
+STOPS = "Ctrl-C stops the service; the study keeps its results."
 """What the live view says of Ctrl-C where the service is a child of this command."""
 
 ReportOption = Annotated[
@@ -63,7 +63,7 @@ def run(
     local: Annotated[
         bool,
         typer.Option(
-            "--local", help="Start a scheduler and a worker for this run, and stop them at its end."
+            "--local", help="Start a scheduler and a worker for this run, and stop them when it ends."
         ),
     ] = False,
     slots: Annotated[
@@ -81,7 +81,7 @@ def run(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="The planner that `transfer.plan` asks. Default: HEADRACE_PLANNER, else this machine plans.",
+            help="The planner for `transfer.plan`. Default: HEADRACE_PLANNER, else this machine plans.",
             show_default=False,
         ),
     ] = None,
@@ -103,8 +103,8 @@ def run(
         bool | None,
         typer.Option(
             "--ship/--no-ship",
-            help="Ship the folder of the program to the workers, or have them find it. Default: the study's `code`; "
-            "else it is shipped where the scheduler is on another machine.",
+            help="Ship the program's folder to the workers, or let them find it. Default: the study's "
+            "`code`; else it is shipped if the scheduler is on another machine.",
             show_default=False,
         ),
     ] = None,
@@ -116,22 +116,20 @@ def run(
     ] = False,
     no_preflight: Annotated[
         bool,
-        typer.Option(
-            "--no-preflight", help="Do not check first whether the training function can be imported."
-        ),
+        typer.Option("--no-preflight", help="Skip the check that the training function can be imported."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a study and show it live until it ends.
 
-    Exits with 0 when the study completed with a result (of a trial that did not fail), 1 when it failed or was
-    stopped, 2 when the file is at fault (nothing was started), 130 when you detached with Ctrl-C.
+    Exits with 0 if the study completed with a result (of a trial that did not fail), 1 if it failed or
+    was stopped, 2 if the file is invalid (nothing was started), 130 if you detached with Ctrl-C.
 
     [bold]Examples[/bold]
 
     headrace run study.yaml                            # on the service of `headrace up`
 
-    headrace run study.yaml --local --slots 2          # everything from one command
+    headrace run study.yaml --local --slots 2          # everything with one command
 
     headrace run study.yaml --name second-try --detach
 
@@ -139,7 +137,7 @@ def run(
 
     headrace run study.yaml --dry-run                  # what would be shipped to the workers
 
-    headrace run study.yaml --json | tee events.jsonl  # a line an event, then the summary
+    headrace run study.yaml --json | tee events.jsonl  # one event per line, then the summary
     """
     session = Session.of(context)
     _check_options(session, local=local, detach=detach, slots=slots, home=home)
@@ -226,7 +224,7 @@ def attach(
     report: ReportOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a running study live, until it ends; exit codes as of `run`.
+    """Show a running study live until it ends. The exit codes are those of `run`.
 
     [bold]Examples[/bold]
 
@@ -371,7 +369,7 @@ def _to_the_end(
     else:
         show_summary(summary, output)
     if revive is not None:
-        output.note(f"Everything is kept; look at it again with `{revive}`.")
+        output.note(f"Everything is kept; inspect it with `{revive}`.")
     if failure is not None:
         tell(failure, output)
     if failure is not None or not succeeded(final):
@@ -395,8 +393,8 @@ def _leave_at_once(code: int) -> NoReturn:
 
 def _say_interrupted(output: Output, name: str, revive: str | None) -> None:
     if revive is None:
-        output.note(f"Detached; study {name} goes on.")
+        output.note(f"Detached; study {name} keeps running.")
         output.note(f"Watch it again with `headrace attach {name}`; stop it with `headrace stop {name}`.")
     else:
-        output.note(f"Stopping the service; study {name} keeps what it has.")
-        output.note(f"It goes on with `{revive}`; watch it then with `headrace attach {name}`.")
+        output.note(f"Stopping the service; study {name} keeps its results.")
+        output.note(f"Resume it with `{revive}`, then watch it with `headrace attach {name}`.")

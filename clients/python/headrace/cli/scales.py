@@ -22,7 +22,7 @@ def said_at_creation(study: StudyInfo) -> str | None:
     pilot = own_pilot(study)
     if pilot is None:
         return None
-    return f"study {pilot} finds first how small the copy may be; it trains the model itself, too"
+    return f"study {pilot} first finds how small the copy may be; it also trains the model itself"
 
 
 def size_of(study: StudyInfo) -> str:
@@ -43,7 +43,7 @@ def lines_of(study: StudyInfo) -> list[tuple[str, str]]:
         each = study.spec.max_trials // (1 + len(scales))
         listed = ", ".join(f"1/{scale}" for scale in scales)
         compares = f"{each} configurations on the model itself and on copies of {listed} of its width"
-        return [("compares", compares), ("", "the smallest copy that ranks them as the model does is taken")]
+        return [("compares", compares), ("", "the smallest copy that ranks them like the model is chosen")]
     pilot, choice = own_pilot(study), study.scale_choice
     if pilot is None:
         return []

@@ -36,9 +36,9 @@ def show(
 ) -> None:
     """Show a study, or one of its trials.
 
-    Of a study also the importance of each parameter: how much it has to do with being among the best trials. Trials are
-    compared by their values at one step, the highest rung that enough of them came to, so those that were stopped
-    before do not count.
+    For a study, this includes the importance of each parameter: how much it matters for being among the best trials.
+    Trials are compared by their values at one step, the highest rung that enough of them reached, so those that stopped
+    earlier do not count.
 
     [bold]Examples[/bold]
 
@@ -96,8 +96,8 @@ def _show_study(summary: Summary, output: Output) -> None:
     if study.code_changed:
         output.line(f"\nCode changed since the study began: {first_few(study.code_changed)}")
         output.note(
-            f"`headrace trials {study.name}` marks the trials that ran other code than the first one, or took over "
-            "what such a trial had trained."
+            f"`headrace trials {study.name}` marks the trials that ran different code from the first one, "
+            "or copied what such a trial had trained."
         )
     if study.spec.transfer is not None:
         output.note(f"Study {study.spec.transfer.study_name(study.name)} trains its best configurations.")
@@ -105,7 +105,7 @@ def _show_study(summary: Summary, output: Output) -> None:
     bar_width = max(0, min(BAR_WIDTH, output.console.width - RUNG_COLUMNS))
     output.line()
     output.table(
-        ["RUNG AT STEP", "RECORDED", "PROMOTED", "ON THE WAY", ""],
+        ["RUNG AT STEP", "RECORDED", "PROMOTED", "RUNNING", ""],
         [
             [
                 str(r.milestone),
@@ -116,7 +116,7 @@ def _show_study(summary: Summary, output: Output) -> None:
             ]
             for r in wording.thinned(study.rungs)
         ],
-        right=["RUNG AT STEP", "RECORDED", "PROMOTED", "ON THE WAY"],
+        right=["RUNG AT STEP", "RECORDED", "PROMOTED", "RUNNING"],
     )
 
 
@@ -137,7 +137,10 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
         lines.append(("last report" if trial.metrics else "started", silence))
     if trial.changed_params:
         lines.append(
-            ("goes on with" if trial.reason is None else "went on with", wording.params(trial.changed_params))
+            (
+                "continues with" if trial.reason is None else "continued with",
+                wording.params(trial.changed_params),
+            )
         )
     if trial.best_value is not None and not study.spec.further_objectives:
         since = " (diverged since)" if trial.diverged else ""

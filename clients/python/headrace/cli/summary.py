@@ -212,7 +212,7 @@ class Summary:
         lines = [
             (
                 "Pareto front",
-                f"{wording.plural(len(front), 'trial')} that no other one beats in every objective{failed}",
+                f"{wording.plural(len(front), 'trial')} that no other trial beats in every objective{failed}",
             )
         ]
         lines += [

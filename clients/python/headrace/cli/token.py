@@ -19,15 +19,15 @@ IN_DATABASE: Final = "headrace.in_database"
 NEVER: Final = "never"
 ROLES: Final = tuple(role.value for role in Role if role is not Role.UNKNOWN)
 
-token = typer.Typer(help="Make, list and revoke the tokens that calls carry.", no_args_is_help=True)
+token = typer.Typer(help="Create, list and revoke access tokens.", no_args_is_help=True)
 
 
 @token.callback()
 def _group() -> None:
-    """Make, list and revoke the tokens that calls carry. For admins.
+    """Create, list and revoke access tokens. For admins.
 
-    A token stands for a role in a project. A viewer looks. An editor creates and changes studies, whose programs run on
-    the workers. An admin gives tokens too. A worker runs trials.
+    A token grants a role in a project. A viewer can read. An editor can also create and change studies, whose programs
+    run on the workers. An admin can also issue tokens. A worker runs trials.
     """
 
 
@@ -43,9 +43,9 @@ def create(
             show_default=False,
         ),
     ] = None,
-    name: Annotated[str, typer.Option(help="Whose it is, for people.", show_default=False)] = "",
+    name: Annotated[str, typer.Option(help="A label, such as the holder's name.", show_default=False)] = "",
     expires: Annotated[
-        str, typer.Option(metavar="TIME", help="How long it works: 12h, 90d, or never.")
+        str, typer.Option(metavar="TIME", help="How long it is valid: 12h, 90d, or never.")
     ] = "90d",
     database_url: Annotated[
         str | None,
@@ -53,19 +53,19 @@ def create(
             metavar="URL",
             envvar="HEADRACE_DATABASE_URL",
             show_envvar=False,
-            help="Make it in this database, without a scheduler and without a token of your own: the first one. "
-            "Default: HEADRACE_DATABASE_URL.",
+            help="Create it directly in this database, without a scheduler or a token: for the first "
+            "token. Default: HEADRACE_DATABASE_URL.",
             show_default=False,
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token, and print its secret for the only time.
+    """Create a token, and print its secret, which is shown only once.
 
-    Stdout gets the secret alone, so a script can take it.
+    Stdout gets only the secret, so a script can read it.
 
-    An admin makes tokens of the own project. Admins of the project `default` make those of all projects, and of
-    workers.
+    An admin creates tokens of the admin's own project. Admins of the project `default` create tokens of all projects,
+    and of workers.
 
     [bold]Examples[/bold]
 
@@ -76,7 +76,7 @@ def create(
     output = Session.of(context).output
     if role not in ROLES:
         raise CommandError(
-            f"--role: is no role (got {role!r}).", remedy=f"Give one of {', '.join(ROLES)}.", code=USAGE
+            f"--role: is not a role (got {role!r}).", remedy=f"Give one of {', '.join(ROLES)}.", code=USAGE
         )
     span = None if expires == NEVER else lifetime_of(expires, "--expires")
     if database_url is not None:
@@ -97,8 +97,8 @@ def create(
         return
     output.line(secret)
     ends = "never expires" if span is None else f"expires in {expires}"
-    how = "" if database_url is None else " It was made in the database itself."
-    output.note(f"Token {made_id}: {role} of project {where}; it {ends}. Nobody can show it again.{how}")
+    how = "" if database_url is None else " It was created in the database itself."
+    output.note(f"Token {made_id}: {role} of project {where}; it {ends}. It cannot be shown again.{how}")
     output.note("Its holder runs `headrace login`, or sets HEADRACE_TOKEN.")
 
 
@@ -106,11 +106,11 @@ def create(
 def list_tokens(
     context: typer.Context,
     project: Annotated[
-        str | None, typer.Option(metavar="PROJECT", help="Those of one project.", show_default=False)
+        str | None, typer.Option(metavar="PROJECT", help="Only those of this project.", show_default=False)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the tokens of your project, the newest first, without their secrets.
+    """List the tokens of your project, newest first, without their secrets.
 
     Admins of the project `default` see those of all projects. LAST USED is exact to ten minutes.
     """
@@ -122,7 +122,7 @@ def list_tokens(
         session.output.json([_json(one, now) for one in found])
         return
     if not found:
-        session.output.note("There is no token yet. Make one with `headrace token create`.")
+        session.output.note("There is no token yet. Create one with `headrace token create`.")
         return
     session.output.table(
         ["TOKEN", "NAME", "PROJECT", "ROLE", "STATE", "EXPIRES", "LAST USED"],
@@ -140,9 +140,9 @@ def revoke(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """End a token for good. Calls that carry it are refused within some seconds.
+    """Revoke a token for good. Calls with it are refused within seconds.
 
-    Asks first; where there is no terminal, give --yes.
+    Asks for confirmation; without a terminal, add --yes.
     """
     session = Session.of(context)
     confirm(f"Revoke token {_bare(token_id)}?", yes=yes)

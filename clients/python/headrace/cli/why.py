@@ -39,10 +39,10 @@ def why(
     trial: TrialArgument,
     as_json: AsJson = False,
 ) -> None:
-    """Say what happened to a trial, and why.
+    """Show what happened to a trial, and why.
 
-    For each decision: the rule, the values that it compared, the trial's rank, the cutoff, and what was done with the
-    slot. Between them: where it ran, what it reported, how it failed.
+    Each decision comes with its rule, the values compared, the trial's rank, the cutoff, and what happened to the
+    slot. In between: where the trial ran, what it reported, how it failed.
 
     [bold]Examples[/bold]
 
@@ -120,7 +120,7 @@ def held_by(story: TrialStory, info: StudyInfo) -> list[str]:
     runs = trial.state in (TrialState.RUNNING, TrialState.RESUMED)
     if by_user is not None:
         at = f" at {by_user.time.astimezone():%H:%M:%S}" if by_user.time else ""
-        what = f"is to pause at its next rung: asked by a user{at}" if runs else f"paused by a user{at}"
+        what = f"pauses at its next rung: requested by a user{at}" if runs else f"paused by a user{at}"
         said.append(f"{what}. Resume it: `headrace resume {trial.study} {trial.number}`")
     elif trial.waits_for:
         said.append(f"waits for {trial.waits_for}")

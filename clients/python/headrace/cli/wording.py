@@ -84,18 +84,20 @@ def policy(spec: StudySpec) -> str:
     """What the default policy does, in a few words; empty for one that the user chose by its name."""
     if not isinstance(spec.policy, AutoPolicy):
         return ""
-    said = f"auto: the best 1/{spec.policy.eta} of a rung go on, by ASHA."
+    said = f"auto: the best 1/{spec.policy.eta} of a rung are promoted, by ASHA."
     asha = spec.policy.asha(spec.sampler)
     if asha.arrival is AshaArrival.OPTIMISTIC:
-        said += " The first to arrive at a rung go on without a comparison, in case early ranks mislead."
+        said += (
+            " The first to arrive at a rung are promoted without a comparison, in case early ranks mislead."
+        )
     else:
         said += f" {spec.sampler.kind} learns from results, so every trial waits to be compared."
     if isinstance(asha, AshaFromTheTop):
         said += " Rungs are counted down from the full budget."
     if spec.policy.effort:
         said += (
-            f" When no promotion is left, waiting trials go on until {spec.policy.effort:.3g} of what all trials would "
-            "cost at the full budget is used up (effort)."
+            f" When no promotion is left, waiting trials continue until {spec.policy.effort:.3g} of what all trials "
+            "would cost at the full budget is used up (effort)."
         )
     return said
 
@@ -152,7 +154,7 @@ def hours_now(study: StudyInfo) -> str:
     if now.deadline is not None:
         return f"{said} (until {now.deadline.astimezone():%Y-%m-%d %H:%M})"
     if now.time_left_s is not None:
-        return f"{said} ({duration(now.time_left_s)} left, which pass only while a trial runs)"
+        return f"{said} ({duration(now.time_left_s)} left, counted only while a trial runs)"
     return said
 
 
@@ -185,14 +187,14 @@ def kept_off(worker: Worker) -> list[str]:
     name, said = worker.name, []
     if worker.draining:
         left = f"; {plural(len(worker.trials), 'trial')} to leave" if worker.trials else ""
-        said.append(f"{name} drains and gets no trials: {worker.draining}{left}")
+        said.append(f"{name} is draining and gets no trials: {worker.draining}{left}")
     if worker.cordoned:
         said.append(f"{name} gets no trials, it is cordoned: {worker.cordoned}")
     if aside := put_aside(worker):
         said.append(f"{name} {aside}")
     said += [
         f"{name} slot {slot.index} gets no trials, its device failed: {slot.defect}. "
-        f"When it is mended: `headrace uncordon {name} --device {slot.index}`."
+        f"When it is fixed: `headrace uncordon {name} --device {slot.index}`."
         for slot in worker.slots
         if slot.defect
     ]

@@ -13,8 +13,8 @@ from headrace.lifetimes import lifetime_of
 
 worker_token = typer.Typer(
     no_args_is_help=True,
-    help="Make tokens with which workers join, where the scheduler asks workers for certificates.\n\n"
-    "A worker shows its token once, by `headrace worker --join`, and gets a certificate that it renews by itself.",
+    help="Manage join tokens, for schedulers that require certificates of workers.\n\n"
+    "A worker uses its token once, with `headrace worker --join`, and gets a certificate that it renews automatically.",
 )
 
 
@@ -25,18 +25,18 @@ def create(
         str,
         typer.Option(
             metavar="NAME",
-            help="The one worker that may join with it, even where one of this name has joined before. "
-            "Default: any whose name is free.",
+            help="The only worker that may join with it, even if one of this name has joined before. "
+            "Default: any worker whose name is unused.",
             show_default=False,
         ),
     ] = "",
     uses: Annotated[int, typer.Option(min=1, max=100_000, help="How many workers may join with it.")] = 1,
     expires: Annotated[
-        str, typer.Option(metavar="TIME", help="How long it works: 90s, 15m, 12h or 30d.")
+        str, typer.Option(metavar="TIME", help="How long it is valid: 90s, 15m, 12h or 30d.")
     ] = "1h",
     as_json: AsJson = False,
 ) -> None:
-    """Make a join token. It is shown once, alone on standard output.
+    """Create a join token. It is shown only once, and is the only output on stdout.
 
     [bold]Examples[/bold]
 
@@ -58,7 +58,7 @@ def create(
 
 @worker_token.command("list")
 def list_(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the join tokens that have not expired. Their secrets are stored nowhere."""
+    """List the join tokens that have not expired. Their secrets are not stored."""
     session = Session.of(context)
     with session.client() as client:
         found = client.transport.run(joining.tokens())
@@ -66,7 +66,7 @@ def list_(context: typer.Context, as_json: AsJson = False) -> None:
         session.output.json([asdict(token) for token in found])
         return
     if not found:
-        session.output.note("No join token works now. Make one with `headrace worker-token create`.")
+        session.output.note("No join token is valid now. Create one with `headrace worker-token create`.")
         return
     session.output.table(
         ["ID", "WORKER", "USED", "EXPIRES", "STATE"],
@@ -99,10 +99,10 @@ def revoke(
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """End a join token; or, with --worker, shut out a worker that has joined.
+    """Revoke a join token or, with --worker, shut out a worker that has joined.
 
     Workers that joined with a token stay when it is revoked. A worker that is shut out loses its trials when its leases
-    end, seconds later; they go on elsewhere. It may join again with a new token.
+    end, seconds later; they resume elsewhere. It may join again with a new token.
     """
     session = Session.of(context)
     if (token is None) == (worker is None):
@@ -110,7 +110,7 @@ def revoke(
     if token is not None:
         with session.client() as client:
             ended = client.transport.run(joining.revoke_token(token))
-        session.output.line(f"Token {ended.id} lets nobody join any more.")
+        session.output.line(f"Token {ended.id} is revoked.")
         return
     assert worker is not None
     confirm(f"Shut out worker {worker}?", yes=yes)

@@ -94,9 +94,9 @@ def _waiting_for(study: StudyHandle) -> Flow[str]:
     numbers = ", ".join(str(trial.number) for trial in held[:_TRIALS_SHOWN])
     more = ", …" if len(held) > _TRIALS_SHOWN else ""
     return (
-        f": callers hold trial{'s' * (len(held) > 1)} {numbers}{more}. One whose program is gone is offered again "
-        "after its lease_s (10 minutes unless given). One that this program holds and has left, as after Ctrl-C in a "
-        "notebook, goes to others with asked.give_back(). "
+        f": callers hold trial{'s' * (len(held) > 1)} {numbers}{more}. One whose program has exited is offered "
+        "again after its lease_s (10 minutes by default). To release one that this program holds but no longer runs, "
+        "as after Ctrl-C in a notebook, call asked.give_back(). "
         f"`headrace stop {study.name} {held[0].number}` ends a trial for good."
     )
 
@@ -134,7 +134,10 @@ def report(
 def complete(handle: Held, error: str | BaseException | None = None) -> Flow[TrialInfo]:
     """Tells that the caller is done with the trial; with `error`, that it failed (charged to its retries)."""
     if not isinstance(error, str | BaseException | None):
-        message, remedy = "is neither a text nor an exception", "Results go by report(step, metric=value)."
+        message, remedy = (
+            "is neither a string nor an exception",
+            "Pass results to report(step, metric=value).",
+        )
         raise InvalidFieldError(
             [Violation(field="error", value=show_value(error), message=message, remedy=remedy)]
         )
@@ -155,7 +158,7 @@ def infeasible(handle: Held, reason: str) -> Flow[TrialInfo]:
     The sampler keeps away."""
     if not isinstance(reason, str):
         message, remedy = (
-            "is not a text",
+            "is not a string",
             'Say why, such as infeasible("8 heads do not divide 100 features").',
         )
         raise InvalidFieldError(
@@ -187,8 +190,8 @@ def _warn_of_missing(handle: Held, metrics: Iterable[str]) -> None:
     missing = " and ".join(f"'{metric}'" for metric in metrics)
     if missing:
         warn(
-            f"Study {handle.lease.trial.study}: a trial ended and its last report has no {missing}, which a constraint "
-            f"reads. Such a report never counts as a result: report {missing} together with the objective."
+            f"Study {handle.lease.trial.study}: a trial ended and its last report has no {missing}, which "
+            f"a constraint uses. Such a report never counts as a result: report {missing} together with the objective."
         )
 
 

@@ -11,7 +11,7 @@ from headrace.client.wording import plural
 from headrace.spec import OnCodeChange
 
 _PAST_END = {
-    PastEnd.RAISES: "it raises when it is stepped further, which fails the trial; the result that it has stays",
+    PastEnd.RAISES: "it raises when it is stepped further, which fails the trial; its result stays",
     PastEnd.RISES: "the learning rate rises again when it is stepped further",
     PastEnd.UNKNOWN: "what it does past its end is not known",
 }
@@ -42,9 +42,9 @@ def _again(schedule: Schedule, failed: Sequence[TrialInfo]) -> str:
     who = f"Trial {failed[0].number}" if one else f"{len(failed)} trials"
     return (
         f"{who} failed where {'its' if one else 'their'} {schedule.kind} '{schedule.name}' ends, at step "
-        f"{schedule.last_step}: it raises when it is stepped further. A checkpoint brings the schedule back with this "
-        f"end, so {'the trial fails' if one else 'the trials fail'} there again unless the script is changed to "
-        f"{_remedy(schedule)}."
+        f"{schedule.last_step}: it raises when it is stepped further. A checkpoint restores the schedule "
+        f"with this end, so {'the trial fails' if one else 'the trials fail'} there again unless the script is changed "
+        f"to {_remedy(schedule)}."
     )
 
 
@@ -68,7 +68,7 @@ def _warning(one: EndingSchedule, edits: str) -> str:
         )
     return (
         f"{who} {schedule.kind} as '{schedule.name}', which ends at step {schedule.last_step}: {happens}. "
-        f"A checkpoint brings the schedule back with this end, also where the script makes a longer one. "
+        f"A checkpoint restores the schedule with this end, also where the script makes a longer one. "
         f"{change}{edits} Or create a study with the larger budget that warm-starts from this one."
     )
 

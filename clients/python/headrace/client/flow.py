@@ -60,7 +60,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """Make this call of many requests; for each attempt they begin anew."""
+    """Make this call of many requests; for each attempt they begin again."""
 
     method: Method
     requests: Callable[[], Iterable[Message]]

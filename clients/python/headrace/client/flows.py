@@ -235,7 +235,7 @@ def best(study: StudyHandle) -> Flow[TrialInfo | None]:
 
 
 def front(study: StudyHandle) -> Flow[tuple[TrialInfo, ...]]:
-    """With several objectives: the Pareto front, the feasible trials that no other one beats in every objective.
+    """With several objectives: the Pareto front, the feasible trials that no other trial beats in every objective.
 
     They come in the order of the first objective.
     """
@@ -269,7 +269,7 @@ def _chosen_states(states: Iterable[str] | str) -> set[str]:
     unknown = sorted(map(str, chosen.difference(known)))
     if unknown:
         remedy = f"Choose among {', '.join(known)}."
-        message = "has words that are no state of a trial"
+        message = "has words that are not states of a trial"
         raise InvalidFieldError(
             [Violation(field="states", value=", ".join(unknown), message=message, remedy=remedy)]
         )
@@ -286,7 +286,7 @@ def importance(study: StudyHandle) -> Flow[tuple[Importance, ...]]:
     """How much each parameter has to do with being among the best trials, for each objective (Optuna's PED-ANOVA).
 
     Trials are compared at one step, the highest rung that enough of them came to. `reason` says why nothing can be
-    said, as with too few trials. It is computed anew with each call, which takes some seconds of a large study.
+    said, as with too few trials. It is computed again with each call, which takes some seconds of a large study.
     """
     request = pb.MeasureImportanceRequest(study=study_name(study.name))
     response = yield from rpc(pb.MeasureImportanceResponse, request)
@@ -330,7 +330,7 @@ def add_trials(study: StudyHandle, params: Iterable[Mapping[str, Value]]) -> Flo
     """Adds configurations, each a mapping, to try next: after those that are proposed already."""
     configurations = list(params) if isinstance(params, Iterable) else [params]
     if isinstance(params, Mapping) or not all(isinstance(values, Mapping) for values in configurations):
-        message, remedy = "is no list of configurations", 'Give a list of mappings, such as [{"lr": 0.1}].'
+        message, remedy = "is not a list of configurations", 'Give a list of mappings, such as [{"lr": 0.1}].'
         raise InvalidFieldError(
             [Violation(field="params", value=show_value(params), message=message, remedy=remedy)]
         )
@@ -355,10 +355,10 @@ def retry_warnings(study: StudyHandle, numbers: Iterable[int] | int = ()) -> Flo
 
 
 def retry_trials(study: StudyHandle, trials: Iterable[int] | int = (), *, warn: bool = True) -> Flow[Retried]:
-    """Lets trials that failed go on from their last checkpoints, or begin again where they have none: those of these
-    numbers, which may be cancelled ones too, or all that failed. Their failures count anew. A study that has ended
-    becomes active again, and what its end cut off goes on too. Each of `retry_warnings` is a `UserWarning`, unless
-    `warn=False`."""
+    """Retries failed trials from their last checkpoints, or from the beginning if they have none: those with these
+    numbers, which may also be cancelled ones, or all that failed. Their failure counts are reset. A study that has
+    ended becomes active again, and trials that its end cut off continue too. Each of `retry_warnings` is a
+    `UserWarning`, unless `warn=False`."""
     numbers = whole_numbers("trials", trials, _RETRIED)
     if warn:
         for message in (yield from retry_warnings(study, numbers)):

@@ -129,7 +129,7 @@ def _number(role: str) -> pb.Role.ValueType:
     if role not in _NUMBERS:
         remedy = f"Give one of {', '.join(_NUMBERS)}."
         raise InvalidFieldError(
-            [Violation(field="role", value=show_value(role), message="is no role", remedy=remedy)]
+            [Violation(field="role", value=show_value(role), message="is not a role", remedy=remedy)]
         )
     return _NUMBERS[role]
 

@@ -224,7 +224,7 @@ def _said(one: Checkpoint) -> str:
 
 def _why_not_there(trial: TrialInfo, one: Checkpoint) -> str:
     deleted = (
-        "It may be deleted: a study keeps the last `checkpoints_kept` of a trial, and the best one with "
+        "It may have been deleted: a study keeps the last `checkpoints_kept` of a trial, and the best one with "
         "`keep: best`."
     )
     if not one.uri.startswith("file:"):
@@ -255,7 +255,7 @@ def _store_of(one: Checkpoint) -> CheckpointStore:
     place = Place.of(one.uri)
     if place is None or not one.manifest_sha256:
         raise NoCheckpointError(
-            f"The checkpoint is what a program of the user's own saved: {one.uri}.",
-            remedy="Headrace has its address alone; read it as that program does.",
+            f"The checkpoint was saved by the user's own program: {one.uri}.",
+            remedy="Headrace knows only its address; read it the way that program does.",
         )
     return open_store(place.store)

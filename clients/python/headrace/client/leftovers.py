@@ -67,9 +67,9 @@ class Leftover:
         try:
             now = client.study(self.study).status()
         except StudyNotFoundError:
-            raise StudyMovedError(f"study '{self.study}' was deleted meanwhile") from None
+            raise StudyMovedError(f"study '{self.study}' has been deleted meanwhile") from None
         if not now.state.ended:
-            raise StudyMovedError(f"study '{self.study}' goes on")
+            raise StudyMovedError(f"study '{self.study}' has been reopened")
         if (now.uid, now.cursor) != (self.uid, self.cursor):
             raise StudyMovedError(f"study '{self.study}' has changed since this was listed")
 

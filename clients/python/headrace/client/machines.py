@@ -62,7 +62,7 @@ class StudyShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotLoad:
-    """How busy a slot's device was within a minute, whoever used it."""
+    """How busy a slot's device was within a minute, by any process."""
 
     minute: datetime
     utilization: float

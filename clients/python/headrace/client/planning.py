@@ -88,7 +88,7 @@ class SearchCall:
         self._channel, self._answers = self._begun()
 
     def __iter__(self) -> Iterator[SearchProgress]:
-        """Progress until the plan is there; it begins anew where the next server is asked. Raises HeadraceError."""
+        """Progress until the plan is there; it begins again where the next server is asked. Raises HeadraceError."""
         left = len(self._replicas.target.replicas)
         while True:
             try:

@@ -60,7 +60,7 @@ def create_project(
     studies: int | None = None,
     code_mib: int | None = None,
 ) -> Flow[ProjectInfo]:
-    """Creates a project, whose studies hold at most so many slots at once, and of which at most so many have not ended.
+    """Creates a project, with limits on the slots that its studies hold at once and on the studies that have not ended.
     The archives of its code have at most `code_mib` together, or 10 GiB.
 
     For admins of the project `default`. Raises `ProjectExistsError`."""

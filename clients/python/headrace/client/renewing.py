@@ -62,7 +62,7 @@ class _Entry:
             if not failure.retryable:
                 return False  # over, or a server that cannot renew: the next report says what matters of it
         elif failure is not None and not self._failed:
-            logger.warning("a lease was not renewed, and is tried again", exc_info=failure)
+            logger.warning("a lease was not renewed, retrying", exc_info=failure)
         self._failed = failure is not None
         again_s = self.every_s if failure is None else min(self.every_s, AGAIN_S)
         self.due = time.monotonic() + again_s
@@ -127,7 +127,7 @@ class Renewer:
             try:
                 thread.start()
             except RuntimeError as error:  # the system's limit, or Python is about to exit
-                logger.warning("leases are not renewed until the next trial is asked for: %s", error)
+                logger.warning("leases are not renewed until the next ask: %s", error)
             else:
                 self._thread = thread
 

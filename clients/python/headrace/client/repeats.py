@@ -13,7 +13,7 @@ def creation_warnings(spec: StudySpec) -> list[str]:
     repeated = plural(found.trials - found.distinct, "trial")
     message = (
         f"The space has {plural(found.points, 'point')} and the study {plural(found.trials, 'trial')}: once every "
-        f"point has been tried, {repeated} will repeat one, which shows only how noisy results are. To try each point "
+        f"point has been tried, {repeated} will repeat one, which only shows how noisy results are. To try each point "
         f"once, set `trials: {found.distinct}`; to try more points, enlarge the space."
     )
     return [message]
@@ -29,7 +29,7 @@ def trials_warnings(spec: StudySpec, further: int) -> list[str]:
     remedy = f", or extend by at most {plural(untried, 'trial')}" if untried else ""
     message = (
         f"The space has {plural(found.points, 'point')} and the study would have {plural(found.trials, 'trial')}: of "
-        f"the {plural(further, 'trial')} added, {repeated} will repeat a point, which shows only how noisy results "
-        f"are. To try other points, create a study with a larger space{remedy}."
+        f"the {plural(further, 'trial')} added, {repeated} will repeat a point, which only shows how noisy "
+        f"results are. To try other points, create a study with a larger space{remedy}."
     )
     return [message]

@@ -45,7 +45,7 @@ class Result:
 
     @property
     def front(self) -> tuple[TrialInfo, ...]:
-        """With several objectives: the Pareto front, the feasible trials that no other one beats in every objective."""
+        """With several objectives: the Pareto front, feasible trials that no other beats in every objective."""
         return self.study.front
 
     def dataframe(self) -> "pd.DataFrame":
@@ -58,7 +58,7 @@ class Result:
         `headrace[report]`."""
         chosen = what or self._usual_plot()
         if chosen not in PLOTS or (chosen == "front" and not self.study.spec.further_objectives):
-            said = "has one objective, and so no front" if chosen == "front" else "is no figure"
+            said = "has one objective, and so no front" if chosen == "front" else "is not a figure"
             remedy = f"Choose among {', '.join(PLOTS)}."
             violation = Violation(field="what", value=show_value(what), message=said, remedy=remedy)
             raise InvalidFieldError([violation])

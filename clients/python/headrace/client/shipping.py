@@ -63,7 +63,7 @@ def prepared(spec: StudySpec, address: str, choice: bool | None = None) -> Shipm
         violation = Violation(
             field="trial.working_dir",
             value=repr(template.working_dir),
-            message="is no folder here, so it cannot be shipped",
+            message="is not a folder here, so it cannot be shipped",
             remedy="Name the folder of the program, or leave it to the workers: `trial: {code: folder}`.",
         )
         raise FolderError([violation])

@@ -53,7 +53,7 @@ def scalar(value: Value | None) -> str:
 
 
 def thinned(items: Sequence[T], most: int = ROWS) -> list[T]:
-    """At most so many of the items, evenly spread; the first and the last one are among them."""
+    """At most this many of the items, evenly spread; the first and the last one are among them."""
     if len(items) <= most:
         return list(items)
     last = len(items) - 1
@@ -307,9 +307,9 @@ def silence(trial: TrialInfo, spec: StudySpec, heard: datetime | None, now: date
         return ""
     timeout = spec.template.report_timeout
     ends = (
-        f"one that hangs is ended after {duration(timeout.total_seconds())}"
+        f"one that hangs is stopped after {duration(timeout.total_seconds())}"
         if timeout
-        else "nothing ends one that hangs: trial.report_timeout_s would"
+        else "nothing stops one that hangs: trial.report_timeout_s would"
     )
     return f"{ago(heard or trial.started, now)}; {ends}"
 

@@ -150,7 +150,7 @@ class Loop:
         for result in generator:
             step += 1
             if step <= asked.step:
-                continue  # a trial that failed begins anew, and what it had reported is known
+                continue  # a trial that failed begins again, and what it had reported is known
             decision = self.report(asked, step, metrics_of(result, self._objectives), held=held)
             if decision.action is Action.PAUSE:
                 self._waiting[asked.number] = generator

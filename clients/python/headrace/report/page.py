@@ -111,7 +111,7 @@ def _devices(data: StudyData) -> list[str]:
     if figure is None:
         return []
     what = (
-        "How busy the devices were that this study's trials were on, a line a slot, whoever used them. The scheduler "
+        "How busy the devices were that this study's trials were on, a line a slot, by any process. The scheduler "
         "keeps the last hour. CPU slots show their machine."
     )
     return [document.section("Devices", what, document.figure(figure, "devices", zoom=False))]

@@ -62,7 +62,7 @@ def text(value: object) -> str:
 
 
 def short(name: str, limit: int) -> str:
-    """A name in at most so many characters, its middle left out: where there is no more room."""
+    """A name in at most this many characters, its middle left out: where there is no more room."""
     if len(name) <= limit:
         return name
     tail = (limit - 1) // 2

@@ -48,7 +48,7 @@ class SharedParams:
     def __iter__(self) -> NoReturn:
         """Refused: what is read is what a bundle is built with."""
         raise TypeError(
-            "bundle.params is read by name, such as bundle.params['width']; a member's are member.params"
+            "read bundle.params by name, as in bundle.params['width']; a member's parameters are member.params"
         )
 
 
@@ -154,7 +154,7 @@ class Bundle(OneOfAKind):
         if checkpoint_every is not None and checkpoint_every < 1:
             raise ValueError(f"checkpoint_every must be at least 1, not {checkpoint_every}")
         if not self._crew.tracked:
-            raise ValueError("bundle.steps() comes after bundle.track(group=...)")
+            raise ValueError("call bundle.steps() after bundle.track(group=...)")
         if self._begun:
             raise ValueError("bundle.steps() was called before: a bundle has one loop")
         self._begun, self._every = True, checkpoint_every
@@ -181,10 +181,10 @@ class Bundle(OneOfAKind):
         """
         if not self._crew.tracked:
             raise ValueError(
-                "bundle.report(...) comes after bundle.track(group=...), inside `for turn in bundle.steps():`"
+                "call bundle.report(...) after bundle.track(group=...), inside `for turn in bundle.steps():`"
             )
         if not self._in_turn:
-            raise ValueError("bundle.report(...) comes inside `for turn in bundle.steps():`")
+            raise ValueError("call bundle.report(...) inside `for turn in bundle.steps():`")
         if self._reported:
             raise ValueError(
                 "bundle.report(...) was called before in this turn; report all metrics together, once"
@@ -201,7 +201,7 @@ class Bundle(OneOfAKind):
         for member in self._crew.training:
             if member.at_milestone:
                 raise ValueError(
-                    f"{member.name} came to step {member.step}, where it is compared, and nothing was reported: call "
+                    f"{member.name} reached step {member.step}, where it is compared, and nothing was reported: call "
                     "bundle.report(...) in each turn"
                 )
 

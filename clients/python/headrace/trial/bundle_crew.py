@@ -145,7 +145,7 @@ class Crew:
         assert self._group is not None
         members, cost = self.training, self._stopwatch.told()
         if getattr(self._group, "report", None) is not self._how:
-            cost = None  # the group looked anew how to run its members, which took its time
+            cost = None  # the group looked again how to run its members, which took its time
         cost = self._with_first_step(cost)
         if len(members) > 1 and not self._told_apart and (gains_nothing := _runs_apart(self._group)):
             members[0].to_tell.append(gains_nothing)
@@ -346,7 +346,7 @@ class Crew:
             member.milestone = verdict.next_milestone or member.milestone
 
     def _fail(self, member: Member, error: BaseException, remedy: str = "") -> None:
-        others = ", and the others of its bundle go on" if len(self._members) > 1 else ""
+        others = ", and the others in its bundle continue" if len(self._members) > 1 else ""
         logger.warning("headrace: %s fails%s", member.name, others)
         traceback.print_exception(error, file=sys.stderr)
         line, trace = raised.words(error)

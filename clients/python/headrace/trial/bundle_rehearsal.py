@@ -61,7 +61,7 @@ def each_fails(
     if not crew.charged or crew.has_reported or len(seats) < max(2, len(crew.live)):
         return False
     traceback.print_exception(error, file=sys.stderr)  # should this process be killed now, its log has it
-    logger.warning("headrace: trying the bundle's members one by one, to see whether each would fail so")
+    logger.warning("headrace: trying the bundle's members one by one, to see which of them fail")
     place = _place(error)
     traceback.clear_frames(error.__traceback__)  # they hold the group's memory, as the crew does
     crew.build_anew()

@@ -77,7 +77,7 @@ def _runs_through(function: Callable[[Bundle], object], crew: Crew) -> bool:
         crew.talk()
         if not goes_on:
             raise RuntimeError(
-                f"{culprit.name} failed in the middle of a step; the others of its bundle go on from their checkpoints"
+                f"{culprit.name} failed in the middle of a step; the others in its bundle resume from their checkpoints"
             ) from None
         traceback.clear_frames(error.__traceback__)  # they hold the group's memory
         return False

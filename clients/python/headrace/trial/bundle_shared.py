@@ -19,7 +19,7 @@ class Shared:
     """The shared objects of one bundle."""
 
     def __init__(self, objects: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> None:
-        """`before` are the states to go on from, where the program begins anew in its process."""
+        """`before` are the states to go on from, where the program begins again in its process."""
         self.entries: dict[str, Tracked] = {}
         for name, target in objects.items():
             if name in PLAIN:
@@ -60,8 +60,8 @@ class Shared:
             own = _digest(brought[name], name) if name in brought else self._fresh[name]
             if own != _digest(entry.get_state(), name):
                 member.to_tell.append(
-                    f"{name} is shared by the bundle, and is not where this trial's own would be: it sees other data "
-                    "than alone. Let data follow each member's own steps, bundle.member_steps"
+                    f"{name} is shared by the bundle, and is not at this trial's own position: the trial sees "
+                    "different data than it would alone. Let data follow each member's own steps, bundle.member_steps"
                 )
         self._given = True
 

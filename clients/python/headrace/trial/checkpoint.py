@@ -135,7 +135,7 @@ def read(folder: Path, rank: int = 0) -> dict[str, Any]:
     missing = sorted(set(range(part["world_size"])) - set(ranks_in(folder)))
     if missing:
         raise IncompleteError(
-            f"{folder} is no whole checkpoint: of {part['world_size']} ranks, rank "
+            f"{folder} is not a complete checkpoint: of {part['world_size']} ranks, rank "
             f"{', '.join(map(str, missing))} has no part in it"
         )
     return part

@@ -114,7 +114,7 @@ class Gang:
             if codes[0] == 0 and leave_by is None:
                 leave_by = now + _LEAVE_S
             if leave_by is not None and now > leave_by:
-                print("headrace: rank 0 is done; the other ranks are ended", file=sys.stderr)
+                print("headrace: rank 0 is done; stopping the other ranks", file=sys.stderr)
                 self._send(signal.SIGKILL)
                 return 0
             select.select([rank.words for rank in self._ranks if rank.listens], [], [], _POLL_S)
@@ -134,7 +134,7 @@ class Gang:
         self._send(signal.SIGKILL)
         if self._told_to_end:
             return _as_that_one(found.code or 1)
-        print(f"headrace: {found}; the other ranks are ended", file=sys.stderr, flush=True)
+        print(f"headrace: {found}; stopping the other ranks", file=sys.stderr, flush=True)
         _tell(found)
         return _as_that_one(1 if found.error else found.code or 1)
 

@@ -64,7 +64,7 @@ class Line:
     def _refusal(self, error: grpc.RpcError) -> TrialRuntimeError | DaemonGone:
         details = error.details() if isinstance(error, grpc.Call) else str(error)
         if _code(error) is grpc.StatusCode.UNAVAILABLE:
-            gone = DaemonGone(f"the worker at {self._address} does not answer any more ({details})")
+            gone = DaemonGone(f"the worker at {self._address} no longer answers ({details})")
             print(f"headrace: {gone}", file=sys.stderr)
             self.gone = True
             return gone

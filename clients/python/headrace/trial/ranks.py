@@ -80,9 +80,9 @@ def exchange(
                 deadline = time.monotonic() + patience_s
                 continue
             raise RanksError(
-                f"rank {', '.join(map(str, missing))} of {world_size} has not come to the checkpoint of step "
-                f"{word.step} within {patience_s:.0f} s of rank {rank}. It hangs, or it does not report: every rank "
-                "calls t.report(...) at the same steps, with the same save=. If it only takes longer, raise "
+                f"rank {', '.join(map(str, missing))} of {world_size} has not reached the checkpoint "
+                f"of step {word.step} within {patience_s:.0f} s of rank {rank}. It hangs, or it does not report: "
+                "every rank calls t.report(...) at the same steps, with the same save=. If it only takes longer, raise "
                 "trial.report_timeout_s in the study file"
             )
         time.sleep(pause_s)  # the ranks share a folder and nothing else; the deadline bounds the wait
@@ -107,7 +107,7 @@ def follow_first(folder: Path, rank: int, says: bool, *, patience_s: float, pati
             return bool(json.loads(file.read_text()))
         if time.monotonic() > deadline:
             raise RanksError(
-                f"rank 0 has not come to a report of rank {rank} within {patience_s:.0f} s. It hangs, or it does not "
+                f"rank 0 has not reached a report of rank {rank} within {patience_s:.0f} s. It hangs, or it does not "
                 "report: with `keep: best` every rank calls t.report(...) at the same steps. If it only takes longer, "
                 "raise trial.report_timeout_s in the study file"
             )
@@ -213,7 +213,8 @@ def agree(rank: int, words: Sequence[Word]) -> Agreed:
         declared = {name for name, told in word.digests.items() if told == SHARED}
         if declared != {name for name, told in first.digests.items() if told == SHARED}:
             raise RanksError(
-                f"rank {other} says trial.shared(...) of {_names(declared)}, and rank 0 of others: say it on every rank"
+                f"rank {other} has trial.shared(...) for {_names(declared)}, rank 0 for others: "
+                "declare it on every rank"
             )
     return Agreed(
         as_rank_0=frozenset(

@@ -5,7 +5,7 @@ time too, and once more when the loop begins, so that whatever a script initiali
 no harm.
 
 A rank of a gang gets what it saved itself. A gang of another size than the one that saved gets what was the same on all
-ranks; an object that differed has to say how its states are divided anew, or it is refused by its name.
+ranks; an object that differed has to say how its states are redistributed, or it is refused by its name.
 """
 
 import time
@@ -54,17 +54,17 @@ class Restore:
 
     def give(self, entry: Tracked | TrackedFiles, params: Mapping[str, Any]) -> None:
         """Loads the object; raises `ValueError` where the checkpoint does not know it, where it was saved by another
-        number of ranks and cannot be divided anew, or where it does not fit and was trained with other parameters."""
+        number of ranks and cannot be redistributed, or where it does not fit and was trained with other parameters."""
         names = self.names()
         if entry.name not in names:
             raise ValueError(
                 f"t.track({entry.name}=...): the checkpoint holds {', '.join(sorted(names)) or 'nothing'}, "
-                f"but no {entry.name!r}; a trial resumes with the same script that it was paused with"
+                f"but no {entry.name!r}; resume a trial with the script that it was paused with"
             )
         if (entry.name in self._files) != isinstance(entry, TrackedFiles):
             raise ValueError(
                 f"t.track({entry.name}=...): the checkpoint was saved by an object of another kind; "
-                "a trial resumes with the same script that it was paused with"
+                "resume a trial with the script that it was paused with"
             )
         started = time.monotonic()
         try:
@@ -128,13 +128,13 @@ class Restore:
             entry.set_rank_states(states, rank=self._rank, world_size=self._world)
         else:
             differs = (
-                "which is no word on what further ranks draw"
+                "which does not determine what further ranks draw"
                 if entry.draws
                 else "each with a state of its own"
             )
             remedy = (
-                f"Give {entry.name} a method load_rank_states(states, *, rank, world_size) that divides them anew, say "
-                f"trial.shared({entry.name}) where it is the same on all ranks, or keep the number of slots"
+                f"Give {entry.name} a method load_rank_states(states, *, rank, world_size) that redistributes "
+                f"them, say trial.shared({entry.name}) where it is the same on all ranks, or keep the number of slots"
             )
             raise ValueError(self._refusal(entry.name, differs, remedy))
 

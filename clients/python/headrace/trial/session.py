@@ -262,11 +262,11 @@ class Trial(OneOfAKind):
         together: DeepSpeed's engines, `headrace_torch.sharded.ShardedState`, anything with `save_files(folder)` and
         `load_files(folder)`. Call it once everything is built and placed on its device. Raises `TypeError` for what
         cannot be saved, and `ValueError` for a name that stands twice, where the checkpoint was taken of other objects,
-        and where it was taken on another number of ranks and cannot be divided anew.
+        and where it was taken on another number of ranks and cannot be redistributed.
         """
         if self._begun:
             raise ValueError(
-                "t.track(...) comes before the loop: what is tracked later would miss the first checkpoints"
+                "call t.track(...) before the loop: what is tracked later would miss the first checkpoints"
             )
         for name, target in named_by_type(objects, named, known=self._tracked).items():
             entry = tracked(name, target)
@@ -340,8 +340,8 @@ class Trial(OneOfAKind):
                 self._warn_once(
                     "left out",
                     wrong
-                    or f"a further report of step {self._reported_step} is left out: after the first one the trial "
-                    f"was told to leave. {TOGETHER}",
+                    or f"a second report of step {self._reported_step} is ignored: after the first "
+                    f"one the trial was told to stop. {TOGETHER}",
                 )
             raise self._end
         if more:
@@ -495,7 +495,8 @@ class Trial(OneOfAKind):
         return step
 
     def _place_first_report(self, step: int, restored: int, *, counted: bool) -> None:
-        """Whether the loop of a resumed trial goes on. Raises `ValueError` where its count begins anew, and warns where
+        """Checks that the loop of a resumed trial continues. Raises `ValueError` where its count begins again, and
+        warns where
         nothing shows that it does not."""
         if step <= restored:
             raise ValueError(f"t.report(...): {begun_anew(step, restored)}")
@@ -541,8 +542,8 @@ class Trial(OneOfAKind):
         self._warn_once(
             "untracked",
             "nothing is tracked, so after a pause this trial starts again from the beginning; "
-            "call t.track(model=..., optimizer=...), or keep what has no state_dict() in t.state. A script that goes "
-            "on from a checkpoint of its own must say its steps, t.report(step=...), or they are counted anew from 1",
+            "call t.track(model=..., optimizer=...), or keep what has no state_dict() in t.state. A script that "
+            "resumes from its own checkpoint must report its steps, t.report(step=...), or they count from 1 again",
         )
         return None
 
@@ -567,7 +568,7 @@ class Trial(OneOfAKind):
         if self._restore is not None and not self._sequence:
             self._warn_of_what_was_brought_back(self._restore)
         elif not (self._sequence or self._tracked or self.state) and step <= self._assignment.last_step:
-            self._warn_once("counted anew", counted_anew(step, self._assignment.last_step), tell=True)
+            self._warn_once("counted again", counted_anew(step, self._assignment.last_step), tell=True)
         if self._sequence and step == self._reported_step:
             self._warn_once(
                 "twice",

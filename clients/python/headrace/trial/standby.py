@@ -9,7 +9,7 @@ lease, its title in `ps` names the trial, and no random generator was seeded bef
 any other.
 
 It is used only if what it imported is what would be imported now. Where the import failed, or a file that it executed
-was touched since, the process starts itself anew (exec): the same process id, nothing of the old memory.
+was touched since, the process restarts itself (exec): the same process id, nothing of the old memory.
 
 It trusts local time for one thing: a file that carries a time after the start was written after the start. For a
 file system with a clock of its own there is a second look, at the files as they were right after the import.
@@ -75,7 +75,7 @@ def stand_by(arguments: list[str]) -> Ready | None:
         sources.watch(working_dir)
     environment, home, started_ns = dict(os.environ), Path().stat(), time.time_ns()
     function = None
-    # Whatever it is, the process that starts anew comes upon it again, and reports it.
+    # Whatever it is, the process that restarts comes upon it again, and reports it.
     with suppress(BaseException):
         function = import_target(target, working_dir)
     files = _files()
@@ -144,7 +144,7 @@ def _touched(files: Mapping[str, _State | None], started_ns: int) -> bool:
 
 
 def _still_at(home: os.stat_result, working_dir: str) -> bool:
-    """Whether the working directory is the one that this process is in: it may have been made anew."""
+    """Whether the working directory is the one that this process is in: it may have been created again."""
     try:
         return os.path.samestat(home, Path(working_dir).stat())
     except OSError:

@@ -90,7 +90,7 @@ def coordinate_check(
     surrogate.parametrization(name)  # refuses an unknown optimizer before anything is spent
     members = members_of(surrogate, widths)
     if len(members) < 2:
-        raise CoordinateCheckError("the check needs two widths at least; say more with widths=")
+        raise CoordinateCheckError("the check needs at least two widths; give more with widths=")
     looks = Looks(
         members=members,
         optimizer=name,
@@ -170,7 +170,7 @@ def fixed_targets() -> Loss:
     def loss(output: Any) -> Tensor:
         logits = next((one for one in tensors_in(output) if one.is_floating_point() and one.dim()), None)
         if logits is None:
-            raise CoordinateCheckError("the model's outputs are single numbers: say with loss_fn= what falls")
+            raise CoordinateCheckError("the model's outputs are single numbers: give the loss with loss_fn=")
         generator = torch.Generator().manual_seed(0)
         classes = logits.shape[-1]
         if classes == 1:

@@ -82,8 +82,8 @@ def steps_for(make: Make, lr: float, inputs: tuple[Tensor, ...], loss_fn: Loss) 
     if not found.enough:
         raise CoordinateCheckError(
             f"in {MOST_STEPS} steps at lr {lr:g} the loss of the narrowest model fell by {found.fallen:.0%} only, too "
-            f"little to tell what learning changes from what chance does (it should fall by {LEARNT:.0%}); choose a "
-            "higher lr, leave it to the check, or say steps="
+            f"little to tell what learning changes from what chance does (it should fall by {LEARNT:.0%}); choose "
+            "a higher lr, leave it to the check, or give steps="
         )
     return found
 
@@ -106,7 +106,7 @@ def rate_and_steps_for(make: Make, lr: float, inputs: tuple[Tensor, ...], loss_f
     best = max((one for one in tried.values() if one.stable), key=lambda one: one.fallen, default=None)
     if best is None:
         raise CoordinateCheckError(
-            f"the loss of the narrowest model rises at lr {min(tried):g} to {max(tried):g}; say lr= and steps="
+            f"the loss of the narrowest model rises at lr {min(tried):g} to {max(tried):g}; give lr= and steps="
         )
     if best.enough:
         return best

@@ -196,9 +196,9 @@ class CoordinateReport:
             raise CoordinateCheckError(
                 f"the change of activations depends on the width {run}: slopes {named}{more}; tolerated is "
                 f"±{self.tolerance:g}. "
-                "Hyperparameters would not transfer. Look for a layer that computes with a width by a function "
-                "(see hydro.Readout and hydro.Query), or for initial values that depend on it in a way of their own."
-                + self._chance()
+                "Hyperparameters would not transfer. Look for a layer that multiplies over a width with a "
+                "plain function (see hydro.Readout and hydro.Query), or for initial values that depend on it in "
+                "an unusual way." + self._chance()
             )
         if self.divergence is not None:
             raise CoordinateCheckError(
@@ -224,7 +224,7 @@ class CoordinateReport:
             )
         one = self.open[0]
         return (
-            f"{one.name} has a slope of {one.slope:+.2f} ± {self.error(one):.2f}, which may be less steep than "
+            f"{one.name} has a slope of {one.slope:+.2f} ± {self.error(one):.2f}, which may be below "
             f"{self.tolerance:g} and may be steeper; more seeds would tell, seeds={self.seeds_needed}, or more widths"
         )
 

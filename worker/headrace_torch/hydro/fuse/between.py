@@ -35,7 +35,7 @@ class Between:
         self._watched: object = None
 
     def begin(self, engine: Watchable) -> None:
-        """A step of this engine begins: places are counted anew, and put into an engine that has none."""
+        """A step of this engine begins: places are counted again, and put into an engine that has none."""
         self._place = 0
         if self.callback is not None and self._watched is not engine:
             engine.watch(self)

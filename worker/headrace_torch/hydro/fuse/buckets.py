@@ -100,7 +100,7 @@ def rows_of(batch: Batch) -> int:
     for leaf in tree_leaves(batch):
         if isinstance(leaf, Tensor) and leaf.dim() > 0:
             return leaf.shape[0]
-    raise FuseError("the batch holds no tensor with rows, so members cannot have batch sizes of their own")
+    raise FuseError("the batch holds no tensor with rows, so members cannot have different batch sizes")
 
 
 def first_rows(batch: Batch, rows: int, size: int) -> Batch:
@@ -118,7 +118,7 @@ def _own(slots: Sequence[Slot], batch: PerMember, loss_fn: LossFn, batching: Bat
     if len(batch.batches) != len(slots):
         raise FuseError(f"PerMember has {len(batch.batches)} batches and the group {len(slots)} members")
     if batching == "pad":
-        raise FuseError("batches of their own are not padded: use batching='bucket'")
+        raise FuseError("separate batches are not padded: use batching='bucket'")
     by_shape: dict[Any, list[int]] = {}
     for position, one in enumerate(batch.batches):
         leaves, spec = tree_flatten(one)

@@ -196,7 +196,7 @@ def available_bytes(device: torch.device) -> int:
         free, _total = torch.cuda.mem_get_info(device)
         return int(free)
     if "SC_AVPHYS_PAGES" not in os.sysconf_names:
-        raise FuseError("this system does not say how much memory is free; pass budget_bytes")
+        raise FuseError("this system does not report how much memory is free; pass budget_bytes")
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -235,8 +235,8 @@ def _step(state: Mapping[str, Any], slot: Slot, *, counts: bool) -> int:
     # Without momentum, an optimizer that has stepped has the same state as one that has not.
     if not counts or (entries and not told):
         raise MemberError(
-            "the state does not say its step, and SGD does not count: add state['step'], the optimizer steps taken. "
-            "A trial's checkpoint says it if the optimizer was tracked by this name, t.track(optimizer=...)",
+            "the state does not contain its step, and SGD does not count: add state['step'], the optimizer steps "
+            "taken. A trial's checkpoint has it if the optimizer was tracked by this name, t.track(optimizer=...)",
             member=slot.id,
         )
     return max(told, default=0)

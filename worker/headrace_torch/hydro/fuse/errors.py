@@ -56,7 +56,7 @@ class MemoryBudgetError(FuseError, ValueError):
 
 
 class OutOfMemoryError(FuseError, MemoryError):
-    """A device has too little memory for so many members; no one of them is to blame.
+    """A device has too little memory for this many members; no one of them is to blame.
 
     Attributes:
         members: how many there were.

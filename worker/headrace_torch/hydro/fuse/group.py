@@ -133,7 +133,7 @@ class Group:
             LossShapeError: the loss is not one number per member.
             MemberError: one member is to blame: its batch size is larger than the batch; or members run one after the
                 other, and the user's code raised. No member has trained; drop this one, and repeat the step.
-            OutOfMemoryError: a device has too little memory for so many members.
+            OutOfMemoryError: a device has too little memory for this many members.
             FusionGapError: an engine was asked for by name that cannot run this model.
             FuseError: the group has no members left.
         """
@@ -230,7 +230,7 @@ class Group:
         """Probes again at the next step: after many drops another engine may be the faster one.
 
         Until then the group keeps its engine, and with it survivors' bits. So it does for good where a step changes an
-        attribute of the model, which another engine would begin anew.
+        attribute of the model, which another engine would begin again.
         """
         self._running.forget()
 

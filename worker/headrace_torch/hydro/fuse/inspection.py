@@ -125,7 +125,7 @@ def inspect(model: nn.Module, work: Work, *, differ: str = "") -> Traits:
             )
         if sparse := trial.sparse():
             raise FuseError(
-                f"the gradient of parameter {sparse} is sparse, and a group keeps one dense row a member: use "
+                f"the gradient of parameter {sparse} is sparse, and a group keeps one dense row per member: use "
                 "sparse=False"
             )
         check_frozen(trial.unfrozen())
@@ -236,7 +236,7 @@ class _Trial:
         return all(same(a, b) for a, b in pairs)
 
     def changed(self) -> frozenset[str]:
-        """Names the buffers that were changed in place, or assigned anew."""
+        """Names the buffers that were changed in place, or reassigned."""
         return frozenset(
             name
             for name, one in self.model.named_buffers()

@@ -145,8 +145,8 @@ def check_placed(before: Placed) -> None:
     for name, one, address in before:
         if one.data_ptr() != address:
             raise FuseError(
-                f"a step gives {name} other memory, as `.data =` does, and a group keeps members' tensors in its own: "
-                "write in place, with copy_() under torch.no_grad()"
+                f"a step gives {name} other memory, as `.data =` does, and a group keeps members' tensors in "
+                "its own memory: write in place, with copy_() under torch.no_grad()"
             )
 
 

@@ -105,7 +105,7 @@ def refuse(model: nn.Module) -> None:
             )
         if getattr(one, "sparse", False) is True and isinstance(one, nn.Embedding | nn.EmbeddingBag):
             raise FuseError(
-                f"{layer} has sparse gradients, and a group keeps one dense row a member: make it with sparse=False"
+                f"{layer} has sparse gradients, and a group keeps one dense row per member: make it with sparse=False"
             )
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):

@@ -169,8 +169,8 @@ class Recall:
                     "set_extra_state"
                 )
             self._tell(
-                f"a member's state does not hold {one.path}, an object that a step made: a member that comes back "
-                "begins without it"
+                f"a member's state does not hold {one.path}, an object that a step made: a member that "
+                "returns starts without it"
             )
         return found
 

@@ -74,7 +74,7 @@ class Memory:
         self._now = now
 
     def _prune(self) -> None:
-        """Lets go of closures that the user has made anew at each step, and of all that they hold."""
+        """Lets go of closures that the user has created again at each step, and of all that they hold."""
         assert self._fresh is not None
         states = {id(one): one for one in (self._fresh, *self._of.values())}
         living = {
@@ -214,7 +214,7 @@ class Memory:
 def advanced(path: str) -> str:
     """What is wrong with an iterator."""
     return (
-        f"a call advances {path}, an iterator, and members would have to begin where it was: count with a number "
+        f"a call advances {path}, an iterator, and members would have to start from its position: count with a number "
         "instead, such as self.calls += 1"
     )
 

@@ -353,7 +353,7 @@ class Running:
             if record := one.needs.get(Need.RECORD):
                 needs.setdefault(Need.RECORD, record)
         if waiting := self.recall.waiting:
-            needs.setdefault(Need.RECORD, f"a member has come with {waiting}")
+            needs.setdefault(Need.RECORD, f"a member joined with {waiting}")
         self.traits = replace(known, needs=needs, counts=self.traits.counts or found.counts)
         if self.engine is None and (differs := self._differs(states.slots)):
             needs[Need.ATTRIBUTES] = differs

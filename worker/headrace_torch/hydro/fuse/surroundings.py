@@ -19,7 +19,7 @@ from headrace_torch.hydro.fuse.places import Change
 from headrace_torch.hydro.fuse.reach import Owned, Roots, read, shared
 from headrace_torch.hydro.fuse.twin import hook_functions
 
-MOST_LOSSES: Final = 8  # more than so many are made anew at each step
+MOST_LOSSES: Final = 8  # more than so many are created again at each step
 
 
 def roots_of(loss_fn: Any, model: nn.Module) -> Roots:

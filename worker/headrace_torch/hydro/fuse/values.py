@@ -105,7 +105,7 @@ def read(value: Any, named: Callable[[str], Any], device: torch.device) -> Any:
         return _MAPPINGS[kind](dict(pairs))
     if kind != "deque" and kind not in _SEQUENCES:
         raise FuseError(
-            f"a state remembers a value of unknown kind {kind!r}: a newer Headrace wrote it; update this one"
+            f"a state remembers a value of unknown kind {kind!r}: it was written by a newer Headrace; upgrade this one"
         )
     inside = [read(one, named, device) for one in items]
     return deque(inside, value["length"]) if kind == "deque" else _SEQUENCES[kind](inside)

@@ -56,7 +56,7 @@ def shrink(
         if width is not None or depth is not None or target is not None:
             raise ShrinkError("a module is shrunk by scale=; width, depth and target are for a factory")
         if scale is None:
-            raise ShrinkError("say how much smaller: shrink(module, scale=8)")
+            raise ShrinkError("give the factor: shrink(module, scale=8)")
         source = ModuleSource.of(model, given, keep=accepted(keep), scale=scale, fewer_heads=fewer)
         sizes = {"scale": scale}
         return Family(
@@ -67,9 +67,9 @@ def shrink(
             fewer_heads=fewer,
         ).member(sizes)
     if keep:
-        raise ShrinkError("keep is for a module; a factory decides itself what does not depend on the width")
+        raise ShrinkError("keep is for a module; a factory itself decides what does not depend on the width")
     if fewer:
-        raise ShrinkError("heads is for a module; a factory decides itself how its heads grow")
+        raise ShrinkError("heads is for a module; a factory itself decides how its heads grow")
     base = base_sizes(model, target)
     sizes = {**base, **_wanted(base, width=width, depth=depth, scale=scale)}
     factory = FactorySource(factory=model, base=base)
@@ -83,7 +83,7 @@ def _wanted(
 ) -> dict[str, int]:
     if (width is None) == (scale is None) and (width is not None or depth is None):
         raise ShrinkError(
-            "say how much smaller: either width= (the surrogate's) or scale= (how many times narrower)"
+            "give the size: either width= (the surrogate's) or scale= (how many times narrower)"
         )
     wanted: dict[str, int] = {}
     if width is not None:

@@ -130,7 +130,7 @@ class Family:
             found[name] = length_of(found[name], found[rows], other_shapes[rows])
         if all(one.kind is Kind.FIXED for one in found.values()):
             raise ShrinkError(
-                "no parameter's size depends on the width: there is no hidden dimension to make smaller"
+                "no parameter's size depends on the width: there is no hidden dimension to shrink"
             )
         return found
 
@@ -189,8 +189,8 @@ class Family:
             elif here.what == "scores" and here.owner not in marked | self.accept:
                 raise ShrinkError(
                     f"multiplies activations over a width ({base.summed} in the base model), of unknown scale: "
-                    "use scaled_dot_product_attention, mark the queries with hydro.Query, or accept it as it is with "
-                    f"accept=[{here.owner!r}]",
+                    "use scaled_dot_product_attention, mark the queries with hydro.Query, or accept it "
+                    f"unchanged with accept=[{here.owner!r}]",
                     layer=here.owner,
                 )
             elif (
@@ -201,8 +201,8 @@ class Family:
                 raise ShrinkError(
                     f"multiplies with a parameter from a width ({base.summed} in the base model) to a fixed size "
                     f"({here.result}) by a function, so there is no layer to scale: use an nn.Linear (it may share its "
-                    "weight), mark the input with hydro.Readout, or accept it as it is with "
-                    f"accept=[{here.owner!r}]",
+                    "weight), mark the input with hydro.Readout, or accept it "
+                    f"unchanged with accept=[{here.owner!r}]",
                     layer=here.owner,
                 )
         for name in found:

@@ -289,7 +289,7 @@ def _check_all_resized(model: nn.Module, resizing: Resizing) -> None:
 
 
 def _new_buffer(name: str, original: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The user's buffer where its size stays; running statistics start anew where it does not."""
+    """The user's buffer where its size stays; running statistics start over where it does not."""
     if tuple(original.shape) == shape:
         return original.detach().clone()
     fill = 1.0 if name.endswith("running_var") else 0.0

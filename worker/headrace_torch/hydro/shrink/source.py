@@ -151,11 +151,11 @@ def base_sizes(factory: Callable[..., nn.Module], given: Sizes | None) -> dict[s
         raise ShrinkError(f"target has {min(unknown)!r}; its sizes are width and depth")
     if "width" not in sizes:
         raise ShrinkError(
-            f"the factory {_name(factory)} has no default width: say the target's with target={{'width': …}}"
+            f"the factory {_name(factory)} has no default width: give the target's with target={{'width': …}}"
         )
     if "depth" not in sizes and "depth" in parameters:
         raise ShrinkError(
-            f"the factory {_name(factory)} has no default depth: say the target's with target={{'depth': …}}"
+            f"the factory {_name(factory)} has no default depth: give the target's with target={{'depth': …}}"
         )
     for name, value in sizes.items():
         if value < 1:

@@ -165,7 +165,7 @@ class TopK:
             TransferError: validation is not done, or every trial failed on the target.
         """
         if not self.done:
-            raise TransferError("validation is not done: trials are still to be run on the target")
+            raise TransferError("validation is not done: some trials have not run on the target yet")
         places = {number: place for place, number in enumerate(self._order(), start=1)}
         found = sorted(
             (

@@ -59,6 +59,6 @@ def check_transferable(members: Sequence[Hyperparameters], *, accept: Collection
     for name, verdict in space.rest.items():
         raise TransferError(
             f"{name} does not transfer: {WHY[verdict]}. Fix it while tuning the surrogate and tune it on the target, "
-            f"or pass accept=[{name!r}] to try all the same"
+            f"or pass accept=[{name!r}] to try it anyway"
         )
     return space

@@ -71,8 +71,8 @@ class PoolEngine:
     def watch(self, _between: Between) -> None:
         """See `Engine.watch`."""
         raise FuseError(
-            "a pool trains in processes of its own, where nobody can be called between its parts: "
-            "use engine='grouped', 'vmap' or 'separate'"
+            "a pool trains in separate processes, where no call can happen between the parts "
+            "of a step: use engine='grouped', 'vmap' or 'separate'"
         )
 
     def run(self, states: MemberStates, positions: Sequence[int], work: Work, grads: Tensor) -> Outcome:
@@ -171,8 +171,8 @@ def unreachable(*needed: Any) -> str:
         return f"the model or the loss cannot be pickled ({error})"
     if b"__main__" in body and not _script_is_guarded():
         return (
-            "the model or the loss is defined in the running script, which processes would run again: move it to a "
-            'module, or put what runs behind if __name__ == "__main__"'
+            "the model or the loss is defined in the running script, which processes would run again: move it to "
+            'a module, or put the code that runs behind if __name__ == "__main__"'
         )
     return ""
 

@@ -91,7 +91,8 @@ class SeparateEngine:
                 loss, missing = self._one(states, position, work, batch, place, grads[place])
             if before is not None and _versions(batch) != before:
                 raise FuseError(
-                    "the forward pass changes its batch in place, and did not at the first step: let it change a copy"
+                    "the forward pass changes its batch in place, which it did not at the first step: let it "
+                    "change a copy"
                 )
             losses.append(loss)
             unused.append(missing)
@@ -124,7 +125,7 @@ class SeparateEngine:
                 total = loss if slot.scale == 1.0 else loss * slot.scale
                 found = self._gradients(total, held.leaves)  # in here: checkpointing runs layers again
         finally:
-            held.keep_buffers()  # the model may have assigned them anew
+            held.keep_buffers()  # the model may have reassigned them
         with torch.no_grad():
             states.layout.pack_row(found, grads)
         missing = frozenset(name for name, one in zip(held.names, found, strict=True) if one is None)
@@ -192,7 +193,7 @@ class OwnModule:
             raise
 
     def keep_buffers(self) -> None:
-        """Copies buffers that were assigned anew into the member's memory."""
+        """Copies buffers that were reassigned into the member's memory."""
         for one, place, name in self._buffers.values():
             if (now := place.get(name)) is not one and isinstance(now, Tensor):
                 one.data.copy_(now.detach())

@@ -87,7 +87,7 @@ class StackedEngine:
         return Outcome(losses=losses.detach()[:n], unused=[unused] * n)
 
     def _mapped(self, leaves: dict[str, Tensor], part: MemberStates, work: Work) -> Any:
-        """Returns losses (n,), and the buffers that the model has assigned anew."""
+        """Returns losses (n,), and the buffers that the model has reassigned."""
         n, traits = len(part), self._traits
         constant = self._constant(part)
         shared = {name: value[0] for name, value in part.buffers.items() if name in constant}
@@ -185,7 +185,7 @@ class StackedEngine:
         *,
         whole: bool,
     ) -> None:
-        """Writes buffers back: those assigned anew, and those changed in place in a selection of rows."""
+        """Writes buffers back: those reassigned, and those changed in place in a selection of rows."""
         for name, value in changed.items():
             part.buffers[name].copy_(value)
         if not whole:

@@ -40,7 +40,7 @@ class Sockets:
                 held[key] = value
 
     def current(self, name: str) -> Tensor:
-        """Returns what the module holds now: a buffer may have been assigned anew."""
+        """Returns what the module holds now: a buffer may have been reassigned."""
         held, key = self._places[name][0]
         value: Tensor = held[key]
         return value
