@@ -165,7 +165,7 @@ async def test_a_trial_that_ends_before_its_full_budget_is_told_so(engine: Async
     site, (lease,) = await study_of(engine, trials=1)
     await reports(site, lease, 1, loss=1.0)
     await site.step(gone(lease, "FINISHED"))
-    assert (await site.trial(0)).detail == "its program exited on its own at step 1 of 2"
+    assert (await site.trial(0)).detail == "its program ended on its own at step 1 of 2"
 
 
 async def test_a_resumed_program_that_reports_nothing_is_told_so(engine: AsyncEngine) -> None:
@@ -179,7 +179,7 @@ async def test_a_resumed_program_that_reports_nothing_is_told_so(engine: AsyncEn
     assert trial.reason == "COMPLETED"
     assert (
         trial.detail
-        == f"its program exited on its own at step 4 of 9; this attempt began at step 4, {NOTHING}"
+        == f"its program ended on its own at step 4 of 9; this attempt began at step 4, {NOTHING}"
     )
     warned = [event.detail["warning"] for event in await site.events() if event.kind == "trial_warned"]
     assert warned == [trial.detail]
@@ -193,7 +193,7 @@ async def test_what_a_program_saved_at_its_own_end_is_its_checkpoint(engine: Asy
         await site.step(gone(lease, "FINISHED", checkpoint=saved, by_itself=True))
     trial = await site.trial(0)
     assert (trial.reason, trial.checkpoint["uri"]) == ("COMPLETED", saved.uri)
-    assert trial.detail == "its program exited on its own at step 4 of 9"
+    assert trial.detail == "its program ended on its own at step 4 of 9"
 
 
 async def test_a_trial_that_ended_without_its_objective_is_tried_again_from_before_its_end(
@@ -231,7 +231,7 @@ async def test_a_resumed_program_that_stops_early_at_once_is_no_cause_for_a_warn
     await site.step(gone(lease, "LOST"))
     (lease,) = [one for one in site.leases.values() if one.attempt == 2]
     await site.step(gone(lease, "FINISHED", by_itself=True))
-    assert (await site.trial(0)).detail == "its program exited on its own at step 4 of 9"
+    assert (await site.trial(0)).detail == "its program ended on its own at step 4 of 9"
     assert [event for event in await site.events() if event.kind == "trial_warned"] == []
 
 

@@ -182,7 +182,7 @@ def _finished(state: CycleState, trial: Trial, lease: Lease, message: ExitedArri
     asked = spec.template is None and not message.by_itself  # by a loop that asked for the trial
     ended = "its client completed it" if asked else "its program ended"
     if spec.objective.metric in trial.metrics:
-        own = "" if asked else " by itself"
+        own = "" if asked else " on its own"
         why = f"{ended}{own} at step {trial.step} of {spec.max_steps}"
         if message.unsaved:
             why = f"{why}; {message.unsaved}"
