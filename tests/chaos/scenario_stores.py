@@ -141,7 +141,7 @@ class Round:
             "store_away": sum("store file:" in why for why in said),
             "unreadable": sum("it is tried again" in why and "store file:" not in why for why in said),
             "from_an_earlier_one": sum("so it resumes from the one of step" in why for why in said),
-            "anew": sum("so it begins anew" in why for why in said),
+            "anew": sum("so it starts over" in why for why in said),
             "stale_accepted": len([*ledger.stale_events(tables), *ledger.stale_rows(tables)]),
         }
 

@@ -104,7 +104,7 @@ def test_no_name_of_another_tools_command_is_one_of_ours() -> None:
 def test_an_ended_study_is_not_paused(fake: FakeStudyService, invoke: Invoke) -> None:
     result = invoke("pause", "digits")
     assert (result.code, result.out) == (1, "")
-    assert result.err.startswith("error: Study digits has completed.\n`headrace extend` lets it go on, ")
+    assert result.err.startswith("error: Study digits has completed.\n`headrace extend` continues it, ")
     assert "warm_start" in result.err
     assert "enqueue" in result.err
 

@@ -44,8 +44,8 @@ def test_the_picture_fits_the_terminal(script: Script, width: int) -> None:
     assert "…" not in text
     words = " ".join(text.split())
     for sentence in (
-        "trial 17 paused: rank 12 of 16 at step 1; the best 5 go on, so it waits",
-        "trial 18 paused: rank 17 of 17 at step 1; the best 5 go on, so it waits",
+        "trial 17 paused: rank 12 of 16 at step 1; the best 5 are promoted, so it waits",
+        "trial 18 paused: rank 17 of 17 at step 1; the best 5 are promoted, so it waits",
         "optimizer=sgd lr=0.038566 width=91 momentum=0.57",
     ):
         assert sentence in words

@@ -18,21 +18,21 @@ def test_an_error_is_told_in_full_once() -> None:
     assert _once("OSError: other", told) == "OSError: other"
 
 
-SENTENCE = "it is the best one not promoted yet and goes on to 3 steps"
+SENTENCE = "it is the best trial not promoted yet, so it is promoted to 3 steps"
 
 
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
-        (f"trial 7 goes on: {SENTENCE}", SENTENCE),
+        (f"trial 7 continues: {SENTENCE}", SENTENCE),
         (f"trial 7 paused: {SENTENCE}; its slot goes to trial 8", SENTENCE),
         (
-            f"trial 7 paused by a user, else it goes on: {SENTENCE}",
-            f"paused by a user, else it goes on: {SENTENCE}",
+            f"trial 7 paused by a user, else it continues: {SENTENCE}",
+            f"paused by a user, else it continues: {SENTENCE}",
         ),
         (
-            f"trial 7 paused: its study ends, else it goes on: {SENTENCE}",
-            f"its study ends, else it goes on: {SENTENCE}",
+            f"trial 7 paused: its study ends, else it continues: {SENTENCE}",
+            f"its study ends, else it continues: {SENTENCE}",
         ),
     ],
 )

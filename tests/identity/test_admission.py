@@ -68,7 +68,7 @@ async def test_a_stranger_says_little_and_one_with_a_token_more() -> None:
         long = b"x" * 2000
         error = await refusal(stranger.call(long, JOIN))
         assert isinstance(error, InvalidFieldError)
-        assert "has 2000 bytes, and 1000 are the most without a token" in str(error)
+        assert "has 2000 bytes, and 1000 is the limit without a token" in str(error)
         assert await ann.call(long) == b"answerxxxxxxxxxx"
 
 

@@ -394,7 +394,7 @@ def test_a_function_that_returns_early_is_no_clients_doing() -> None:
                 return
 
     result = optimize(train, LINE, trials=1, steps=5, minimize="loss", policy="run_all")
-    assert [trial.detail for trial in result.trials] == ["its program ended by itself at step 2 of 5"]
+    assert [trial.detail for trial in result.trials] == ["its program ended on its own at step 2 of 5"]
 
 
 def test_a_failure_is_its_trials_alone() -> None:

@@ -314,7 +314,7 @@ async def test_a_finalist_on_a_share_takes_spare_whole_gpus_or_what_its_table_sa
     )
     (lease,) = await study.kick()
     assert (await study.tell(lease, 2)).action == "CONTINUE"
-    assert "2 spare slots are free: it goes on with 2 to 8 steps" in (await study.tell(lease, 4)).reason
+    assert "2 spare slots are free: it continues with 2 to 8 steps" in (await study.tell(lease, 4)).reason
     two = next(lease for lease in study.leases.values() if lease.attempt == 2)
     assert (two.slots, two.milli) == ((0, 1), 1000)
     assert (await study.tell(two, 8)).action == "STOP"
@@ -340,7 +340,7 @@ async def test_spare_gpus_are_seen_behind_those_that_are_shared(engine: AsyncEng
     (lease,) = await study.kick()
     assert (lease.slots, lease.milli) == ((0,), 250)
     await study.tell(lease, 2)
-    assert "1 spare slot is free: it goes on with 1 to 8 steps" in (await study.tell(lease, 4)).reason
+    assert "1 spare slot is free: it continues with 1 to 8 steps" in (await study.tell(lease, 4)).reason
     whole = next(lease for lease in study.leases.values() if lease.attempt == 2)
     assert (whole.slots, whole.milli) == ((1,), 1000)
 

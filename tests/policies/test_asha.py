@@ -167,7 +167,8 @@ class TestSentences:
             driver.record(trial, 0.9 - trial / 100, rung=1)
         explanation = driver.policy.verdict(4, 0, 1).explanation
         assert explanation.sentence == (
-            "value 0.86 is worse than the cutoff 0.87; rank 5 of 14 at the rung at step 3, where the best 4 go on"
+            "value 0.86 is worse than the cutoff 0.87; rank 5 of 14 at the rung at step 3, "
+            "where the best 4 are promoted"
         )
         assert (explanation.rule, explanation.rank, explanation.results) == ("asha_promotion", 5, 14)
         assert (explanation.kept, explanation.cutoff_value, explanation.milestone) == (4, 0.87, 3)
@@ -177,8 +178,8 @@ class TestSentences:
         for trial in range(3):
             driver.record(trial, float(trial))
         assert driver.policy.next_promotion().explanation.sentence == (
-            "it is the best one not promoted yet and goes on to 3 steps; "
-            "rank 1 of 3 at the rung at step 1, where the best one goes on"
+            "it is the best trial not promoted yet, so it is promoted to 3 steps; "
+            "rank 1 of 3 at the rung at step 1, where the best one is promoted"
         )
 
     def test_too_few_results(self):
@@ -199,7 +200,7 @@ class TestSentences:
         driver.record(0, 0.1)
         driver.record(1, 0.2)
         assert driver.policy.verdict(1, 0, 0).explanation.sentence == (
-            "value 0.2 is worse than the cutoff 0.1; rank 2 of 2 at the rung at step 1, where the best one goes on"
+            "value 0.2 is worse than the cutoff 0.1; rank 2 of 2 at the rung at step 1, where the best one is promoted"
         )
 
     def test_values_that_differ_late_are_shown_apart(self):

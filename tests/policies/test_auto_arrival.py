@@ -28,7 +28,7 @@ def test_with_a_sampler_that_learns_the_first_arrival_waits(kind):
 def test_with_any_other_it_goes_on(kind):
     verdict = first_arrival(SAMPLERS[kind]())
     assert verdict.action is Action.CONTINUE
-    assert "goes on at once" in verdict.explanation.sentence
+    assert "continues at once" in verdict.explanation.sentence
 
 
 @pytest.mark.parametrize(

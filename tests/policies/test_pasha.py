@@ -27,7 +27,7 @@ def test_rankings_that_agree_keep_the_ceiling():
     assert driver.promote_all() == [0, 1, 2, 3]
     reach(driver, 1, {0: 0.0, 1: 1.0, 2: 2.0, 3: 3.0})
     assert driver.promote_all() == []
-    assert "nobody goes on while the rungs at steps 1 and 2 rank alike (ε = 0)" in (
+    assert "no trial is promoted while the rungs at steps 1 and 2 rank alike (ε = 0)" in (
         driver.policy.verdict(0, 0, 1).explanation.sentence
     )
 

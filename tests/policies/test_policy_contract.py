@@ -218,7 +218,7 @@ def test_ray_65008_none_metric(kind, place, goal, value):
         word = "missing" if value is None else "not a finite number"
         if rung < len(ladder) - 1:
             assert word in verdict.explanation.sentence
-            assert verdict.action is not Action.CONTINUE or "it goes on" in verdict.explanation.sentence
+            assert verdict.action is not Action.CONTINUE or "it continues" in verdict.explanation.sentence
         judged = rung and 2 * ladder[rung] >= ladder[-1] and rung < len(ladder) - 1
         if judged and not getattr(driver.spec.policy, "completed_only", False):
             assert verdict.action is not Action.CONTINUE

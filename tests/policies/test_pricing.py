@@ -38,7 +38,7 @@ def test_a_pause_that_pays():
     assert 200 < price.worth_s <= 204
     assert price.pays
     assert "a pause costs 84 s (42 s to write and 42 s to read)" in verdict.explanation.sentence
-    assert "120 s to the next rung and a pause there would be in vain: it is paused" in (
+    assert "120 s to the next rung and a pause there would be wasted: it is paused" in (
         verdict.explanation.sentence
     )
 
@@ -53,7 +53,7 @@ def test_a_pause_that_does_not():
     assert price.promotion_probability == pytest.approx(0.4407, abs=1e-3)
     assert price.worth_s == pytest.approx(67.1, abs=0.1)
     assert not price.pays
-    assert "120 s to the full budget would be in vain: it goes on" in verdict.explanation.sentence
+    assert "120 s to the full budget would be wasted: it continues" in verdict.explanation.sentence
 
 
 def test_short_rungs():
@@ -83,7 +83,7 @@ def test_an_idle_slot_is_worth_nothing():
     driver, _ = ranked(8, 10)
     verdict = driver.policy.verdict(0, 0, 0, more=False)
     assert verdict.action is Action.CONTINUE
-    assert "nothing else is to run in its slot" in verdict.explanation.sentence
+    assert "nothing else is waiting for its slot" in verdict.explanation.sentence
     driver.join(50)  # may not have started yet
     assert driver.policy.verdict(0, 0, 0, more=False).action is Action.PAUSE
 

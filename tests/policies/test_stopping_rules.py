@@ -20,7 +20,7 @@ class TestRunningMedian:
             driver.curve(trial, curve)
         verdict = driver.policy.verdict(3, 0, 1)
         assert verdict.action is Action.CONTINUE
-        assert "3 of 4 other trials are there to compare with" in verdict.explanation.sentence
+        assert "3 of 4 other trials are available for comparison" in verdict.explanation.sentence
         driver.curve(4, [9.0, 1.0])  # average 5: 3 and 1 are better, which is less than half of five
         assert driver.policy.verdict(4, 0, 1).action is Action.CONTINUE
         driver.curve(
@@ -86,7 +86,7 @@ class TestVizierMedian:
         driver.curve(1, [2.0])
         verdict = driver.policy.verdict(1, 0, 0)
         assert verdict.action is Action.CONTINUE
-        assert "0 of 1 completed trials are there to compare with" in verdict.explanation.sentence
+        assert "0 of 1 completed trials are available for comparison" in verdict.explanation.sentence
         driver.record(0, 1.0, rung=1)
         assert driver.policy.verdict(1, 0, 0).action is Action.STOP
 

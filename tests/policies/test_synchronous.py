@@ -171,5 +171,5 @@ def test_the_sentence_of_a_loser():
         driver.record(trial, float(trial))
     assert driver.policy.verdict(5, 0, 0).explanation.sentence == (
         "value 5 is worse than the cutoff 2: it waits in case a better one drops out; "
-        "rank 6 of 9 at the rung at step 1 of cohort 0, where the best 3 of 9 go on"
+        "rank 6 of 9 at the rung at step 1 of cohort 0, where the best 3 of 9 are promoted"
     )

@@ -76,7 +76,7 @@ async def test_a_target_ends_the_study_and_stops_what_runs(engine: AsyncEngine) 
     assert [type(order) for order in site.orders] == [Preemption], "nothing is cancelled, and nothing starts"
     assert [order.lease.number for order in site.orders] == [0], "who has heard STOP is told nothing else"
     assert (await site.events())[-1].message == (
-        "study ends: trial 1 has loss 0.1; the trial that runs saves its state and leaves, within 30 s"
+        "study ends: trial 1 has loss 0.1; the trial that runs saves its state and stops, within 30 s"
     )
     assert (await site.tell(first, 2, 0.12)).action == "STOP"
     study = await site.study()

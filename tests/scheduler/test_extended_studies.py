@@ -136,7 +136,7 @@ async def test_what_the_policy_stops_stays_as_it_ended_and_says_why(engine: Asyn
     before = {row.number for row in await site.trials() if row.reason == "COMPLETED"}
     await site.step(by_steps(27))
     on = {row.number for row in await site.trials() if row.reason is None}
-    notes = {row.number for row in await site.events("note") if "does not go on" in row.message}
+    notes = {row.number for row in await site.events("note") if "does not continue" in row.message}
     assert on
     assert on | notes == before
     assert not on & notes
@@ -277,7 +277,7 @@ async def test_an_ended_study_that_takes_more_trials_points_to_its_extension(eng
     site = await ended(engine, policy=RUN_ALL, max_trials=2)
     (outcome,) = await site.step(AddTrials(params=({"x": 0.5},)))
     assert isinstance(outcome, StudyEndedError)
-    assert "`headrace extend` lets it go on" in str(outcome)
+    assert "`headrace extend` continues it" in str(outcome)
 
 
 @pytest.mark.parametrize("command", [AddTrials(params=({"x": 0.5},)), PauseStudy()], ids=["add", "pause"])

@@ -51,7 +51,7 @@ async def test_after_the_second_time_in_a_row_it_goes_elsewhere(engine: AsyncEng
     assert third.worker_id == good
     told = [event.message for event in await site.log()]
     assert (
-        f"trial 0 goes elsewhere: 2 times in a row worker {site.name}-bad did not reach its program"
+        f"trial 0 moves to another worker: 2 times in a row worker {site.name}-bad did not reach its program"
         in " ".join(told)
     )
     study = await site.study()

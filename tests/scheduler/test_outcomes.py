@@ -21,7 +21,7 @@ SECOND = {"metric": "size", "goal": "minimize"}
 NAN = float("nan")
 NOTHING = (
     "reported nothing and exited with 0. Loop over t.steps(), and call t.report(...) in it: what a function returns "
-    "does not count. A loop over a range of its own that goes on from a file may have had no turns"
+    "does not count. A loop over its own range, resumed from a file, may have had no iterations"
 )
 
 
@@ -165,7 +165,7 @@ async def test_a_trial_that_ends_before_its_full_budget_is_told_so(engine: Async
     site, (lease,) = await study_of(engine, trials=1)
     await reports(site, lease, 1, loss=1.0)
     await site.step(gone(lease, "FINISHED"))
-    assert (await site.trial(0)).detail == "its program ended by itself at step 1 of 2"
+    assert (await site.trial(0)).detail == "its program ended on its own at step 1 of 2"
 
 
 async def test_a_resumed_program_that_reports_nothing_is_told_so(engine: AsyncEngine) -> None:
@@ -178,7 +178,8 @@ async def test_a_resumed_program_that_reports_nothing_is_told_so(engine: AsyncEn
     trial = await site.trial(0)
     assert trial.reason == "COMPLETED"
     assert (
-        trial.detail == f"its program ended by itself at step 4 of 9; this attempt began at step 4, {NOTHING}"
+        trial.detail
+        == f"its program ended on its own at step 4 of 9; this attempt began at step 4, {NOTHING}"
     )
     warned = [event.detail["warning"] for event in await site.events() if event.kind == "trial_warned"]
     assert warned == [trial.detail]
@@ -192,7 +193,7 @@ async def test_what_a_program_saved_at_its_own_end_is_its_checkpoint(engine: Asy
         await site.step(gone(lease, "FINISHED", checkpoint=saved, by_itself=True))
     trial = await site.trial(0)
     assert (trial.reason, trial.checkpoint["uri"]) == ("COMPLETED", saved.uri)
-    assert trial.detail == "its program ended by itself at step 4 of 9"
+    assert trial.detail == "its program ended on its own at step 4 of 9"
 
 
 async def test_a_trial_that_ended_without_its_objective_is_tried_again_from_before_its_end(
@@ -230,7 +231,7 @@ async def test_a_resumed_program_that_stops_early_at_once_is_no_cause_for_a_warn
     await site.step(gone(lease, "LOST"))
     (lease,) = [one for one in site.leases.values() if one.attempt == 2]
     await site.step(gone(lease, "FINISHED", by_itself=True))
-    assert (await site.trial(0)).detail == "its program ended by itself at step 4 of 9"
+    assert (await site.trial(0)).detail == "its program ended on its own at step 4 of 9"
     assert [event for event in await site.events() if event.kind == "trial_warned"] == []
 
 
@@ -465,11 +466,11 @@ async def test_a_trial_that_a_user_pauses_is_told_so_and_what_it_would_have_done
     (lease,) = await site.kick()
     await site.step(PauseStudy())
     assert (await site.tell(lease, 1, 0.5)).reason == (
-        "paused by a user, else it goes on: value 0.5 meets the cutoff; "
-        "rank 1 of 1 at the rung at step 1, where the best one goes on"
+        "paused by a user, else it continues: value 0.5 meets the cutoff; "
+        "rank 1 of 1 at the rung at step 1, where the best one is promoted"
     )
     (made,) = await site.events("decision_made")
-    assert made.message.startswith("trial 0 paused by a user, else it goes on: value 0.5")
+    assert made.message.startswith("trial 0 paused by a user, else it continues: value 0.5")
 
 
 async def test_a_promotion_of_a_trial_that_a_user_paused_says_so_first(engine: AsyncEngine) -> None:
@@ -483,7 +484,7 @@ async def test_a_promotion_of_a_trial_that_a_user_paused_says_so_first(engine: A
         await site.tell(list(site.leases.values())[-1], 1, value)
     made = [event for event in await site.events("decision_made") if event.number == 0][-1]
     assert made.detail["action"] == "DECISION_ACTION_CONTINUE"
-    assert made.message.startswith("trial 0 paused by a user, else it goes on: it is the best one")
+    assert made.message.startswith("trial 0 paused by a user, else it continues: it is the best trial")
 
 
 async def test_trials_that_fail_first_count_as_failed_though_they_had_retries(engine: AsyncEngine) -> None:

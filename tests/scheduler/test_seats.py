@@ -310,7 +310,7 @@ async def test_a_bundle_out_of_memory_halves_the_next_ones_and_charges_nobody(en
     rows = {row.number: row for row in await site.trials()}
     assert all((row.failures, row.losses_in_row) == (0, 0) for row in rows.values()), "nobody is charged"
     assert next(one for one in after if one.number == saved.number).step == 1, (
-        "it goes on from its checkpoint"
+        "it resumes from its checkpoint"
     )
     notes = [event.message for event in await site.events("note")]
     assert len(notes) == 1, "one lesson, however many tell of it"

@@ -144,7 +144,7 @@ async def test_a_machine_s_failure_is_never_charged(engine: AsyncEngine) -> None
     said = [event.message for event in await site.events("trial_moved") if "interrupted" in event.message]
     assert len(said) == 4
     assert all(": killed by SIGKILL; it " in line for line in said), said
-    assert said[0].endswith("; it begins again")
+    assert said[0].endswith("; it starts over")
 
 
 @pytest.mark.parametrize(

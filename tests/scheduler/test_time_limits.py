@@ -11,7 +11,7 @@ from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.core.time_limits import left_s
 from headrace_services.scheduler.store.database import transaction
 
-OVER = "its time is over: it ran for the study's trial_timeout_s of 60 s"
+OVER = "it timed out: it ran for the study's trial_timeout_s of 60 s"
 
 
 async def limited(engine: AsyncEngine) -> tuple[StudySite, Lease]:
@@ -73,7 +73,7 @@ async def test_a_trial_that_its_worker_ended_counts_with_what_it_reported(engine
     await site.step(gone(lease, "TIMED_OUT", error="ran for the study's trial_timeout_s of 60 s"))
     trial = await site.trial(0)
     assert (trial.reason, trial.score, trial.failures) == ("STOPPED_EARLY", 0.5, 0)
-    assert trial.detail == f"{OVER}, and did not leave when it was asked to"
+    assert trial.detail == f"{OVER}, and did not stop when asked"
 
 
 async def test_a_trial_that_reported_nothing_in_its_time_has_failed(engine: AsyncEngine) -> None:

@@ -63,7 +63,7 @@ def test_who_is_paused_is_what_the_sum_by_hand_says(rung_s, paused_below):
         price = told["pause_price"]
         assert (price["price_s"], price["write_s"], price["read_s"]) == (PRICE_S, 42.0, 42.0)
         assert price["rest_s"] == pytest.approx((3 - told.get("rung", 0)) * rung_s)
-        idle = "nothing else is to run in its slot" in told["sentence"]
+        idle = "nothing else is waiting for its slot" in told["sentence"]
         pauses = not idle and price["promotion_probability"] < paused_below[told.get("rung", 0)]
         assert told["action"] == f"DECISION_ACTION_{'PAUSE' if pauses else 'CONTINUE'}", told["sentence"]
         assert bool(price.get("pays")) is pauses
@@ -78,13 +78,11 @@ def test_rungs_of_120_s_pay_for_pausing_hopeless_trials():
     worth = [told["pause_price"]["worth_s"] for told in hopeless]
     assert min(worth) == pytest.approx((1 - 3**-3) * 204)
     assert "84 s (42 s to write and 42 s to read)" in hopeless[0]["sentence"]
-    assert (
-        "120 s to the next rung and a pause there would be in vain: it is paused" in hopeless[0]["sentence"]
-    )
+    assert "120 s to the next rung and a pause there would be wasted: it is paused" in hopeless[0]["sentence"]
     (finalist,) = [told for told in prices if told.get("rung", 0) == 2 and told["results"] == 1]
     assert finalist["action"] == "DECISION_ACTION_CONTINUE"
     assert finalist["pause_price"]["worth_s"] == pytest.approx((1 - 1 / 3) * 120)
-    assert "120 s to the full budget would be in vain: it goes on" in finalist["sentence"]
+    assert "120 s to the full budget would be wasted: it continues" in finalist["sentence"]
     assert summary.pauses >= len(hopeless)
 
 

@@ -82,7 +82,7 @@ def test_a_socket_folder_of_somebody_else_is_refused(tmp_path, monkeypatch) -> N
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     postgres = EmbeddedPostgres(data_dir=deep / "postgres", log_path=deep / "postgres.log")
     postgres.socket_dir.symlink_to(tmp_path)
-    with pytest.raises(HeadraceError, match="belongs to somebody else"):
+    with pytest.raises(HeadraceError, match="belongs to another user"):
         postgres.prepare()
 
 

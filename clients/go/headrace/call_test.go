@@ -61,7 +61,7 @@ func TestTheNextSchedulerAnswersWhenOneIsGone(t *testing.T) {
 func TestErrorsAreTyped(t *testing.T) {
 	net, fake := newNetwork(), digits()
 	fake.create = func(*pb.CreateStudyRequest) error {
-		return failure(codes.InvalidArgument, "INVALID_FIELD", "2 fields are invalid", "Correct the fields that are named.",
+		return failure(codes.InvalidArgument, "INVALID_FIELD", "2 fields are invalid", "Correct the named fields.",
 			&errdetails.BadRequest_FieldViolation{Field: "space.lr.low", Description: "must be above 0\n-1.0\nUse a positive bound."},
 			&errdetails.BadRequest_FieldViolation{Field: "trials", Description: "must be at least 1"})
 	}

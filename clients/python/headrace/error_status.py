@@ -114,7 +114,7 @@ def _bad_request(violations: Sequence[Violation], room: int) -> error_details_pb
             left = len(violations) - done
             request.field_violations.add(
                 field=_cut(violation.field, 200),
-                description=f"{left} more fields are at fault\n\nCorrect the others first.",
+                description=f"{left} more fields are invalid\n\nCorrect the others first.",
             )
             break
     return request

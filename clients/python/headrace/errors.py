@@ -105,7 +105,7 @@ NEW_STUDY: Final = (
 )
 """What to do where a study that has ended is not to go on."""
 
-LEASE_GONE = "its lease is over; `headrace why` tells how it ended"
+LEASE_GONE = "its lease is over; `headrace why` shows how it ended"
 """Said where the cause is not at hand."""
 
 
@@ -260,13 +260,13 @@ CATALOGUE: Final[tuple[CatalogueEntry, ...]] = (
         "INVALID_FIELD",
         "INVALID_ARGUMENT",
         InvalidFieldError,
-        "Correct the fields that are named.",
+        "Correct the named fields.",
     ),
     _entry(
         "STUDY_EXISTS",
         "ALREADY_EXISTS",
         StudyExistsError,
-        "To go on with it, use `headrace attach`, or `client.study(NAME)` in Python. "
+        "To continue it, use `headrace attach`, or `client.study(NAME)` in Python. "
         "Else choose another name; `warm_start: {study: OLD}` begins from an old study's results. "
         "Or delete the old study with `headrace delete`.",
     ),
@@ -286,7 +286,7 @@ CATALOGUE: Final[tuple[CatalogueEntry, ...]] = (
         "STUDY_ENDED",
         "FAILED_PRECONDITION",
         StudyEndedError,
-        f"`headrace extend` lets it go on, and `headrace retry` has its failed trials tried again. Or {NEW_STUDY}",
+        f"`headrace extend` continues it, and `headrace retry` retries its failed trials. Or {NEW_STUDY}",
     ),
     _entry(
         "STUDY_NOT_ENDED",
@@ -348,8 +348,8 @@ CATALOGUE: Final[tuple[CatalogueEntry, ...]] = (
         "UNAUTHENTICATED",
         "UNAUTHENTICATED",
         UnauthenticatedError,
-        "Log in with `headrace login`, or give a token in HEADRACE_TOKEN. An admin of your project makes one with "
-        "`headrace token create`.",
+        "Log in with `headrace login`, or give a token in HEADRACE_TOKEN. An admin of your project creates one "
+        "with `headrace token create`.",
     ),
     _entry(
         "PERMISSION_DENIED",

@@ -18,7 +18,7 @@ const REMEDIES: Readonly<Record<string, string>> = {
   DEADLINE: "Try again: a request that arrives twice is carried out once.",
   CANCELLED: "Call again if the answer is still wanted.",
   UNSUPPORTED: "Update the server: it is older than this client. Or correct the address.",
-  INVALID_FIELD: "Correct the fields that are named.",
+  INVALID_FIELD: "Correct the named fields.",
   INTERNAL: "The server's log has the details; please report them.",
   TOO_LARGE: "Send less, or ask for less.",
 };

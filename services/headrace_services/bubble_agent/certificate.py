@@ -90,7 +90,7 @@ class WorkerCertificate:
         except (ValueError, KeyError, TypeError, AttributeError, x509.ExtensionNotFound):
             raise _fault(self._file, "holds no certificate of a worker", _JOIN) from None
         if WORKERS_HOST not in names.get_values_for_type(x509.DNSName):
-            remedy = "The worker renews it by itself, or join again: `headrace worker --join`."
+            remedy = "The worker renews it automatically, or join again: `headrace worker --join`."
             raise _fault(self._file, "is for a client alone, and agents cannot show it", remedy)
         return held
 

@@ -28,7 +28,7 @@ def bubbles(
         typer.Option(metavar="HOST:PORT", help="Ask the agent that listens there, of another machine."),
     ] = None,
     job: Annotated[str | None, typer.Option(help="Show this training job alone.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it anew every second, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")] = False,
     trace: Annotated[
         Path | None,
         typer.Option(

@@ -15,8 +15,8 @@ from headrace_services.identity import authority
 ca = typer.Typer(
     no_args_is_help=True,
     help="Make the certificate authority of a cluster, whose workers connect with certificates.\n\n"
-    "It is a folder. Each scheduler gets it by `headrace scheduler --ca DIR`. Whoever has it can make a worker of "
-    "any machine: keep it where schedulers run alone.",
+    "It is a folder. Each scheduler gets it by `headrace scheduler --ca DIR`. Anyone who has it can turn any "
+    "machine into a worker: keep it where schedulers run alone.",
 )
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The authority's folder.", show_default=False)]

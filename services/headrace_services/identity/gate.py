@@ -63,7 +63,7 @@ def token_in(metadata: Metadata) -> Token:
     token = tokens.read(rest.strip()) if scheme.lower() == "bearer" and len(found) == 1 else None
     if token is None:
         raise UnauthenticatedError(
-            f"{HEADER}: what the call carries is not a token of Headrace",
+            f"{HEADER}: the value is not a Headrace token",
             remedy="A token reads hr_ID_SECRET and has 63 characters. Copy it whole, as `headrace token create` "
             "printed it.",
         )
@@ -75,7 +75,7 @@ def _denied(method: str, permission: Permission | None, who: Identity) -> Permis
     allowed = [role.value for role in Role if permission is not None and role in permission.roles]
     said = f"{HEADER}: a token with the role {who.role.value} of project '{who.project}' may not call {name}"
     if not allowed:
-        return PermissionDeniedError(said, remedy="No token lets anybody call it.")
+        return PermissionDeniedError(said, remedy="No token allows this call.")
     if permission is Permission.OPERATE:
         return PermissionDeniedError(
             said, remedy=f"It concerns every project. Ask an admin of project '{DEFAULT_PROJECT}'."

@@ -44,7 +44,7 @@ class Worker:
             ours.recv_bytes()  # READY
         except (EOFError, OSError):
             self.kill()
-            raise InternalError("a process did not start, perhaps for want of memory") from None
+            raise InternalError("a process did not start, possibly out of memory") from None
 
     def kill(self) -> None:
         """End the process at once."""
@@ -212,4 +212,4 @@ class Pool:
 
 
 def _died() -> InternalError:
-    return InternalError("the process of this call died, perhaps for want of memory")
+    return InternalError("the process of this call died, possibly out of memory")

@@ -63,7 +63,9 @@ def scheduler(
     ] = None,
     worker_certificate_lifetime: Annotated[
         str,
-        typer.Option(metavar="TIME", help="How long a worker's certificate lasts; it renews it by itself."),
+        typer.Option(
+            metavar="TIME", help="How long a worker's certificate lasts; the worker renews it automatically."
+        ),
     ] = "30d",
     heartbeat_interval: Annotated[
         float, typer.Option(min=0.05, help="Seconds between a worker's heartbeats.")
@@ -166,8 +168,8 @@ def scheduler(
             restored = asyncio.run(preparing.mark_restored(database_url))
             count = restored.leases
             typer.echo(
-                f"Noted. {count} trial{'s' * (count != 1)} that ran when the copy was made will go on from the last "
-                "checkpoint that it knows, in a new attempt. Start the schedulers now."
+                f"Noted. {count} trial{'s' * (count != 1)} that were running when the copy was made will resume from "
+                "the last checkpoint that it records, in a new attempt. Start the schedulers now."
             )
             return
     except HeadraceError as error:

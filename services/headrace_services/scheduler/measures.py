@@ -43,7 +43,7 @@ TRIAL_MOVES = Counter("headrace_trial_moves", "Moves of trials into a state.", (
 TRIALS_ENDED = Counter("headrace_trials_ended", "Trials that are over.", ("reason",), registry=REGISTRY)
 ATTEMPTS_ENDED = Counter(
     "headrace_attempts_ended",
-    "Attempts whose end a worker told.",
+    "Attempts whose end a worker reported.",
     ("outcome",),
     registry=REGISTRY,
 )

@@ -24,7 +24,7 @@ def migrate(
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="How long to wait for replicas that are too old for the new schema to leave.",
+            help="How long to wait for replicas that are too old for the new schema to exit.",
         ),
     ] = 60.0,
 ) -> None:
@@ -64,7 +64,7 @@ async def _migrate(database_url: str, *, check: bool, wait_s: float) -> bool:
             )
             for replica in found.replicas:
                 old = schema.number(replica.revision) < schema.number(found.needed)
-                what = "; it is too old for the new schema, and will leave" if old else ""
+                what = "; it is too old for the new schema, and will exit" if old else ""
                 typer.echo(f"A replica runs: {replica.name}, which knows {replica.revision}{what}.")
             if not found.pending:
                 typer.echo("There is nothing to do.")

@@ -71,8 +71,8 @@ async def look_back(engine: AsyncEngine, *, certain: bool = False) -> Restored |
         restored = await notice_restore(conn, certain=certain)
     if restored is not None:
         log.warning(
-            "this database was restored from a copy: %d trials that ran when the copy was made resume from their last "
-            "checkpoints, in new attempts",
+            "this database was restored from a copy: %d trials that were running when the copy was made resume "
+            "from their last checkpoints, in new attempts",
             restored.leases,
         )
     return restored

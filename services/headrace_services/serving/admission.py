@@ -188,7 +188,7 @@ class _Method:
         if data is grpc.aio.EOF:
             raise _unread("is missing")
         if len(data) > slot.message_bytes:
-            raise _unread(f"has {len(data)} bytes, and {slot.message_bytes} are the most without a token")
+            raise _unread(f"has {len(data)} bytes, and {slot.message_bytes} is the limit without a token")
         try:
             return self._inner.request_deserializer(data) if self._inner.request_deserializer else data
         except DecodeError:

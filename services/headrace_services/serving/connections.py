@@ -144,7 +144,7 @@ class Connections:
                     began = loop.time()
                     await self._looked(thread)
                 except OSError:  # such as too many open files
-                    log.exception("the connections of strangers could not be looked at")
+                    log.exception("unauthenticated connections could not be checked")
                     await asyncio.sleep(1.0)
                     continue
                 looked = loop.time()

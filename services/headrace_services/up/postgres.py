@@ -177,7 +177,7 @@ def _make_socket_dir(path: Path, *, owner: os.stat_result) -> None:
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner.st_uid or found.st_mode & 0o022:
         raise HeadraceError(
-            f"{path}, the folder for the database's socket, belongs to somebody else",
+            f"{path}, the folder for the database's socket, belongs to another user",
             remedy="Remove it, or give a --home with a shorter path.",
         )
     if owner.st_uid != os.geteuid() and not pgwheel.passable(path):

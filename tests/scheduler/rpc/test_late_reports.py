@@ -15,7 +15,7 @@ CONTINUE = event_pb2.DECISION_ACTION_CONTINUE
 PAUSE = event_pb2.DECISION_ACTION_PAUSE
 STOP = event_pb2.DECISION_ACTION_STOP
 RUN_ALL = {"kind": "run_all"}
-REOPENED = "it had ended, alone or with its study, and a user has let it continue since"
+REOPENED = "it had ended, alone or with its study, and a user has resumed it since"
 T0 = "studies/s/trials/0"
 
 
@@ -53,7 +53,7 @@ async def test_a_late_report_counts_while_nobody_else_had_the_trial(site: RpcSit
         assert (await site.report(lease, reported + 1, 0.25)).action == CONTINUE
     after, other = await trial(site), await trial(site, 1)
     assert (after.state, after.attempt) == (trial_pb2.TRIAL_STATE_RUNNING, 1)
-    assert "client 'c0' was heard from again" in after.detail
+    assert "client 'c0' reconnected" in after.detail
     for one in (after, other):
         for field in ("name", "number", "parameters", "detail", "create_time", "start_time", "checkpoint"):
             one.ClearField(field)
@@ -121,7 +121,7 @@ async def test_who_has_the_trial_now_is_named(site: RpcSite) -> None:
     ):
         error = await refused(site, method, request)
         assert error.message == (
-            "You no longer hold trial 0: its lease ran out, 4 s after you were last heard from, and it was given to "
+            "You no longer hold trial 0: its lease ran out, 4 s after your last message, and it was given to "
             "client 'quick'"
         )
         assert "ask for another one" in error.remedy
@@ -139,8 +139,8 @@ async def test_a_trial_that_was_asked_for_again_and_given_back_is_not_the_first_
     await expire(site, 0)
     other = (await site.suggest(client="quick")).lease
     await site.call("ReleaseTrial", pb.ReleaseTrialRequest(lease=other))
-    assert (await late_report(site, lease)).message.endswith("and it was given to somebody else")
-    assert (await late_report(site, other)).message.endswith("it was given back by its client")
+    assert (await late_report(site, lease)).message.endswith("and it was given to another client")
+    assert (await late_report(site, other)).message.endswith("it was released by its client")
     again = await site.suggest(client="third")
     await expire(site, 0)
     assert (await site.report(again.lease, 1, 0.5)).action == PAUSE

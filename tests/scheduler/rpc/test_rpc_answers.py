@@ -75,7 +75,7 @@ async def test_a_trial_that_is_given_back_goes_on_elsewhere_and_nothing_is_charg
         back = await site.call("ReleaseTrial", pb.ReleaseTrialRequest(lease=asked.lease))
         assert back.trial == await shown(site, asked.trial.name)
         assert back.trial.state == trial_pb2.TRIAL_STATE_PAUSED
-        assert back.trial.detail == "given back by its client"
+        assert back.trial.detail == "released by its client"
         asked = await site.suggest(client="other")
         assert asked.trial.number == 0
     assert (asked.trial.failures, asked.trial.interruptions) == (0, 12)

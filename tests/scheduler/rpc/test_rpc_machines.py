@@ -89,7 +89,7 @@ async def test_a_daemon_that_leaves_by_itself_cannot_be_held_back(site: RpcSite)
         await machines.leaves(conn, worker_id, session, "SIGTERM")
     refused = await site.refusal("UndrainWorker", pb.UndrainWorkerRequest(worker="workers/node-1"))
     assert isinstance(refused, WorkerLeavesError)
-    assert refused.message == "worker 'node-1' leaves by itself: SIGTERM"
+    assert refused.message == "worker 'node-1' is draining on its own: SIGTERM"
 
 
 async def test_cordons_are_put_and_taken_back(site: RpcSite) -> None:

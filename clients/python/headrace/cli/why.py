@@ -200,7 +200,7 @@ def _reason(event: Event, explanation: Explanation) -> str:
     before, sentence, _ = event.message.partition(explanation.sentence)
     if not sentence:
         return explanation.sentence or event.message
-    for outcome in (f"trial {event.trial} ", "goes on: ", "paused: ", "stopped: "):
+    for outcome in (f"trial {event.trial} ", "continues: ", "paused: ", "stopped: "):
         before = before.removeprefix(outcome)
     return before + sentence
 

@@ -47,7 +47,7 @@ class SchedulersTokens:
         except (UnreachableError, DeadlineError) as error:
             raise DatabaseUnavailableError(
                 f"the scheduler that knows the tokens does not answer: {error.message}",
-                remedy="Try again when it does. The planner was told of it with --scheduler.",
+                remedy="Try again when it does. It was given to the planner with --scheduler.",
             ) from error
         if who.token is None:
             return UnauthenticatedError(

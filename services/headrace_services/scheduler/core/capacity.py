@@ -185,7 +185,7 @@ def _paying(turns: Turns) -> tuple[int, str]:
     if turns[widest].turns < ENOUGH:
         return (
             widest,
-            f"{widest} do {rates[widest]:.3g} steps a second as far as is known, {half} do {rates[half]:.3g}",
+            f"{widest} do {rates[widest]:.3g} steps a second by current estimates, {half} do {rates[half]:.3g}",
         )
     knee = min(n for n, rate in rates.items() if rate >= KNEE * max(rates.values()))
     beside = "" if knee == widest else f", and {widest} do {rates[widest]:.3g}"

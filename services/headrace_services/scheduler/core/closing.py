@@ -75,7 +75,7 @@ def at_report(state: CycleState, lease: Lease, report: ReportArrived, decision: 
     waited_s = study.now_s - study.closing.since_s
     saves_nothing = (trial.rungs > 0 and trial.checkpoint is None) or waited_s >= HEARD_S
     if lease.worker_id is not None and report.checkpoint is None and not saves_nothing:
-        why = f"its study ends, and it saves its state before: {study.closing.why}"
+        why = f"its study ends, and it saves its state first: {study.closing.why}"
         return Decision(action="CONTINUE", next_milestone=report.step + 1, reason=why)
     _, why = _how(study, study.closing)
     state.terminate(lease.number, Reason.STOPPED_EARLY, why)

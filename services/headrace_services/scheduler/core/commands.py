@@ -37,7 +37,7 @@ def add_trials(state: CycleState, command: AddTrials) -> Added:
     """Add configurations beyond those that the sampler proposes."""
     _require_live(state, adds=True)
     if state.study.spec.shares_checkpoints:
-        remedy = "Create a study with more trials: what newcomers would copy may be gone."
+        remedy = "Create a study with more trials: what new members would copy may be gone."
         raise InvalidFieldError(
             [Violation(field="trials", message="cannot join a population that trains", remedy=remedy)]
         )

@@ -94,9 +94,9 @@ def trial_moved(before: Trial, after: Trial, action: Action, slots: tuple[Slot, 
     if after.reason:
         moved = after.reason.lower().replace("_", " ")
     elif action is Action.REOPEN:
-        moved = "goes on"
+        moved = "continues"
     elif action is Action.INTERRUPT:
-        goes_on = "goes on from its last checkpoint" if after.state is State.PAUSED else "begins again"
+        goes_on = "resumes from its last checkpoint" if after.state is State.PAUSED else "starts over"
         unless = ", unless that client reports first" if after.lapsed else ""
         moved, why = "interrupted", f"{why}; it {goes_on}{unless}"
     elif action is Action.RECLAIM:
@@ -144,8 +144,8 @@ def worker_unprepared(worker: str, error: str) -> Event:
 def trial_goes_elsewhere(number: int, worker: str, times: int, error: str) -> Event:
     """A trial is placed on other workers for a while."""
     message = (
-        f"trial {number} goes elsewhere: {times} times in a row worker {worker} did not reach its program, the last "
-        f"time: {error}"
+        f"trial {number} moves to another worker: {times} times in a row worker {worker} did not reach its "
+        f"program, the last time: {error}"
     )
     return Event(number=number, kind="note", message=message, detail={})
 
@@ -156,7 +156,7 @@ def bundles_sized(profile: Profile, found: Capacity) -> Event:
     return Event(
         number=None,
         kind="note",
-        message=f"bundles on {profile.device}{alike} hold up to {found.trials} from now on: {found.why}",
+        message=f"bundles on {profile.device}{alike} hold up to {found.trials} trials from now on: {found.why}",
         detail={},
     )
 
@@ -278,7 +278,7 @@ def decision_made(number: int, action: str, explanation: Explanation, said: str)
             detail[name] = json_number(figure)
     if explanation.pause_price is not None:
         detail["pause_price"] = _price_json(explanation.pause_price)
-    outcome = {"PAUSE": "paused", "STOP": "stopped"}.get(action, "goes on")
+    outcome = {"PAUSE": "paused", "STOP": "stopped"}.get(action, "continues")
     told = said if said.startswith((outcome, BY_USER)) else f"{outcome}: {said}"
     return Event(
         number=number,
@@ -388,11 +388,11 @@ def study_moved(before: StudyState, after: StudyState, detail: str) -> Event:
 
 
 def study_closes(why: str, trials: int, grace_s: float) -> Event:
-    """Something has ended a study, and its trials save their state and leave."""
+    """Something has ended a study, and its trials save their state and stop."""
     told = (
-        "the trial that runs saves its state and leaves"
+        "the trial that runs saves its state and stops"
         if trials == 1
-        else f"{trials} trials save their state and leave"
+        else f"{trials} trials save their state and stop"
     )
     return Event(
         number=None, kind="note", message=f"study ends: {why}; {told}, within {grace_s:.0f} s", detail={}
@@ -417,7 +417,7 @@ def study_extended(before: StudySpec, after: StudySpec) -> Event:
 
 def trial_stays(number: int, why: str) -> Event:
     """A trial that had the full budget does not go on to a larger one."""
-    message = f"trial {number} does not go on to the new full budget: {why}"
+    message = f"trial {number} does not continue to the new full budget: {why}"
     return Event(number=number, kind="note", message=message, detail={})
 
 

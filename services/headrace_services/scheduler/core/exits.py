@@ -127,7 +127,7 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
         case "FAILED":
             error = message.error or "its program failed"
             if message.device_words and state.trials[number].losses_in_row < SUSPECTED:
-                _lost(state, state.trials[number], lease, f"{error} (perhaps its device's doing)")
+                _lost(state, state.trials[number], lease, f"{error} (possibly caused by its device)")
             else:
                 certain = _is_certain(state, message, error, before)
                 _failed(state, state.trials[number], lease, error, certain=certain)
@@ -139,14 +139,14 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
                 _count_early_failure(state, state.trials[number])
         case "RELEASED":  # let go of by its holder: nothing points to its program
             state.close(lease)
-            _interrupt(state, state.trials[number], message.error or "its client or worker gave it back")
+            _interrupt(state, state.trials[number], message.error or "its client or worker released it")
         case outcome if outcome in unreadable_checkpoints.OUTCOMES:
             state.close(lease)
             unreadable_checkpoints.handle(state, state.trials[number], lease, message)
         case "UNPREPARED":
-            _unprepared(state, state.trials[number], lease, message.error or "it was not said why")
+            _unprepared(state, state.trials[number], lease, message.error or "no reason was given")
         case "UNREACHED":
-            _unreached(state, state.trials[lease.number], lease, message.error or "it was not said why")
+            _unreached(state, state.trials[lease.number], lease, message.error or "no reason was given")
         case "DEFECT":
             _lost(state, state.trials[number], lease, message.error, defect=True)
         case _:
@@ -184,7 +184,7 @@ def _finished(state: CycleState, trial: Trial, lease: Lease, message: ExitedArri
     asked = spec.template is None and not message.by_itself  # by a loop that asked for the trial
     ended = "its client completed it" if asked else "its program ended"
     if spec.objective.metric in trial.metrics:
-        own = "" if asked else " by itself"
+        own = "" if asked else " on its own"
         why = f"{ended}{own} at step {trial.step} of {spec.max_steps}"
         if message.unsaved:
             why = f"{why}; {message.unsaved}"
@@ -207,7 +207,7 @@ def _failed_afterwards(state: CycleState, trial: Trial, message: ExitedArrived) 
     """The program failed, or was killed, behind its last report. The result stands; what was to follow is not done."""
     if AFTERWARDS in trial.detail:
         return  # the message came before
-    error = message.error or "it is not known why"
+    error = message.error or "the reason is unknown"
     detail = f"{trial.detail}{AFTERWARDS}{error}"
     state.update(trial.number, detail=detail, log_tail=message.log_tail or trial.log_tail)
     warning = (
@@ -248,8 +248,8 @@ def _silent(lease: Lease) -> str:
     """What to say of an attempt whose program ended with success, and reported nothing."""
     return (
         f"this attempt began at step {_begun_at(lease)}, reported nothing and exited with 0. Loop over t.steps(), and "
-        "call t.report(...) in it: what a function returns does not count. A loop over a range of its own that goes on "
-        "from a file may have had no turns"
+        "call t.report(...) in it: what a function returns does not count. A loop over its own range, resumed "
+        "from a file, may have had no iterations"
     )
 
 
@@ -324,7 +324,7 @@ def _unreached(state: CycleState, trial: Trial, lease: Lease, error: str) -> Non
     worker = slots[0].worker_name if slots else "unknown"
     if slots:
         failed_starts.note(state, trial.number, slots[0], error)
-    _interrupt(state, trial, f"worker {worker} did not reach its program: {error} (charged to nobody)")
+    _interrupt(state, trial, f"worker {worker} did not reach its program: {error} (charged to no one)")
 
 
 def _count_early_failure(state: CycleState, trial: Trial) -> None:

@@ -29,7 +29,7 @@ def factory(kind: str, name: str) -> Factory:
     packages have one, and where its package cannot be imported; what is mended then is found without a restart."""
     found = [point for point in _installed(kind) if point.name == name]
     if not found:
-        raise _refused(kind, "name", name, f"is no {kind} of a package that is installed here", _known(kind))
+        raise _refused(kind, "name", name, f"is not a {kind} of any installed package", _known(kind))
     if len(found) > 1:
         packages = " and ".join(sorted(map(_package, found)))
         remedy = "Uninstall one of them."
@@ -40,7 +40,7 @@ def factory(kind: str, name: str) -> Factory:
         made = point.load()
     except (Exception, SystemExit) as error:
         said = f"cannot be imported from {where}: {type(error).__name__}: {error}"
-        raise _refused(kind, "name", name, said, "Mend or update that package.") from error
+        raise _refused(kind, "name", name, said, "Fix or update that package.") from error
     if not callable(made):
         raise _refused(kind, "name", name, f"is {where}, which is no function", "Name a function there.")
     return made  # type: ignore[no-any-return]  # callable() does not narrow Any

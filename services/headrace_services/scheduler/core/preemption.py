@@ -25,7 +25,7 @@ def at_rung(state: CycleState, lease: Lease, trial: Trial, target: int) -> str |
     """Say why a trial that goes on to `target` gives its slots back first; None if it goes on where it is."""
     budget = lease.budget or state.study.spec.budgets[0]
     if target > budget:
-        return f"this attempt was told a full budget of {budget} steps, so another one goes on to {target}"
+        return f"this attempt was started with a full budget of {budget} steps, so a new attempt continues to {target}"
     if trial.checkpoint is None or not lease.slots:
         return None
     asked = _asked(state, lease)
@@ -46,7 +46,7 @@ def at_rung(state: CycleState, lease: Lease, trial: Trial, target: int) -> str |
         if slots is not None:
             more = slots - held
             are = "slot is" if more == 1 else "slots are"
-            return f"{more} spare {are} free: it goes on with {slots} to {target} steps"
+            return f"{more} spare {are} free: it continues with {slots} to {target} steps"
     has_spare = wanted.whole_slots < held <= spare
     if part != wanted.part and not has_spare:
         return f"its grant changes from {_told(*part)} to {_told(*wanted.part)} slots at step {trial.step}"

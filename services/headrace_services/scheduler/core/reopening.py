@@ -68,20 +68,20 @@ def _retry(state: CycleState, named: frozenset[int] | None) -> Deciding[Outcome]
     others = [one for one in over if one.cut_off and one.trial.number not in known]
     if not (chosen or others) and state.study.state is not StudyState.FAILED:
         name = state.study.name
-        remedy = f"`headrace extend {name}` lets the study go on with more to do."
+        remedy = f"`headrace extend {name}` gives the study more work, and it continues."
         raise _refused("trials", "", f"cannot be tried again: none of study '{name}' has failed", remedy)
     _require_company(state, chosen)
     yield from _require_room(state)
     fold = Fold.empty(state.study.spec, state.fold.sampler, points=state.fold.points)
     tried = f", {len(chosen)} trial{'s' * (len(chosen) != 1)} tried again" if chosen or not others else ""
-    yield from _begin_again(state, f"a user lets it go on{tried}", fold, [*chosen, *others])
+    yield from _begin_again(state, f"continued by a user{tried}", fold, [*chosen, *others])
     state.study = replace(state.study, early_failures=0)
     state.stand(early={}, avoided={})
     code_changes.reopened(state)
     for one in chosen:
         _reopen(state, one, "tried again by a user")
     for one in others:
-        _reopen(state, one, "the study goes on")
+        _reopen(state, one, "the study continues")
     return Reopened(numbers=_numbers(chosen), others=len(others))
 
 
@@ -101,7 +101,7 @@ def _extend(state: CycleState, command: ExtendStudy) -> Deciding[Outcome]:
         remedy = f"Try more configurations: `headrace extend {state.study.name} --trials N`."
         if not _takes_more_trials(state):
             remedy = "Create a study with this budget."
-        said = "lets no trial continue: each ended by itself, was stopped or failed before its full budget"
+        said = "lets no trial continue: each exited early, was stopped or failed before its full budget"
         raise _refused("steps", command.steps, said, remedy)
     yield from _require_room(state)
     fold = Fold.empty(
@@ -110,9 +110,9 @@ def _extend(state: CycleState, command: ExtendStudy) -> Deciding[Outcome]:
     state.extend(after)
     yield from _begin_again(state, "extended by a user", fold, [*full, *again, *others])
     for one in others:
-        _reopen(state, one, "the study goes on")
+        _reopen(state, one, "the study continues")
     for one in again:
-        _reopen(state, one, "it had completed an earlier budget, and is tried again")
+        _reopen(state, one, "it completed an earlier budget, and is retried")
     go_on = [one for one in full if not _stays(state, one.trial)]
     for one in go_on:
         why = f"the full budget is {after.max_steps} steps now"
@@ -154,9 +154,9 @@ def _require_no_follower(state: CycleState, field: str, value: object) -> None:
     if state.study.state is StudyState.COMPLETED:
         follower = transfer.study_name(state.study.name)
         remedy = f"Extend '{follower}', or create a study that begins from this one's results."
-        raise _refused(field, value, "comes too late: the study that trains its best has begun", remedy)
+        raise _refused(field, value, "is too late: the study that trains its best has started", remedy)
     remedy = "Create both studies again; the new one may begin from this one's results."
-    raise _refused(field, value, "comes too late: the study that was to train its best has ended too", remedy)
+    raise _refused(field, value, "is too late: the study that was to train its best has ended too", remedy)
 
 
 def _require_company(state: CycleState, chosen: Sequence[Over]) -> None:
@@ -166,7 +166,9 @@ def _require_company(state: CycleState, chosen: Sequence[Over]) -> None:
         ladder = policy.ladder(trial.bracket)
         if trial.rungs < len(ladder) and policy.left(trial.rungs):
             step = ladder[trial.rungs]
-            said = f"names a member that others have left behind: they are past its next rung, at step {step}"
+            said = (
+                f"names a member that the others have overtaken: they are past its next rung, at step {step}"
+            )
             remedy = "Create a study: what it would copy there may be gone."
             raise _refused("trials", trial.number, said, remedy)
 
@@ -185,7 +187,7 @@ def remedy_of_ended(state: CycleState, *, adds: bool) -> str | None:
     """
     study = state.study
     if study.state is StudyState.FAILED:
-        return f"`headrace retry {study.name}` lets it go on once its program is mended. Or {NEW_STUDY}"
+        return f"`headrace retry {study.name}` resumes it once its program is fixed. Or {NEW_STUDY}"
     if not adds or _takes_more_trials(state):
         return None
     return f"{NEW_STUDY[0].upper()}{NEW_STUDY[1:]}"
@@ -211,7 +213,7 @@ def _require_extensible(state: CycleState, command: ExtendStudy, after: StudySpe
         raise _refused(field, value, "cannot extend a pilot", "Extend the study that it is the pilot of.")
     _require_no_follower(state, field, value)
     if state.study.state is StudyState.FAILED:
-        remedy = f"Mend the trial's program, and let its trials go on: `headrace retry {name}`."
+        remedy = f"Fix the trial's program, then resume its trials: `headrace retry {name}`."
         raise _refused(field, value, "cannot extend a study that failed", remedy)
     until.require_unmet(state, field)
     if command.steps:
@@ -224,7 +226,7 @@ def _require_steps(state: CycleState, steps: int, after: StudySpec) -> None:
     spec = state.study.spec
     if steps <= spec.max_steps:
         said = f"is not more than the full budget, which is {spec.max_steps}"
-        raise _refused("steps", steps, said, "Give the new full budget, and not what it grows by.")
+        raise _refused("steps", steps, said, "Give the new full budget, not the increase.")
     if steps > numbers.STEPS:
         remedy = f"Give at most {numbers.STEPS}."
         raise _refused(
@@ -253,7 +255,7 @@ def _require_trials(state: CycleState, trials: int) -> None:
         raise _refused("trials", trials, said, "Create a further study.")
     if spec.shares_checkpoints:
         remedy = (
-            "Give more --steps, or create a study with more trials: what newcomers would copy may be gone."
+            "Give more --steps, or create a study with more trials: what new members would copy may be gone."
         )
         raise _refused("trials", trials, "cannot join a population that trains", remedy)
     name, ended = state.study.name, state.study.state.ended

@@ -352,7 +352,7 @@ def _judge(state: CycleState, entry: RungEntry, lease: Lease) -> Decision:
         state.exploit(exploit)
         return _leave(state, entry.number, explanation.sentence, milestone=target)
     if state.trials[entry.number].user_paused or not state.active:
-        why = f"{_paused(state, state.trials[entry.number])}, else it goes on: {explanation.sentence}"
+        why = f"{_paused(state, state.trials[entry.number])}, else it continues: {explanation.sentence}"
         state.explain(entry.number, Ruling.PAUSE, explanation, frees=lease, said=why)
         return _leave(state, entry.number, why, milestone=target)
     leaves = preemption.at_rung(state, lease, state.trials[entry.number], target)
@@ -378,7 +378,7 @@ def _paused(state: CycleState, trial: Trial) -> str:
 def _leave(state: CycleState, number: int, why: str, *, milestone: int | None) -> Decision:
     """Take a trial off its worker, to be continued up to `milestone`, or when it is promoted."""
     if state.trials[number].checkpoint is None:
-        why = f"{why}; it saved no checkpoint, so it starts again from step 0 when it goes on"
+        why = f"{why}; it saved no checkpoint, so it starts again from step 0 when it resumes"
         state.move(number, Action.VACATE, detail=why, milestone=milestone)
     else:
         state.move(number, Action.PAUSE, detail=why, milestone=milestone)

@@ -35,10 +35,10 @@ _LEFT = {
     Action.PAUSE.value: "it was paused by the answer to its last report",
     Action.VACATE.value: "it was paused by the answer to its last report",
     Action.RETRY.value: "it was completed with an error, to be tried again",
-    Action.INTERRUPT.value: "it was given back by its client",
+    Action.INTERRUPT.value: "it was released by its client",
 }
 """How a client's lease ends of a trial that nobody had since and that is not over, but for a lapse."""
-_REOPENED = "it had ended, alone or with its study, and a user has let it continue since"
+_REOPENED = "it had ended, alone or with its study, and a user has resumed it since"
 _ANSWERED = (Action.PAUSE.value, Action.VACATE.value, Action.RETRY.value)
 _ASK = "Leave this trial and ask for another one."
 
@@ -80,7 +80,7 @@ def gone(state: CycleState, message: Leased) -> Stale:
 
 def _given_on(state: CycleState, trial: Trial, lease: Lease) -> Stale:
     holder = state.leases.get(trial.lease_id or "")
-    to = "given to somebody else"
+    to = "given to another client"
     if holder is not None and holder.client_id:
         to = f"given to client '{holder.client_id}'"
     elif holder is not None and lease.worker_id is not None:
@@ -92,7 +92,7 @@ def _given_on(state: CycleState, trial: Trial, lease: Lease) -> Stale:
         return Stale(why=f"{_LEFT.get(lease.ended, 'its lease ended')}, and then {to}", remedy=_ASK)
     remedy = f"{_ASK} Where an evaluation takes longer, ask with a longer lease_s, or renew the lease while it runs."
     return Stale(
-        why=f"its lease ran out, {lease.ttl_s:g} s after you were last heard from, and it was {to}",
+        why=f"its lease ran out, {lease.ttl_s:g} s after your last message, and it was {to}",
         remedy=remedy,
     )
 

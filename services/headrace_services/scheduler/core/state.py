@@ -377,7 +377,7 @@ class CycleState:
             trial.number,
             Action.RECLAIM,
             lease_id=lease.id,
-            detail=f"client '{lease.client_id}' was heard from again, and nobody had the trial since",
+            detail=f"client '{lease.client_id}' reconnected, and no one else has taken the trial since",
             interruptions=max(0, trial.interruptions - 1),
             losses_in_row=max(0, trial.losses_in_row - 1),
         )

@@ -40,7 +40,7 @@ def at_report(state: "CycleState", lease: Lease, report: ReportArrived, decision
     why = _words(limit_s)
     saves_nothing = (trial.rungs > 0 and trial.checkpoint is None) or over_s >= HEARD_S
     if lease.worker_id is not None and report.checkpoint is None and not saves_nothing:
-        said = f"{why}; it saves its state before it leaves"
+        said = f"{why}; it saves its state first"
         return Decision(action="CONTINUE", next_milestone=report.step + 1, reason=said)
     state.terminate(trial.number, Reason.STOPPED_EARLY, why)
     return Decision(action="STOP", next_milestone=0, reason=why)
@@ -52,7 +52,7 @@ def timed_out(state: "CycleState", trial: Trial, message: ExitedArrived) -> Reas
     why = message.error if limit_s is None else _words(limit_s)
     reported = state.study.spec.objective.metric in trial.metrics
     reason = Reason.STOPPED_EARLY if reported else Reason.FAILED
-    said = ", and did not leave when it was asked to" if reported else ", without a report of its objective"
+    said = ", and did not stop when asked" if reported else ", without a report of its objective"
     state.terminate(trial.number, reason, why + said)
     return reason
 
@@ -77,4 +77,4 @@ def _limit_s(spec: StudySpec) -> float | None:
 
 
 def _words(limit_s: float) -> str:
-    return f"its time is over: it ran for the study's trial_timeout_s of {limit_s:g} s"
+    return f"it timed out: it ran for the study's trial_timeout_s of {limit_s:g} s"

@@ -88,7 +88,7 @@ def _give_up(state: CycleState, trial: Trial, unread: Unread, how: str, why: str
     state.update(
         trial.number, checkpoint=None, unread=None, not_before_s=None, losses_in_row=0, kills_in_row=0
     )
-    _interrupt(state, trial, f"{what}, so it begins anew: {why}")
+    _interrupt(state, trial, f"{what}, so it starts over: {why}")
 
 
 def _interrupt(state: CycleState, trial: Trial, why: str) -> None:

@@ -102,7 +102,7 @@ def require_unmet(state: CycleState, field: str) -> None:
     if until is None or best is None or not until.reached(best, state.study.spec.objective.goal):
         return
     name = state.study.name
-    said = f"cannot let the study go on: it has reached its target {until.value:g} with {best:.6g}"
+    said = f"cannot continue the study: it has reached its target {until.value:g} with {best:.6g}"
     remedy = (
         f"Create a study with another target, which begins from these results: warm_start: {{study: {name}}}."
     )

@@ -52,10 +52,10 @@ class Followers:
             said = await self._said(one)
             await self._hub.submit(one.id, Submission(input=said))
         except HeadraceError as error:
-            log.info("study %s was not told that '%s' has ended: %s", one.id, one.after, error)
+            log.info("study %s was not notified that '%s' has ended: %s", one.id, one.after, error)
         except Exception:
             log.exception(
-                "study %s was not told that '%s' has ended; the next look tries again", one.id, one.after
+                "study %s was not notified that '%s' has ended; the next check tries again", one.id, one.after
             )
         finally:
             self._telling.discard(one.id)

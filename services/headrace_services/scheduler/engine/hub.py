@@ -114,7 +114,7 @@ class Hub:
     def set_aside(self, study_id: int, why: str) -> None:
         """End a study of which something cannot be read, soon."""
         if not self.closing:
-            log.error("study %s is set aside: %s", study_id, why)
+            log.error("study %s is quarantined: %s", study_id, why)
             self._entry(study_id).runner.set_aside(why)
 
     def wake_waiting_studies(self) -> None:

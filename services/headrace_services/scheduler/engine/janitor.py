@@ -137,7 +137,7 @@ class Janitor:
                     with self.one_of_many(conn, what):
                         await work(conn, done)
         except Exception:
-            log.warning("the janitor's connection was lost; the next round goes on", exc_info=True)
+            log.warning("the janitor's connection was lost; the next round continues", exc_info=True)
         if done.rows:
             told = ", ".join(f"{rows} {what}" for what, rows in done.rows.items())
             log.info(

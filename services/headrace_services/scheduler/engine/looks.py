@@ -20,7 +20,7 @@ class Looks:
         """Look once within the block, which ends at a failure. The next look tries again."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001  # whatever it is, the next look tries again
+        except Exception as error:  # noqa: BLE001  # whatever it is, the next check tries again
             if self._failing is not type(error):
                 trace = None if is_unavailable(error) else error
                 self._log.warning("could not look for %s: %s", self._wanted, cause(error), exc_info=trace)

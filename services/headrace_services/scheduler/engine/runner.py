@@ -321,13 +321,13 @@ class StudyRunner:
                 raise
             if _says_nothing(alone):
                 return None
-            log.exception("study %s cannot go on", self.study_id)
-            return f"the scheduler cannot go on with this study: {reason_of(alone)}"
+            log.exception("study %s cannot continue", self.study_id)
+            return f"the scheduler cannot continue this study: {reason_of(alone)}"
         self._settle([kick], result)
         message = submission.input
         must = isinstance(message, ExitedArrived | LeaseExpired) and submission.render is None
         if isinstance(message, StopStudy):
-            return f"the scheduler could not stop this study in order: {reason_of(error)}"
+            return f"the scheduler could not stop this study cleanly: {reason_of(error)}"
         if not isinstance(message, Leased) or submission.render is not None or not await self._holds(message):
             return None
         self._failed_in_row += 1
@@ -362,8 +362,8 @@ class StudyRunner:
             if is_unavailable(error):
                 self._give_up(batch, error)
                 return
-            log.exception("study %s could not be set aside", self.study_id)
-            failure = InternalError(f"the study could not be set aside: {reason_of(error)}")
+            log.exception("study %s could not be quarantined", self.study_id)
+            failure = InternalError(f"the study could not be quarantined: {reason_of(error)}")
             for waiting in batch:
                 _answer(waiting, Settled(outcome=failure))
             return

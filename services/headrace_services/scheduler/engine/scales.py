@@ -38,7 +38,7 @@ def choose(pilot: Pilot, trials: Iterable[PilotTrial], *, study: str, maximize: 
     if len(badness) < 2:
         raise NoScaleError(
             f"the pilot '{study}' cannot choose a scale: {len(badness)} of its {len(target)} trials of the model "
-            f"itself have a value (`headrace trials {study}`); mend what fails there, or name a scale, such as "
+            f"itself have a value (`headrace trials {study}`); fix what fails there, or name a scale, such as "
             "surrogate: {scale: 8}"
         )
     most = pilot.most_regret
@@ -46,8 +46,8 @@ def choose(pilot: Pilot, trials: Iterable[PilotTrial], *, study: str, maximize: 
         most = SHARE * (median(badness) - min(badness))
     if not isfinite(most):
         raise NoScaleError(
-            f"the values of the pilot '{study}' lie too far apart to be compared; mend what diverges there, or name a "
-            "scale, such as surrogate: {scale: 8}"
+            f"the values of the pilot '{study}' lie too far apart to be compared; fix what diverges there, "
+            "or name a scale, such as surrogate: {scale: 8}"
         )
     tried = []
     for scale in pilot.candidates:

@@ -1,7 +1,7 @@
 """Random histories, played on a policy as the scheduler would play them.
 
 A history has a few slots and trials that report, skip rungs, fail, are cancelled while they wait and are added by a
-user when nothing was left to propose. At one random moment the policy is built anew from the calls so far and must
+user when nothing was left to propose. At one random moment the policy is rebuilt from the calls so far and must
 answer the same. A history ends when nothing runs and nothing may start; that it always does is a promise of its own.
 
 The methods below "what a comparison adds" do nothing here. Our own suite compares every answer with an oracle there.
@@ -264,12 +264,12 @@ class History:
                 getattr(fresh, name)(*args)
             for more in (True, False):
                 one, other = (repr(p.next_promotion(more=more)) for p in (fresh, self.policy))
-                assert one == other, f"built anew it promotes {one}, and not {other}"
+                assert one == other, f"rebuilt it promotes {one}, and not {other}"
             for trial, (bracket, rung) in self.paused.items():
                 one, other = (
                     repr(p.verdict(trial, bracket, rung, more=self.more)) for p in (fresh, self.policy)
                 )
-                assert one == other, f"built anew it says {one}, and not {other}"
+                assert one == other, f"rebuilt it says {one}, and not {other}"
 
     # --- what a comparison adds ------------------------------------------------------------------------
 

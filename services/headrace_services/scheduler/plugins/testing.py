@@ -42,7 +42,7 @@ def check_policy(
 ) -> None:
     """Plays random histories of the policy of this name, and the small print.
 
-    Every study ends; asking changes nothing; a policy built anew from the log answers the same, also if it hears of all
+    Every study ends; asking changes nothing; a policy rebuilt from the log answers the same, also if it hears of all
     trials first; mirrored values give mirrored decisions; explanations say where the trial stands. `rungs` are those to
     try, else a few.
     """
@@ -93,7 +93,7 @@ def check_sampler(
             again = make_learner(spec)
             again.learn(results)
             other = again.suggest(number, pending).params
-            assert other == params, f"proposal {number} was {params}, and {other} of a sampler made anew"
+            assert other == params, f"proposal {number} was {params}, and {other} of a new sampler"
             results.append(Result(params=params, values=(value,)))
             learner.learn(results[-1:])
         tried.append([result.params for result in results])
@@ -113,7 +113,7 @@ class _Asked(History):
 
 def _small_print(spec: StudySpec) -> None:
     policy = make_policy(spec)
-    assert policy.next_promotion() is None, "it promotes somebody before any result"
+    assert policy.next_promotion() is None, "it promotes a trial before any result"
     for bracket in range(policy.brackets):
         ladder = policy.ladder(bracket)
         assert ladder[-1] == spec.max_steps, f"bracket {bracket} ends at {ladder[-1]}, not at the full budget"

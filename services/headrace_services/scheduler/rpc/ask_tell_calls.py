@@ -169,7 +169,7 @@ class AskTellCalls(Calls):
         name = _valid_lease(checks, request.lease)
         checks.done()
         assert name is not None
-        ending = _exit(request.lease, name, "RELEASED", "given back by its client")
+        ending = _exit(request.lease, name, "RELEASED", "released by its client")
         identity = identity_of(request, request.request_id)
         response = await self._end(identity, name, ending)
         return pb.ReleaseTrialResponse(trial=response.trial)

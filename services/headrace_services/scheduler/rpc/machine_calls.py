@@ -47,7 +47,7 @@ class MachineCalls(Calls):
         async def undrain(conn: AsyncConnection, found: Found) -> None:
             if found.leaving and found.heard_of:
                 raise WorkerLeavesError(
-                    f"worker '{names.parse_worker(request.worker)}' leaves by itself: {found.leaving}"
+                    f"worker '{names.parse_worker(request.worker)}' is draining on its own: {found.leaving}"
                 )
             if found.hold == DRAIN:
                 await machines.release(conn, found.id)
@@ -122,7 +122,7 @@ async def _require_devices(conn: AsyncConnection, found: Found, worker: str, wan
             field=f"devices[{place}]",
             value=str(index),
             message=f"is no device of {worker}",
-            remedy=f"It has {_listed(known)}." if known else "It has told of none yet.",
+            remedy=f"It has {_listed(known)}." if known else "It has reported none yet.",
         )
         for place, index in enumerate(wanted)
         if index not in known

@@ -139,7 +139,7 @@ async def load_own(spec: StudySpec) -> None:
     try:
         await asyncio.wait_for(asyncio.to_thread(require_own, spec), LOAD_S)
     except TimeoutError:
-        remedy = "Its import goes on: try again later, and let the package do less when it is imported."
+        remedy = "The import is still running: try again later, and make the package do less at import time."
         said = f"was not imported within {LOAD_S:g} s"
         raise InvalidFieldError(
             Violation(field=field, value=show_value(name), message=said, remedy=remedy)
@@ -164,7 +164,7 @@ def refuse_unshipped(spec: StudySpec) -> None:
     if how is not None and how.ship and not how.digest:
         violation = Violation(
             field="trial.code",
-            message="has no digest, for nobody shipped the folder",
+            message="has no digest, because the folder was never uploaded",
             remedy="Create the study with `headrace run` or the Python client: they ship it first.",
         )
         raise InvalidFieldError([violation])
@@ -180,7 +180,7 @@ async def create_studies(conn: AsyncConnection, project: str, wanted: WantedStud
     first, gate = wanted.first, wanted.gate
     await quotas.make(conn, project)
     limits = await quotas.project(conn, project, lock=True)
-    assert limits is not None, "it was made, and no project is deleted"
+    assert limits is not None, "it was created, and projects are never deleted"
     before = []
     if wanted.pilot is not None:
         before.append(await _create(conn, project, wanted.pilot))

@@ -56,7 +56,7 @@ class StudyServicer(
             keys, found, convert.worker, lambda key: (key.name,), lambda key: names.worker_name(key.name)
         )
         unshown = [
-            pb.Unshown(name=names.study_name(study), reason="its standing cannot be read")
+            pb.Unshown(name=names.study_name(study), reason="its status cannot be read")
             for study in unreadable
         ]
         size = sum(message.ByteSize() for message in page.messages)

@@ -12,7 +12,7 @@ from headrace_services.scheduler.store.database import transaction
 
 WHAT: Final = {
     "requests": "answers to requests that change something",
-    "workers": "workers that are gone",
+    "workers": "workers that no longer exist",
     "events": "events of the trials of ended studies",
     "reports": "metrics of ended studies between rungs",
     "leases": "attempts of ended studies: where each ran",

@@ -190,5 +190,5 @@ async def _of_the_study(conn: AsyncConnection, study: Study) -> str:
     if study.spec.template is None:
         return "the next ask"
     if 0 < study.spec.max_parallel <= await load.live_count(conn, study.id):
-        return f"a running trial of its study to leave: at most {study.spec.max_parallel} run at once (max_parallel)"
+        return f"a running trial of its study to end: at most {study.spec.max_parallel} run at once (max_parallel)"
     return ""

@@ -148,8 +148,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 return
             await lineage.notice_restore(conn, certain=True)
         log.warning(
-            "worker '%s' holds an attempt that this database never issued, so it was restored from a copy: all trials "
-            "that run go on from their last checkpoints, in new attempts",
+            "worker '%s' holds an attempt that this database never issued, so it was restored from a copy: all running "
+            "trials resume from their last checkpoints, in new attempts",
             hello.worker,
         )
 

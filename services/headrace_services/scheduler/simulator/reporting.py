@@ -127,7 +127,7 @@ def show_runs(output: Output, runs: Sequence[tuple[str, Summary]], times: Times)
         if one.interruptions:
             lost = wording.plural(one.interruptions, "run")
             output.line(
-                f"{label}: machines failed under {lost}; each trial went on from its last checkpoint."
+                f"{label}: machines failed under {lost}; each trial resumed from its last checkpoint."
             )
 
 

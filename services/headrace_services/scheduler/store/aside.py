@@ -146,7 +146,7 @@ _END_TRIALS = text(
 ).bindparams(_study, _why)
 _NOTE = text(
     "INSERT INTO event (study_id, cursor, kind, message, detail)"
-    " SELECT id, cursor + 1, 'study_moved', 'study set aside: ' || :why,"
+    " SELECT id, cursor + 1, 'study_moved', 'study quarantined: ' || :why,"
     " jsonb_build_object('from_state', CAST(:before AS text), 'to_state',"
     " CASE WHEN end_time IS NULL THEN 'FAILED' ELSE state END, 'detail', :why)"
     " FROM study WHERE id = :study"

@@ -46,7 +46,7 @@ class MinuteLoad:
 
 
 async def add(conn: AsyncConnection, measured: Iterable[Measured]) -> None:
-    """Write measurements down, at most one of a slot. Those of workers that are gone are left out."""
+    """Write measurements down, at most one of a slot. Those of workers that no longer exist are left out."""
     said = [asdict(one) for one in measured]
     if said:
         await conn.execute(_adding(), {"rows": said})

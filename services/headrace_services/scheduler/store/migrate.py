@@ -127,7 +127,7 @@ async def _without_old(
     while old := await schema.replicas(conn, before=found.needed):
         names = ", ".join(f"{one.name} ({one.revision})" for one in old)
         if not told:
-            say(f"waiting for replicas that are too old for schema {found.needed} to leave: {names}")
+            say(f"waiting for replicas that are too old for schema {found.needed} to exit: {names}")
             told = True
         if time.monotonic() > deadline:
             raise SchemaError(

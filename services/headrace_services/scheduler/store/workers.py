@@ -386,7 +386,7 @@ async def _expired(conn: AsyncConnection, then: Any, keys: Sequence[tuple[str, i
         who = f"worker '{row.worker_name}'" if row.worker_name else f"client '{lease.client_id}'"
         found[lease.id] = ExpiredLease(
             lease=lease,
-            why=f"nothing was heard of {who} for longer than its lease lasts",
+            why=f"{who} sent nothing for longer than its lease lasts",
             silent_worker=row.worker_name if row.worker_is_silent else "",
         )
     return [found[lease_id] for lease_id, _ in keys if lease_id in found]
@@ -435,7 +435,7 @@ async def studies_waiting_for_slots(conn: AsyncConnection) -> list[int]:
 
 
 async def forget_gone(conn: AsyncConnection, age: timedelta, most: int) -> int:
-    """Take at most so many workers that are gone for so long off the cluster. Returns how many.
+    """Take at most so many workers that no longer exist for so long off the cluster. Returns how many.
 
     Their slots go. A worker itself goes when no grant refers to it any more: until then its row is the name that past
     attempts show.

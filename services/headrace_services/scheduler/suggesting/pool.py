@@ -92,7 +92,7 @@ class Pool:
         except TimeoutError:
             raise AttemptFailedError(f"no answer within {self._limit_s:g} s") from None
         except (EOFError, OSError):
-            raise AttemptFailedError("its process died, perhaps for want of memory") from None
+            raise AttemptFailedError("its process died, possibly out of memory") from None
         finally:
             if not done:
                 self._empty(seat)

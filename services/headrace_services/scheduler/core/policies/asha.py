@@ -267,7 +267,7 @@ class AshaPromotion(_Asha):
             action = Action.CONTINUE
         else:
             compared = compare_sentence(result.value, ranking.value_at(kept), place.rank, kept)
-            turn = ", so it goes on when its turn comes" if place.rank <= kept else ""
+            turn = ", so it continues when it reaches the front of the queue" if place.rank <= kept else ""
             sentence = f"{compared}{turn}; {head}"
             action = Action.PAUSE
         return Verdict(action=action, explanation=self._explain(result, place, place.rank, kept, sentence))
@@ -278,7 +278,7 @@ class AshaPromotion(_Asha):
             kept = len(ranking) // self._eta
             trial = ranking.best_waiting() if kept else None
             if trial is not None and ranking.place(trial).rank <= kept:
-                why = "it is the best one not promoted yet and goes on"
+                why = "it is the best trial not promoted yet, so it is promoted"
                 return self._promotion(trial, bracket, rung, kept, why)
         if more:
             return None
@@ -297,8 +297,8 @@ class AshaPromotion(_Asha):
     def _why_at_once(self, result: RungResult, ranking: Ranking, place: Place, kept: int) -> str:
         if kept:
             compared = compare_sentence(result.value, ranking.value_at(kept), place.rank, kept)
-            return f"{compared} of those that are here so far, so it goes on at once"
-        return f"fewer than {self._eta} results are here to compare with, so it goes on at once"
+            return f"{compared} of the results so far, so it continues at once"
+        return f"fewer than {self._eta} results to compare with, so it continues at once"
 
     def _beyond(self, trial: int, bracket: int, rung: int) -> bool:
         place = self._ranking(bracket, rung).place(trial)
@@ -320,7 +320,7 @@ class AshaPromotion(_Asha):
         _, order, trial, rung = min(waiting)
         which = "the one with the best quantile at its rung" if likely else "the oldest one, a blind pick,"
         bracket = self._promotable_from[order][0]
-        why = f"no promotion is left and {effort.sentence()}: {which} goes on"
+        why = f"no promotion is left and {effort.sentence()}: {which} continues"
         return self._promotion(trial, bracket, rung, len(self._rungs[bracket, rung]) // self._eta, why)
 
     def _last_promotion(self) -> Promotion | None:
@@ -330,7 +330,7 @@ class AshaPromotion(_Asha):
             if trial is not None:
                 if self._chance_is_over(self._ladders[bracket][rung]):
                     return None
-                why = "no more results will come and no trial had the full budget, so the best one goes on"
+                why = "no more results are expected and no trial reached the full budget, so the best one continues"
                 return self._promotion(
                     trial, bracket, rung, len(self._rungs[bracket, rung]) // self._eta, why
                 )

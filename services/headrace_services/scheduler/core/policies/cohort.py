@@ -8,7 +8,7 @@
   goes to the best trial that waits; one that has dropped out while it waited leaves its place to the next best.
 - Where all that went past a rung are *lost*, the next best gets a last chance, once nothing else is left to run in the
   study. A trial is lost when it has no finite value at a rung, or is over before the last one; not where its program
-  ended by itself, as all might. (Decision 0143.)
+  exited on its own, as all might. (Decision 0143.)
 
 All this is a function of who joined, who has which result, who went on and who is over, not of the order in which it
 became known; only ties go by arrival.

@@ -90,7 +90,7 @@ class VizierMedian(StoppingRule):
         if peers >= self._min_peers:
             return None
         who = "completed trials" if self._completed_only else "other trials"
-        return f"{peers} of {self._min_peers} {who} are there to compare with"
+        return f"{peers} of {self._min_peers} {who} are available for comparison"
 
     def _judge(self, result: RungResult) -> Verdict:
         median = self._median_of_others(result)
@@ -98,11 +98,11 @@ class VizierMedian(StoppingRule):
         stops = best > median
         who = "completed trials'" if self._completed_only else "others'"
         if math.isinf(median):
-            said = f"half of the {who} running averages are no finite numbers: it goes on"
+            said = f"half of the {who} running averages are not finite numbers: it continues"
             return self._verdict(result, Action.CONTINUE, said)
         first, second = figures(self._sign * best, self._sign * median)
         word = "worse than" if stops else "at least as good as"
-        outcome = "it stops" if stops else "it goes on"
+        outcome = "it stops" if stops else "it continues"
         said = (
             f"its best value {first} is {word} {second}, the median of the {who} running averages: {outcome}"
         )

@@ -65,7 +65,7 @@ class Pasha(AshaPromotion):
         explanation = verdict.explanation
         below, here = self._ladders[bracket][rung - 1 : rung + 1]
         settled = (
-            f"nobody goes on while the rungs at steps {below} and {here} rank alike "
+            f"no trial is promoted while the rungs at steps {below} and {here} rank alike "
             f"(ε = {self._pair.epsilon:.4g})"
         )
         sentence = f"{settled}; {place_sentence(result, explanation.rank, explanation.results)}"

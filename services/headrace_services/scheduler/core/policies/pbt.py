@@ -143,7 +143,7 @@ class Pbt(Policy):
             others = f"{missing} more member{'s' * (missing > 1)}"
             said += f"it may be among the worst {f'{worst} ' * (worst > 1)}and waits for {others} of the population"
         else:
-            said += "the population is compared before it goes on"
+            said += "the population is compared before it continues"
         return Verdict(action=Action.PAUSE, explanation=self._explain(result, said, missing))
 
     def next_promotion(self, *, more: bool = True) -> Promotion | None:
@@ -190,7 +190,7 @@ class Pbt(Policy):
         result = self._rankings[rung].result(trial)
         exploit, sentence = self._exploit(result, missing)
         to_milestone = self._ladder[rung + 1]
-        explanation = self._explain(result, f"{sentence}, and goes on to {to_milestone} steps", missing)
+        explanation = self._explain(result, f"{sentence}, and continues to {to_milestone} steps", missing)
         return Promotion(
             trial=trial,
             bracket=result.bracket,
@@ -212,7 +212,7 @@ class Pbt(Policy):
         lenders = [donor for donor in donors if ranking.result(donor).checkpoint is not None]
         why = "it is among the worst" if result.finite else no_value_sentence(result)
         if not lenders:
-            lack = "no better member is there yet" if not donors else "no donor has a durable checkpoint"
+            lack = "there is no better member yet" if not donors else "no donor has a durable checkpoint"
             return None, f"{why}, but {lack}, so it keeps its own state"
         generator = seeded(self._exploration.seed, result.trial, result.rung)
         donor = lenders[int(generator.integers(len(lenders)))]

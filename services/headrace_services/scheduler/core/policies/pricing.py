@@ -118,7 +118,7 @@ def price_sentence(price: PausePrice, *, idle: bool) -> str:
         f"{figure(price.price_s)} s ({figure(price.write_s)} s to write and {figure(price.read_s)} s to read)"
     )
     if idle:
-        worth = "nothing else is to run in its slot"
+        worth = "nothing else is waiting for its slot"
     else:
         lost = f"{figure(100 * (1 - price.promotion_probability))}%"
         if price.rest_s <= price.rung_s + price.price_s:
@@ -127,9 +127,9 @@ def price_sentence(price: PausePrice, *, idle: bool) -> str:
             spent = f"{figure(price.rung_s)} s to the next rung and a pause there"
         worth = (
             f"its slot's next best use is worth {figure(price.worth_s)} s:"
-            f" with a probability of {lost} it is not promoted, and {spent} would be in vain"
+            f" with a probability of {lost} it is not promoted, and {spent} would be wasted"
         )
-    return f"a pause costs {cost} and {worth}: {'it is paused' if price.pays else 'it goes on'}"
+    return f"a pause costs {cost} and {worth}: {'it is paused' if price.pays else 'it continues'}"
 
 
 def _price(

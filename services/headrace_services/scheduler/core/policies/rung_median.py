@@ -44,14 +44,16 @@ class RungMedian(StoppingRule):
     def _lack(self, result: RungResult) -> str | None:
         results = len(self._rankings[result.rung])
         if results < self._min_results:
-            return f"{results} of {self._min_results} results are there to judge by"
+            return f"{results} of {self._min_results} results are available for comparison"
         return None
 
     def _judge(self, result: RungResult) -> Verdict:
         ranking = self._rankings[result.rung]
         median = ranking.value_at(len(ranking) // 2 + 1)
         if median is None:
-            return self._verdict(result, Action.CONTINUE, "the median there is no finite number: it goes on")
+            return self._verdict(
+                result, Action.CONTINUE, "the median there is not a finite number: it continues"
+            )
         signed = self._sign * median
         # In this order exactly, so that 1.05·median is what the rule's own listing computes.
         bound = signed * (1 + self._tolerance) if signed >= 0 else signed * (1 - self._tolerance)
@@ -61,7 +63,7 @@ class RungMedian(StoppingRule):
         limit = self._sign * bound
         first, second = figures(value, limit)
         word = "worse than" if stops else "at least as good as"
-        outcome = "it stops" if stops else "it goes on"
+        outcome = "it stops" if stops else "it continues"
         said = (
             f"value {first} is {word} {second}, the median {figures(median, limit)[0]}"
             f" with a tolerance of {percent(self._tolerance)}: {outcome}"

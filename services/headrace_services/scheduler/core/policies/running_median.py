@@ -47,7 +47,7 @@ class RunningMedian(StoppingRule):
         peers = len(self._averages[result.rung]) - 1
         if peers >= self._min_peers:
             return None
-        return f"{peers} of {self._min_peers} other trials are there to compare with"
+        return f"{peers} of {self._min_peers} other trials are available for comparison"
 
     def _judge(self, result: RungResult) -> Verdict:
         own, averages = self._own[result.rung][result.trial], self._averages[result.rung]
@@ -55,6 +55,6 @@ class RunningMedian(StoppingRule):
         stops = 2 * better > count
         said = (
             f"{better} of {count} trials have a better running average than its {figure(self._sign * own)}: "
-            f"{'it stops' if stops else 'it goes on'}"
+            f"{'it stops' if stops else 'it continues'}"
         )
         return self._verdict(result, Action.STOP if stops else Action.CONTINUE, said)

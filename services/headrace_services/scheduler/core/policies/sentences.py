@@ -16,15 +16,15 @@ def place_sentence(result: RungResult, rank: int, results: int) -> str:
 
 
 def standing(result: RungResult, rank: int, results: int, kept: int) -> str:
-    """Rank, rung and how many go on: `rank 5 of 14 at the rung at step 3, where the best 4 go on`."""
+    """Rank, rung and how many go on: `rank 5 of 14 at the rung at step 3, where the best 4 are promoted`."""
     place = place_sentence(result, rank, results)
     match kept:
         case 0:
             return place
         case 1:
-            return f"{place}, where the best one goes on"
+            return f"{place}, where the best one is promoted"
         case _:
-            return f"{place}, where the best {kept} go on"
+            return f"{place}, where the best {kept} are promoted"
 
 
 def compare_sentence(value: float | None, cutoff: float | None, rank: int, kept: int) -> str:
@@ -33,7 +33,7 @@ def compare_sentence(value: float | None, cutoff: float | None, rank: int, kept:
         return TOO_FEW
     if value is None or cutoff is None:
         shown = "no value" if value is None else f"value {figure(value)}"
-        return f"{shown}, and fewer results than may go on have a finite value"
+        return f"{shown}, and fewer results have a finite value than can be promoted"
     first, second = figures(value, cutoff)
     if value == cutoff:
         if rank <= kept:

@@ -55,13 +55,13 @@ class StoppingRule(Policy):
         del more
         result = self._ranking(bracket, rung).result(trial)
         if rung == len(self._ladder) - 1:
-            return self._verdict(result, Action.CONTINUE, "it has had the full budget")
+            return self._verdict(result, Action.CONTINUE, "it has reached the full budget")
         lack = self._lack(result)
         if result.milestone < self._grace:
             lack = f"no trial is stopped before {self._grace} steps"
         if lack is not None:
             missing = "" if result.finite else f"{no_value_sentence(result)}, but "
-            return self._verdict(result, Action.CONTINUE, f"{missing}{lack}: it goes on")
+            return self._verdict(result, Action.CONTINUE, f"{missing}{lack}: it continues")
         if not result.finite:
             return self._verdict(result, Action.STOP, f"{no_value_sentence(result)}, so it stops")
         return self._judge(result)

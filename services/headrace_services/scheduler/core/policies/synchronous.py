@@ -180,7 +180,9 @@ class Synchronous(Policy):
         if trial in place.past or rung == len(self._ladders[bracket]) - 1:
             action = Action.CONTINUE
             said = (
-                "the trial is past this rung already" if trial in place.past else "it has had the full budget"
+                "the trial is past this rung already"
+                if trial in place.past
+                else "it has reached the full budget"
             )
         elif not result.finite:
             said = f"{no_value_sentence(result)}, so it is never promoted"
@@ -194,7 +196,7 @@ class Synchronous(Policy):
             ahead = place.ranking.waiting_rank(trial)
             if ahead is not None and ahead <= cohort.free_places(rung, more=more):
                 action = Action.CONTINUE
-                said = f"{said}: it goes on to {self._ladders[bracket][rung + 1]} steps"
+                said = f"{said}: it continues to {self._ladders[bracket][rung + 1]} steps"
             else:
                 said = f"{said}: it waits in case a better one drops out"
         return Verdict(action=action, explanation=self._explain(cohort, result, said, more=more))
@@ -205,7 +207,8 @@ class Synchronous(Policy):
             place = self._cohorts[bracket][index].rungs[rung]
             lost = len(place.without_result)
             without = f" ({lost} of them without a result)" if lost else ""
-            why = f"all {len(place.members)} of its cohort are there{without}; it is the best one not promoted yet and"
+            best = "it is the best trial not promoted yet and"
+            why = f"all {len(place.members)} of its cohort have reported{without}; {best}"
             return self._promotion(bracket, index, rung, why, more=more)
         if more or self._in_training:
             return None
@@ -227,7 +230,7 @@ class Synchronous(Policy):
         trial = place.ranking.best_waiting()
         assert trial is not None
         to_milestone = self._ladders[bracket][rung + 1]
-        said = f"{why} goes on to {to_milestone} steps"
+        said = f"{why} continues to {to_milestone} steps"
         return Promotion(
             trial=trial,
             bracket=bracket,
@@ -263,7 +266,7 @@ class Synchronous(Policy):
         expected = cohort.expected(result.rung, more=more)
         kept = expected if top else cohort.places(expected)
         head = place_sentence(result, place.rank, place.results)
-        keeps = "the best one goes on" if kept == 1 else f"the best {kept} of {expected} go on"
+        keeps = "the best one is promoted" if kept == 1 else f"the best {kept} of {expected} are promoted"
         goal = "" if top else f", where {keeps}"
         return Explanation(
             rule=self.rule,
