@@ -121,7 +121,7 @@ async def test_a_trial_that_trains_pauses_at_the_budget_that_it_was_told(engine:
     await site.step(by_steps(27))
     decision = await site.tell(lease, 9, 0.4)
     assert decision.action == "PAUSE"
-    assert "told a full budget of 9 steps" in decision.reason
+    assert "started with a full budget of 9 steps" in decision.reason
     trial = await site.trial(0)
     assert (trial.state, trial.milestone) == ("RESUMED", 27)
     again = site.leases[trial.lease_id]

@@ -32,7 +32,7 @@ async def test_a_trial_that_failed_and_one_that_completed_are_handed_out_again(s
     further = await site.suggest(client="d")
     assert (further.trial.number, further.trial.checkpoint.step, further.next_milestone) == (1, 9, 12)
     decision = await site.report(again.lease, 9, 0.3)  # its client was told 9 steps
-    assert "told a full budget of 9 steps" in decision.reason
+    assert "started with a full budget of 9 steps" in decision.reason
     last = await site.suggest()
     assert (last.trial.number, last.trial.checkpoint.step, last.next_milestone) == (0, 9, 12)
     for lease in (last.lease, further.lease):

@@ -262,7 +262,7 @@ def _put_aside(row: Any) -> str:
         return ""
     return (
         f"{row.unreached} attempts in a row did not reach their programs, the last one: "
-        f"{row.unreached_why or 'it was not said why'}"
+        f"{row.unreached_why or 'no reason was given'}"
     )
 
 
