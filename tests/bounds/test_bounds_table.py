@@ -11,6 +11,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 import headrace.v1
+from headrace.bounds import specs
 from headrace.bounds.checker import UnboundedError, bound_of, check_of, map_value
 from headrace.bounds.kinds import Entries, Items, Span
 from headrace.bounds.table import SIZES, TABLE
@@ -76,6 +77,7 @@ def test_no_bound_is_left_over() -> None:
     fields = {(field.containing_type.name, field.name) for field in FIELDS}
     assert {(message, field) for message, bounds in TABLE.items() for field in bounds} <= fields
     assert set(TABLE) <= _names()
+    assert set(specs._OWN) <= set(specs.SPECS)
     assert set(SIZES) <= _names()
 
 

@@ -48,6 +48,18 @@ def test_the_remedy_is_the_code_to_write(name: str, first: str, saved: str, code
     assert said.endswith("` before each report")
 
 
+@pytest.mark.parametrize(
+    ("saved", "code"),
+    [
+        ("3", 'if "n" in t.state: rate.n = t.state["n"]'),
+        ("Mode.HOT", 'if "n" in t.state: rate.n = Mode[t.state["n"]]'),
+    ],
+)
+def test_a_variable_that_the_loop_creates_is_no_default(saved: str, code: str) -> None:
+    said = how_kept("rate.n", {"rate.n": saved}, keys_of({}, {"rate.n": saved}), (), {})
+    assert said.startswith(f"keep it in t.state: `{code}` before the loop, `t.state[")
+
+
 def test_two_variables_do_not_share_a_key() -> None:
     changing = {"a.seen": "0", "b.seen": "0"}, {"a.seen": "1", "b.seen": "2"}
     said = [how_kept(name, changing[1], keys_of(*changing), (), {}) for name in changing[0]]

@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 import torch
 
+from headrace import durable
+from headrace.checkpoints import CheckpointMeta, directory
 from headrace.trial import checkpoint
 
 WEIGHTS = torch.arange(8.0)
+SAVES = {module.__file__ for module in (checkpoint, directory, durable)}
 # A kill between `open` and `with` leaves the file to the collector; a real one leaves it to the kernel.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -24,12 +27,12 @@ class KilledError(BaseException):
 
 @contextmanager
 def killed_at(number: int) -> Iterator[None]:
-    """Ends what runs at the so-many-th line of the checkpoint's code."""
+    """Ends what runs at this line of the code that saves, counted from the first that runs."""
     lines = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal lines
-        if frame.f_code.co_filename != checkpoint.__file__:
+        if frame.f_code.co_filename not in SAVES:
             return None
         if event == "line":
             lines += 1
@@ -84,7 +87,6 @@ def test_a_process_alone(tmp_path: Path) -> None:
         place = checkpoint.files_of(folder, "own")
         place.mkdir(parents=True)
         (place / "shard").write_text("x")
-        checkpoint.sync_files(folder)
 
     folder = tmp_path / "step-2"
     found = every_line(
@@ -110,6 +112,26 @@ def test_a_rank_of_a_gang(tmp_path: Path) -> None:
         lambda: step_in(folder, 2),
     )
     assert found == {None, 2}
+
+
+def test_a_store(tmp_path: Path) -> None:
+    store = directory.DirectoryStore(tmp_path / "store")
+    store.set_up("0123456789abcdef", used=False)
+    meta = CheckpointMeta(trial="studies/s/trials/3", name="a", step=1, milestone=1, attempt=1)
+    for step in (1, 2):
+        checkpoint.write(tmp_path / f"step-{step}", part(0, 1, step))
+
+    def found() -> int | None:
+        names = store.list(meta.trial)
+        assert names in ([], ["a"])
+        return step_in(tmp_path / "store" / meta.trial / "a", 1) if names else None
+
+    seen = every_line(
+        lambda: (store.put(tmp_path / "step-1", meta), None)[1],
+        lambda: store.put(tmp_path / "step-2", meta),
+        found,
+    )
+    assert seen == {1, 2, None}
 
 
 def test_another_rank_s_part_is_missed_whoever_reads(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headrace_torch import hydro
+from headrace_torch.hydro.fuse import checkpoint
 
 SIZES = (8, 3, None, 5, 3)
 
@@ -237,6 +238,56 @@ def test_a_surrogate_trains_under_its_parametrization(optimizer: str) -> None:
         assert apart(group.member_state(i)["model"], model.state_dict()) < 1e-9
         model.load_state_dict(group.member_state(i)["model"])
         one.load_state_dict(group.member_state(i)["optimizer"])  # the same parameter groups
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "further"),
+    [("adamw", {}), ("adam", {"betas": (0.8, 0.99)}), ("sgd", {"momentum": 0.9, "nesterov": True})],
+)
+def test_a_state_numbers_parameters_as_torch_does_and_makes_no_optimizer(
+    optimizer: str, further: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    surrogate = hydro.shrink(DoubleGpt, scale=2, inputs=text())
+    tokens = text()
+    batch = (tokens, tokens.roll(-1, 1))
+    settings = {"lr": 1e-2, "seed": 1, "weight_decay": 0.1, **further}
+    schedule = hydro.Cosine(steps=9)
+    group = hydro.fuse(
+        surrogate, [{**settings, "schedule": schedule}], optimizer, engine="grouped", gate=False
+    )
+    model = surrogate.build(1)
+    alone = surrogate.optimizer(model, optimizer, lr=1e-2, weight_decay=0.1, **further)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(alone, T_max=9)
+    for _ in range(3):
+        group.step(batch, loss_of)
+        alone.zero_grad()
+        loss_of(model, batch).backward()
+        alone.step()
+        cosine.step()
+    expected = alone.state_dict()
+    assert len(expected["param_groups"]) > 1
+    checkpoint._defaults.cache_clear()
+
+    def made(*_: object, **__: object) -> None:
+        raise AssertionError("an optimizer was made")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.optim.Optimizer, "__init__", made)
+        state = group.member_state(0)
+        group.add([state["settings"]], [state])
+        again = group.member_state(1)
+    found = state["optimizer"]
+    for one, other in zip(found["param_groups"], expected["param_groups"], strict=True):
+        assert one == {**other, "lr": pytest.approx(other["lr"])}
+    assert found["state"].keys() == expected["state"].keys()
+    for number, moments in expected["state"].items():
+        assert found["state"][number].keys() == moments.keys()
+        assert apart(found["state"][number], moments) < 1e-9
+        assert apart(again["optimizer"]["state"][number], found["state"][number]) == 0
+    assert again["optimizer"]["param_groups"] == found["param_groups"]
+    assert (
+        group.member_optimizer(0, group.member_model(0)).state_dict()["param_groups"] == found["param_groups"]
+    )
 
 
 def test_a_module_is_every_members_beginning() -> None:

@@ -6,8 +6,8 @@ import pytest
 from spec_samples import assert_refused
 from study_file_samples import MINIMAL, added, minimal
 
-from headrace.spec import elsewhere
-from headrace.spec.file import _friendly_keys
+from headrace.spec import StudySpec, elsewhere
+from headrace.spec.file import _words
 from headrace.spec.yaml import read_yaml
 
 SECOND = "the others as `further_objectives: [{metric: NAME, goal: …}]`"
@@ -123,7 +123,7 @@ def test_a_wrong_kind_hides_no_other_error(faults):
 
 
 def test_the_hints_name_keys_and_types_that_exist():
-    keys = {"name", *_friendly_keys(())}
+    keys = {"name", *_words(StudySpec)}
     for word, remedy in elsewhere.TOP.items():
         assert word not in keys
         for named in re.findall(r"`([a-z_]+)`", remedy):

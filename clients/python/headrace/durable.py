@@ -1,7 +1,18 @@
-"""Files that outlast a power cut: their bytes are flushed before they get their name, and the name after."""
+"""Files and folders that outlast a power cut: their bytes are flushed before they get their name, and the name after.
+
+What is written is under a name with a dot in front until it is whole. A process that is killed leaves that at most; a
+write that fails leaves nothing.
+"""
 
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
+
+DELETED = ".deleted-"
+"""In front of the name of a folder that is being deleted."""
 
 
 def flush(path: Path) -> None:
@@ -13,18 +24,62 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
+def flush_below(folder: Path) -> None:
+    """Write a folder to the disk with all that is in it."""
+    for path in folder.rglob("*"):
+        flush(path)
+    flush(folder)
+
+
 def rename(old: Path, new: Path) -> None:
     """Put what is flushed already in its place, or in that of another file."""
     old.replace(new)
     flush(new.parent)
 
 
-def replace(file: Path, content: bytes, *, mode: int = 0o600) -> None:
+@contextmanager
+def written(file: Path, *, mode: int = 0o600) -> Iterator[BinaryIO]:
     """Write a file beside its old one, and put it in its place: whoever reads sees one of them whole."""
     new = file.with_name(f".{file.name}.new")
     new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as out:
+    try:
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        rename(new, file)
+    except Exception:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def replace(file: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Write a file of this content; see `written`."""
+    with written(file, mode=mode) as out:
         out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    rename(new, file)
+
+
+@contextmanager
+def filled(folder: Path, partial: Path) -> Iterator[Path]:
+    """Make a folder, `partial`, for the caller to fill, and put it in the place of `folder`, which is deleted.
+
+    The caller flushes what it writes (`flush_below`). What an earlier attempt left in `partial` is deleted.
+    """
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir()
+        yield partial
+        remove(folder)
+        rename(partial, folder)
+    except Exception:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def remove(folder: Path) -> None:
+    """Delete a folder, its name first: nobody sees a part of it. A missing one is no error."""
+    doomed = folder.with_name(DELETED + folder.name)
+    shutil.rmtree(doomed, ignore_errors=True)  # from a process that was killed
+    with suppress(FileNotFoundError):
+        folder.rename(doomed)
+        shutil.rmtree(doomed)

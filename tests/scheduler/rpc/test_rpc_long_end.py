@@ -7,7 +7,7 @@ from rpc_site import RpcSite
 from sqlalchemy import func, select
 
 from headrace.errors import StudyNotEndedError
-from headrace.spec.convert import params_to_proto
+from headrace.spec.values import params_to_proto
 from headrace.v1 import study_pb2 as pb
 from headrace_services.scheduler.core import decide
 from headrace_services.scheduler.engine import runner

@@ -2,9 +2,12 @@
 
 from typing import Final
 
+from google.protobuf.descriptor import Descriptor
+
 from headrace.bounds import numbers as n
 from headrace.bounds.kinds import Bound, Entries, Items, Real, Span, Text, Told, Unbounded, Whole
 from headrace.bounds.specs import NAME, PROSE, SLOTS, STEPS, TEXT
+from headrace.v1 import study_pb2
 
 REQUEST_ID: Final = Text(128, remedy="Use a UUID.")
 STUDY: Final = Text(128, remedy="Write it as studies/STUDY.")
@@ -35,66 +38,31 @@ PEM: Final = Text(8192, prose=True, remedy="Send it in PEM.")
 _MORE_TRIALS: Final = Whole(0, n.TRIALS, remedy=f"Give how many trials more, from 1 to {n.TRIALS}.")
 _MORE_STEPS: Final = Whole(0, n.STEPS, remedy="Give the new full budget in steps, such as 81.")
 
-_PAGE: Final[dict[str, Bound]] = {"page_size": PAGE_SIZE, "page_token": PAGE_TOKEN}
-_ON_STUDY: Final[dict[str, Bound]] = {"request_id": REQUEST_ID, "name": STUDY}
-_ON_WORKER: Final[dict[str, Bound]] = {"request_id": REQUEST_ID, "worker": WORKER}
-_ON_TRIAL: Final[dict[str, Bound]] = {"request_id": REQUEST_ID, "name": TRIAL}
-
-CALLS: Final[dict[str, dict[str, Bound]]] = {
-    "CreateStudyRequest": {"request_id": REQUEST_ID, "study_id": NAME},
-    "GetStudyRequest": {"name": STUDY},
-    "ListStudiesRequest": _PAGE,
-    "PauseStudyRequest": _ON_STUDY,
-    "ResumeStudyRequest": _ON_STUDY,
-    "StopStudyRequest": {**_ON_STUDY, "reason": PROSE},
-    "DeleteStudyRequest": _ON_STUDY,
-    "AddTrialsRequest": {
-        "request_id": REQUEST_ID,
-        "study": STUDY,
-        "parameters": Items(1000, remedy="Split them over several calls."),
-    },
+_OWN: Final[dict[str, dict[str, Bound]]] = {
+    "CreateStudyRequest": {"study_id": NAME},
+    "StopStudyRequest": {"reason": PROSE},
+    "AddTrialsRequest": {"parameters": Items(1000, remedy="Split them over several calls.")},
     "RetryTrialsRequest": {
-        "request_id": REQUEST_ID,
-        "study": STUDY,
-        "trial_numbers": Items(10_000, NUMBER, remedy="Name none, for all trials that failed."),
+        "trial_numbers": Items(10_000, NUMBER, remedy="Name none, for all trials that failed.")
     },
-    "ExtendStudyRequest": {**_ON_STUDY, "trials": _MORE_TRIALS, "steps": _MORE_STEPS},
-    "GetTrialRequest": {"name": TRIAL},
-    "ListTrialsRequest": {**_PAGE, "study": STUDY, "states": Items(16)},
-    "PauseTrialRequest": _ON_TRIAL,
-    "ResumeTrialRequest": _ON_TRIAL,
-    "StopTrialRequest": {**_ON_TRIAL, "reason": PROSE},
-    "WatchStudyRequest": {"name": STUDY, "after_cursor": CURSOR},
-    "ExplainTrialRequest": {"name": TRIAL},
+    "ExtendStudyRequest": {"trials": _MORE_TRIALS, "steps": _MORE_STEPS},
+    "ListTrialsRequest": {"states": Items(16)},
+    "StopTrialRequest": {"reason": PROSE},
+    "WatchStudyRequest": {"after_cursor": CURSOR},
     "PreviewStudyRequest": {
         "slots": SLOTS,
         "seconds_per_step": Real(0, 1e6),
         "target_seconds_per_step": Real(0, 1e6),
     },
-    "SuggestTrialRequest": {
-        "request_id": REQUEST_ID,
-        "study": STUDY,
-        "client_id": NAME,
-        "lease_time": LEASE_TIME,
-    },
+    "SuggestTrialRequest": {"client_id": NAME, "lease_time": LEASE_TIME},
     "LeaseRef": {"lease_id": NAME, "trial": TRIAL, "attempt": Whole(0, n.ATTEMPT), "proof": PROOF},
-    "ReportTrialRequest": {
-        "request_id": REQUEST_ID,
-        "step": STEPS,
-        "metrics": METRICS,
-        "checkpoint_uri": TEXT,
-    },
-    "CompleteTrialRequest": {"request_id": REQUEST_ID, "error": ERROR},
-    "RenewTrialRequest": {},
-    "ReleaseTrialRequest": {"request_id": REQUEST_ID},
+    "ReportTrialRequest": {"step": STEPS, "metrics": METRICS, "checkpoint_uri": TEXT},
+    "CompleteTrialRequest": {"error": ERROR},
     "ReadLogRequest": {"name": TRIAL, "cursor": PAGE_TOKEN, "within": Span(0, n.SECONDS)},
-    "ListReportsRequest": {**_PAGE, "parent": PARENT},
-    "ListWorkersRequest": _PAGE,
-    "DrainWorkerRequest": {**_ON_WORKER, "reason": REASON, "grace": Span(0, n.SECONDS)},
-    "UndrainWorkerRequest": _ON_WORKER,
-    "CordonDevicesRequest": {**_ON_WORKER, "devices": DEVICES, "reason": REASON},
-    "UncordonDevicesRequest": {**_ON_WORKER, "devices": DEVICES},
-    "FindRoomRequest": {"study": STUDY},
+    "ListReportsRequest": {"parent": PARENT},
+    "DrainWorkerRequest": {"reason": REASON, "grace": Span(0, n.SECONDS)},
+    "CordonDevicesRequest": {"devices": DEVICES, "reason": REASON},
+    "UncordonDevicesRequest": {"devices": DEVICES},
     "JoinRequest": {"token": TEXT, "worker": NAME, "signing_request": PEM},
     "RenewRequest": {"signing_request": PEM},
     "CreateJoinTokenRequest": {"worker": NAME, "uses": Whole(0, n.COUNT), "lifetime": JOIN_TIME},
@@ -103,7 +71,6 @@ CALLS: Final[dict[str, dict[str, Bound]]] = {
     "HasCodeRequest": {"digest": DIGEST},
     "PutCodeRequest": {"digest": DIGEST, "data": Unbounded("the method counts the bytes of all messages")},
     "GetCodeRequest": {"digest": DIGEST},
-    "MeasureImportanceRequest": {"study": STUDY},
     "CreateProjectRequest": {
         "request_id": REQUEST_ID,
         "project_id": NAME,
@@ -111,9 +78,32 @@ CALLS: Final[dict[str, dict[str, Bound]]] = {
         "studies": MOST,
         "code_mib": MOST,
     },
-    "ListProjectsRequest": _PAGE,
+    "ListProjectsRequest": {"page_size": PAGE_SIZE, "page_token": PAGE_TOKEN},
     "SetProjectRequest": {"request_id": REQUEST_ID, "name": PROJECT},
     "ProjectLimit": {"most": MOST},
-    "GetUpkeepRequest": {},
-    "CleanUpRequest": {},
 }
+"""What fields have for themselves."""
+
+_BY_NAME: Final[dict[str, Bound]] = {
+    "request_id": REQUEST_ID,
+    "study": STUDY,
+    "worker": WORKER,
+    "page_size": PAGE_SIZE,
+    "page_token": PAGE_TOKEN,
+}
+_NAMES: Final[dict[str, Bound]] = {"StudyRequest": STUDY, "TrialRequest": TRIAL}
+"""The field `name` of requests on one study or one trial, by how their messages end."""
+
+
+def _bounds(message: Descriptor) -> dict[str, Bound]:
+    """The bounds of a request to the StudyService."""
+    named = [bound for end, bound in _NAMES.items() if message.name.endswith(end)]
+    usual = _BY_NAME | ({"name": named[0]} if named else {})
+    return {field.name: usual[field.name] for field in message.fields if field.name in usual}
+
+
+_REQUESTS: Final = {
+    method.input_type.name: _bounds(method.input_type)
+    for method in study_pb2.DESCRIPTOR.services_by_name["StudyService"].methods
+}
+CALLS: Final = {name: _REQUESTS.get(name, {}) | _OWN.get(name, {}) for name in [*_REQUESTS, *_OWN]}

@@ -45,6 +45,10 @@ class Keys:
         """Whether it is a variable of a closure or of a generator, which the loop cannot set."""
         return name.isidentifier() and name not in self._of_frames
 
+    def is_set_before(self, name: str) -> bool:
+        """Whether the variable has a value before the loop, in a process that starts from scratch."""
+        return name in self._first
+
     def first(self, name: str) -> str:
         """The first value as code; the variable itself where that cannot be told, or is no constant."""
         value = self._first.get(name, name)
@@ -101,11 +105,15 @@ def _in_state(name: str, value: str, keys: Keys) -> str:
             f'keep in t.state which one it is, `t.state["{key}"] = {name}.__name__` before each report, and set '
             f"`{name}` by that name before the loop"
         )
-    load, save = f't.state.get("{key}", {keys.first(name)})', name
+    kind, save = "", name
     if is_choice(value):
-        kind, _, _ = value.rpartition(".")
-        load, save = f'{kind}[t.state.get("{key}", {name}.name)]', f"{name}.name"
-    return f'keep it in t.state: `{name} = {load}` before the loop, `t.state["{key}"] = {save}` before each report'
+        kind, save = value.rpartition(".")[0], f"{name}.name"
+    first = save if kind else keys.first(name)
+    loaded = f't.state.get("{key}", {first})' if keys.is_set_before(name) else f't.state["{key}"]'
+    load = f"{name} = {kind}[{loaded}]" if kind else f"{name} = {loaded}"
+    if not keys.is_set_before(name):
+        load = f'if "{key}" in t.state: {load}'
+    return f'keep it in t.state: `{load}` before the loop, `t.state["{key}"] = {save}` before each report'
 
 
 def _parts(name: str) -> list[str]:

@@ -1,9 +1,9 @@
 """Checkpoints in a directory: local, or a file system that all workers mount.
 
-A checkpoint is built in a folder with a temporary name: files hard-linked where possible and copied
-where not, each fsynced; then the manifest; then the folder itself is fsynced, renamed to its final name, and the parent
-is fsynced. A crash before the rename leaves a folder that no listing shows and that the next attempt under
-the same name removes. Deletion renames first, so a half-deleted checkpoint is not visible either.
+A checkpoint is built in a folder with a temporary name: files are hard-linked where possible and copied where not, and
+flushed; then the manifest is written; then the folder gets its name (`durable.filled`). A crash before that leaves a
+folder that no listing shows and that the next attempt under the same name removes. Deletion renames first, so a
+half-deleted checkpoint is not visible either.
 
 The root is made once, with its marker (`marker`). Whatever is written needs the marker first; whatever is not found is
 taken for absent only if the marker was seen after that.
@@ -38,11 +38,10 @@ from headrace.checkpoints.manifest import (
     write_verified,
 )
 from headrace.checkpoints.marker import MARKER, Marked
-from headrace.durable import flush, rename, replace
+from headrace.durable import DELETED, filled, flush, flush_below, remove, replace
 from headrace.v1 import trial_pb2
 
 _PARTIAL = ".partial-"
-_DELETED = ".deleted-"
 
 
 class DirectoryStore(Marked):
@@ -71,38 +70,24 @@ class DirectoryStore(Marked):
         files = local_files(local_dir)
         parent = self._root / meta.trial
         final = parent / meta.name
-        partial = parent / (_PARTIAL + meta.name)
         self.require()
         _mkdir_durably(parent, self._root)
-        shutil.rmtree(partial, ignore_errors=True)
-        try:
-            partial.mkdir()
+        with filled(final, parent / (_PARTIAL + meta.name)) as partial:
             entries = []
             for relative, source in files:
                 target = partial / relative
                 target.parent.mkdir(parents=True, exist_ok=True)
                 _link_or_copy(source, target)
-                flush(target)
                 entries.append(entry_of(relative, target))
+            flush_below(partial)
             write_time_s = meta.save_time_s + time.monotonic() - began
             manifest = Manifest.of(meta, tuple(entries), write_time_s)
-            with (partial / MANIFEST).open("wb") as out:
-                out.write(manifest.to_bytes())
-                out.flush()
-                os.fsync(out.fileno())
-            for folder in (*(p for p in partial.rglob("*") if p.is_dir()), partial):
-                flush(folder)
-            if final.exists():  # an earlier attempt got as far as the rename
-                self._remove(final)
-            rename(partial, final)
-        except OSError:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
+            replace(partial / MANIFEST, manifest.to_bytes(), mode=0o666)
         try:
             self.require()  # else the file system went away meanwhile, and this lies below its mount point
         except OSError:
             with suppress(OSError):
-                self._remove(final)
+                remove(final)
             raise
         return manifest.to_ref(self.uri(meta.trial, meta.name))
 
@@ -181,8 +166,7 @@ class DirectoryStore(Marked):
         folder = self._folder(uri)
         self.require()
         shutil.rmtree(folder.parent / (_PARTIAL + folder.name), ignore_errors=True)
-        shutil.rmtree(folder.parent / (_DELETED + folder.name), ignore_errors=True)
-        self._remove(folder)
+        remove(folder)
 
     def sizes(self, study: str) -> dict[str, int]:
         """The bytes by trial; see `CheckpointStore.sizes`."""
@@ -194,7 +178,7 @@ class DirectoryStore(Marked):
             for folder in folders.iterdir():
                 if folder.is_symlink():
                     continue
-                trial = f"{study}/trials/{folder.name.removeprefix(_DELETED)}"
+                trial = f"{study}/trials/{folder.name.removeprefix(DELETED)}"
                 found[trial] = found.get(trial, 0) + _bytes_below(folder)
         if not found:
             self.require()
@@ -232,8 +216,7 @@ class DirectoryStore(Marked):
         """Removes a trial's place, and those above it that are empty then; see `CheckpointStore.clear`."""
         folder = self._inside(trial)
         self.require()
-        shutil.rmtree(folder.parent / (_DELETED + folder.name), ignore_errors=True)
-        self._remove(folder)
+        remove(folder)
         for above in (folder.parent, folder.parent.parent):
             with suppress(OSError):  # others lie there
                 above.rmdir()
@@ -242,12 +225,6 @@ class DirectoryStore(Marked):
         if ".." in place.split("/"):
             raise CheckpointMissingError(f"{place} is no place in the store {self.url}")
         return self._root / place
-
-    def _remove(self, folder: Path) -> None:
-        doomed = folder.parent / (_DELETED + folder.name)
-        with suppress(FileNotFoundError):
-            folder.rename(doomed)
-            shutil.rmtree(doomed)
 
     def _folder(self, uri: str) -> Path:
         parts = urlsplit(uri)

@@ -133,11 +133,10 @@ def until_now(study: StudyInfo) -> str:
     until, now = study.spec.until, study.until
     if until is None or now is None:
         return ""
-    said = dict(zip(until.named(), until.conditions(study.spec.objective), strict=True))
+    tried = None if study.state.ended else now.tried
+    said = dict(zip(until.named(), until.conditions(study.spec.objective, tried=tried), strict=True))
     if "hours" in said:
         said["hours"] = hours_now(study)
-    if "no_improvement" in said and not study.state.ended:
-        said["no_improvement"] += f" ({now.tried} now)"
     return " or ".join(said.values())
 
 

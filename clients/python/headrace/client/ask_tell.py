@@ -8,7 +8,7 @@ from typing import SupportsFloat
 from google.protobuf.duration_pb2 import Duration
 
 from headrace.bounds.calls import LEASE_TIME
-from headrace.client import convert, convert_events, methods, own_code
+from headrace.client import convert, convert_events, own_code
 from headrace.client.arguments import seconds, timeout
 from headrace.client.events import Decision
 from headrace.client.flow import Flow, Sleep, rpc
@@ -54,7 +54,7 @@ def suggest(
         request = pb.SuggestTrialRequest(
             request_id=request_id(), study=study_name(study.name), client_id=client_id, lease_time=lease_time
         )
-        answer = yield from rpc(methods.SUGGEST_TRIAL, request)
+        answer = yield from rpc(pb.SuggestTrialResponse, request)
         if answer.HasField("trial"):
             return convert.suggestion(answer)
         if answer.done:
@@ -123,7 +123,7 @@ def report(
         checkpoint_uri=checkpoint_uri,
         code=code,
     )
-    response = yield from rpc(methods.REPORT_TRIAL, request)
+    response = yield from rpc(pb.ReportTrialResponse, request)
     own_code.told(handle.lease.lease_id, code)
     _warn_of_missing(handle, response.missing_metrics)
     decision = convert_events.decision(response.decision)
@@ -142,7 +142,7 @@ def complete(handle: Held, error: str | BaseException | None = None) -> Flow[Tri
     request = pb.CompleteTrialRequest(
         request_id=request_id(), lease=convert.lease_to_proto(handle.lease), error=text
     )
-    response = yield from rpc(methods.COMPLETE_TRIAL, request)
+    response = yield from rpc(pb.CompleteTrialResponse, request)
     handle.held = False
     _warn_of_missing(handle, response.missing_metrics)
     return convert.trial(response.trial)
@@ -167,7 +167,7 @@ def infeasible(handle: Held, reason: str) -> Flow[TrialInfo]:
         error=reason.strip(),
         infeasible=True,
     )
-    response = yield from rpc(methods.COMPLETE_TRIAL, request)
+    response = yield from rpc(pb.CompleteTrialResponse, request)
     handle.held = False
     return convert.trial(response.trial)
 
@@ -176,7 +176,7 @@ def give_back(handle: Held) -> Flow[TrialInfo]:
     """Gives the trial back: whoever asks next, this caller included, goes on from its last checkpoint. Nothing is
     charged."""
     request = pb.ReleaseTrialRequest(request_id=request_id(), lease=convert.lease_to_proto(handle.lease))
-    response = yield from rpc(methods.RELEASE_TRIAL, request)
+    response = yield from rpc(pb.ReleaseTrialResponse, request)
     handle.held = False
     return convert.trial(response.trial)
 

@@ -19,7 +19,7 @@ from headrace.client.names import study_id, trial_name, trial_ref, worker_id
 from headrace.errors import StudyDefectError
 from headrace.plain import plain
 from headrace.spec import StudySpec, Value, from_proto
-from headrace.spec.convert import params_from_proto
+from headrace.spec.values import params_from_proto
 from headrace.v1 import event_pb2, spec_pb2, study_pb2, trial_pb2
 
 STUDY_STATES = {

@@ -4,9 +4,9 @@ A `Flow[T]` is an operation that does no input or output itself. It yields an ef
 to make, or a `Sleep` to wait) and is sent the answer; its return value is the result. Two small drivers perform them:
 `BlockingTransport.run` on an ordinary gRPC channel and `AsyncTransport.run` on a `grpc.aio` one. Inside a flow,
 
-    response = yield from rpc(GET_STUDY, study_pb2.GetStudyRequest(name=...))
+    response = yield from rpc(study_pb2.GetStudyResponse, study_pb2.GetStudyRequest(name=...))
 
-is typed by the method table, so mypy knows the response.
+names the RPC by its response, so mypy knows that.
 
 Why not one client on top of the other: a blocking client over a private event loop needs a thread per client and
 puts two loops into one process, which `grpc.aio` answers with poller noise; an async client over blocking calls
@@ -16,9 +16,9 @@ flow into a method with the flow's own signature and docstring.
 
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from google.protobuf.message import Message
 
@@ -26,30 +26,35 @@ from headrace.errors import HeadraceError
 
 T = TypeVar("T")
 P = ParamSpec("P")
-Req = TypeVar("Req", bound=Message)
 Resp = TypeVar("Resp", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
-class Method(Generic[Req, Resp]):
+class Method:
     """One RPC."""
 
-    name: str
-    request: type[Req]
-    response: type[Resp]
-    service: str = "StudyService"
+    path: str
+    """The HTTP/2 path."""
+    response: type[Message]
 
-    @property
-    def path(self) -> str:
-        """The HTTP/2 path."""
-        return f"/headrace.v1.{self.service}/{self.name}"
+
+@cache
+def method_of(response: type[Message]) -> Method:
+    """The RPC that answers with these messages: each has a response of its own, beside which its service is defined."""
+    (found,) = (
+        method
+        for service in response.DESCRIPTOR.file.services_by_name.values()
+        for method in service.methods
+        if method.output_type.full_name == response.DESCRIPTOR.full_name
+    )
+    return Method(f"/{found.containing_service.full_name}/{found.name}", response)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """Make this call, over and over within the deadline: the request, its id included, stays the same."""
 
-    method: Method[Any, Any]
+    method: Method
     request: Message
 
 
@@ -57,7 +62,7 @@ class Call:
 class Upload:
     """Make this call of many requests; for each attempt they begin anew."""
 
-    method: Method[Any, Any]
+    method: Method
     requests: Callable[[], Iterable[Message]]
 
 
@@ -72,10 +77,11 @@ Effect = Call | Upload | Sleep
 Flow = Generator[Effect, Any, T]
 
 
-def rpc(method: Method[Req, Resp], request: Req) -> Flow[Resp]:
+def rpc(response: type[Resp], request: Message) -> Flow[Resp]:
     """The response to a request."""
-    response: Resp = yield Call(method, request)
-    return response
+    kind: Any = response
+    answer: Resp = yield Call(method_of(kind), request)
+    return answer
 
 
 class ErrorsBeginHere:

@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
-from headrace.client import cluster, convert, convert_events, methods
+from headrace.client import cluster, convert, convert_events
 from headrace.client.arguments import parameters, seconds, whole_number, whole_numbers
 from headrace.client.events import TrialStory
 from headrace.client.extension import extension_warnings as warnings_of
@@ -43,7 +43,7 @@ from headrace.errors import (
     show_value,
 )
 from headrace.spec import StudySpec, check_study_id, load_study_file, parse_named_spec, to_proto
-from headrace.spec.convert import params_to_proto
+from headrace.spec.values import params_to_proto
 from headrace.v1 import study_pb2 as pb
 
 PAGE_SIZE = 500
@@ -83,7 +83,7 @@ def require_free(_: object, name: str, spec: StudySpec) -> Flow[None]:
     if spec.open_plan is None:
         return
     try:
-        yield from rpc(methods.GET_STUDY, pb.GetStudyRequest(name=study_name(name)))
+        yield from rpc(pb.GetStudyResponse, pb.GetStudyRequest(name=study_name(name)))
     except StudyNotFoundError:
         return
     raise StudyExistsError(f"a study '{name}' exists already")
@@ -92,7 +92,7 @@ def require_free(_: object, name: str, spec: StudySpec) -> Flow[None]:
 def create_study(_: object, name: str, spec: StudySpec) -> Flow[StudyInfo]:
     """Creates a study, whose plan has its answer, and starts it."""
     request = pb.CreateStudyRequest(request_id=request_id(), study_id=name, spec=to_proto(spec))
-    response = yield from rpc(methods.CREATE_STUDY, request)
+    response = yield from rpc(pb.CreateStudyResponse, request)
     return convert.study(response.study)
 
 
@@ -101,7 +101,7 @@ def studies(_: object) -> Flow[Listing[StudyInfo]]:
     found = Listing[StudyInfo]()
     request = pb.ListStudiesRequest(page_size=PAGE_SIZE)
     while True:
-        page = yield from rpc(methods.LIST_STUDIES, request)
+        page = yield from rpc(pb.ListStudiesResponse, request)
         found += map(convert.study, page.studies)
         found.unshown += map(convert.unshown, page.unshown)
         if not page.next_page_token:
@@ -126,7 +126,7 @@ def preview(
         seconds_per_step=seconds("seconds_per_step", seconds_per_step or 0.0),
         target_seconds_per_step=seconds("target_seconds_per_step", target_seconds_per_step or 0.0),
     )
-    response = yield from rpc(methods.PREVIEW_STUDY, request)
+    response = yield from rpc(pb.PreviewStudyResponse, request)
     return replace(convert.preview(response, order=found.space), warnings=tuple(creation_warnings(found)))
 
 
@@ -165,7 +165,7 @@ def workers(_: object, history: bool = False) -> Flow[Listing[Worker]]:
     found = Listing[Worker]()
     request = pb.ListWorkersRequest(page_size=PAGE_SIZE, history=history)
     while True:
-        page = yield from rpc(methods.LIST_WORKERS, request)
+        page = yield from rpc(pb.ListWorkersResponse, request)
         found += map(cluster.worker, page.workers)
         found.unshown += map(convert.unshown, page.unshown)
         if not page.next_page_token:
@@ -175,7 +175,7 @@ def workers(_: object, history: bool = False) -> Flow[Listing[Worker]]:
 
 def server_info(_: object) -> Flow[ServerInfo]:
     """What the scheduler that answers is: its release, its schema, where it shows metrics."""
-    found = yield from rpc(methods.GET_SERVER_INFO, pb.GetServerInfoRequest())
+    found = yield from rpc(pb.GetServerInfoResponse, pb.GetServerInfoRequest())
     return ServerInfo(
         version=found.version,
         replica=found.replica,
@@ -188,7 +188,7 @@ def server_info(_: object) -> Flow[ServerInfo]:
 
 def upkeep(_: object) -> Flow[Upkeep]:
     """For how long the scheduler keeps what has ended, what of it is due to go, and how large its tables are."""
-    response = yield from rpc(methods.GET_UPKEEP, pb.GetUpkeepRequest())
+    response = yield from rpc(pb.GetUpkeepResponse, pb.GetUpkeepRequest())
     return Upkeep(
         kinds=tuple(
             KeptKind(kind=one.kind, age=one.age, due=one.due, what=one.what) for one in response.kinds
@@ -203,12 +203,12 @@ def upkeep(_: object) -> Flow[Upkeep]:
 
 def clean_up(_: object) -> Flow[None]:
     """Has the scheduler begin now to delete what is due. By itself it looks every minute."""
-    yield from rpc(methods.CLEAN_UP, pb.CleanUpRequest())
+    yield from rpc(pb.CleanUpResponse, pb.CleanUpRequest())
 
 
 def shares(_: object) -> Flow[list[StudyShare]]:
     """What each active study has of the cluster, in the order in which they get free slots."""
-    page = yield from rpc(methods.LIST_WORKERS, pb.ListWorkersRequest(page_size=1))
+    page = yield from rpc(pb.ListWorkersResponse, pb.ListWorkersRequest(page_size=1))
     return [cluster.share(proto) for proto in page.shares]
 
 
@@ -217,7 +217,7 @@ def shares(_: object) -> Flow[list[StudyShare]]:
 
 def status(study: StudyHandle) -> Flow[StudyInfo]:
     """The study as of now."""
-    response = yield from rpc(methods.GET_STUDY, pb.GetStudyRequest(name=study_name(study.name)))
+    response = yield from rpc(pb.GetStudyResponse, pb.GetStudyRequest(name=study_name(study.name)))
     return convert.study(response.study)
 
 
@@ -254,7 +254,7 @@ def trials(study: StudyHandle, states: Iterable[str] | str = ()) -> Flow[Listing
         request = pb.ListTrialsRequest(
             study=study_name(study.name), page_size=PAGE_SIZE, page_token=token, states=wanted
         )
-        page = yield from rpc(methods.LIST_TRIALS, request)
+        page = yield from rpc(pb.ListTrialsResponse, request)
         shown = [convert.trial(trial, order=order) for trial in page.trials]
         found += [trial for trial in shown if not chosen or {trial.state, trial.reason} & chosen]
         found.unshown += map(convert.unshown, page.unshown)
@@ -278,7 +278,7 @@ def _chosen_states(states: Iterable[str] | str) -> set[str]:
 
 def room(study: StudyHandle) -> Flow[Room]:
     """What the study's trials need that no connected worker has, whoever is on it."""
-    response = yield from rpc(methods.FIND_ROOM, pb.FindRoomRequest(study=study_name(study.name)))
+    response = yield from rpc(pb.FindRoomResponse, pb.FindRoomRequest(study=study_name(study.name)))
     return Room(lacking=tuple(response.lacking), sizes=response.sizes)
 
 
@@ -289,7 +289,7 @@ def importance(study: StudyHandle) -> Flow[tuple[Importance, ...]]:
     said, as with too few trials. It is computed anew with each call, which takes some seconds of a large study.
     """
     request = pb.MeasureImportanceRequest(study=study_name(study.name))
-    response = yield from rpc(methods.MEASURE_IMPORTANCE, request)
+    response = yield from rpc(pb.MeasureImportanceResponse, request)
     return tuple(convert.importance(one) for one in response.importances)
 
 
@@ -301,21 +301,21 @@ def reports(study: StudyHandle) -> Flow[Listing[Report]]:
 def pause_study(study: StudyHandle) -> Flow[StudyInfo]:
     """Lets running trials go on to their next rung, where they pause; starts none."""
     request = pb.PauseStudyRequest(request_id=request_id(), name=study_name(study.name))
-    response = yield from rpc(methods.PAUSE_STUDY, request)
+    response = yield from rpc(pb.PauseStudyResponse, request)
     return convert.study(response.study)
 
 
 def resume_study(study: StudyHandle) -> Flow[StudyInfo]:
     """Undoes `pause`."""
     request = pb.ResumeStudyRequest(request_id=request_id(), name=study_name(study.name))
-    response = yield from rpc(methods.RESUME_STUDY, request)
+    response = yield from rpc(pb.ResumeStudyResponse, request)
     return convert.study(response.study)
 
 
 def stop_study(study: StudyHandle, reason: str = "") -> Flow[StudyInfo]:
     """Cancels every live trial and ends the study."""
     request = pb.StopStudyRequest(request_id=request_id(), name=study_name(study.name), reason=reason)
-    response = yield from rpc(methods.STOP_STUDY, request)
+    response = yield from rpc(pb.StopStudyResponse, request)
     return convert.study(response.study)
 
 
@@ -323,7 +323,7 @@ def delete_study(study: StudyHandle) -> Flow[None]:
     """Removes an ended study with its trials and events. Its checkpoints and logs go within the hour, on every worker
     that keeps some."""
     request = pb.DeleteStudyRequest(request_id=request_id(), name=study_name(study.name))
-    yield from rpc(methods.DELETE_STUDY, request)
+    yield from rpc(pb.DeleteStudyResponse, request)
 
 
 def add_trials(study: StudyHandle, params: Iterable[Mapping[str, Value]]) -> Flow[list[TrialInfo]]:
@@ -342,7 +342,7 @@ def add_trials(study: StudyHandle, params: Iterable[Mapping[str, Value]]) -> Flo
             for place, values in enumerate(configurations)
         ],
     )
-    response = yield from rpc(methods.ADD_TRIALS, request)
+    response = yield from rpc(pb.AddTrialsResponse, request)
     return [convert.trial(trial) for trial in response.trials]
 
 
@@ -366,7 +366,7 @@ def retry_trials(study: StudyHandle, trials: Iterable[int] | int = (), *, warn: 
     request = pb.RetryTrialsRequest(
         request_id=request_id(), study=study_name(study.name), trial_numbers=numbers
     )
-    response = yield from rpc(methods.RETRY_TRIALS, request)
+    response = yield from rpc(pb.RetryTrialsResponse, request)
     return Retried(trials=tuple(response.trial_numbers), others=response.others)
 
 
@@ -401,7 +401,7 @@ def extend_study(
     request = pb.ExtendStudyRequest(
         request_id=request_id(), name=study_name(study.name), trials=trials, steps=steps
     )
-    response = yield from rpc(methods.EXTEND_STUDY, request)
+    response = yield from rpc(pb.ExtendStudyResponse, request)
     return convert.study(response.study)
 
 
@@ -411,14 +411,14 @@ def extend_study(
 def trial(handle: TrialHandle) -> Flow[TrialInfo]:
     """The trial as of now."""
     request = pb.GetTrialRequest(name=trial_name(handle.study, handle.number))
-    response = yield from rpc(methods.GET_TRIAL, request)
+    response = yield from rpc(pb.GetTrialResponse, request)
     return convert.trial(response.trial)
 
 
 def explain(handle: TrialHandle) -> Flow[TrialStory]:
     """Everything that happened to the trial; decisions carry the rule and the values that were compared."""
     request = pb.ExplainTrialRequest(name=trial_name(handle.study, handle.number))
-    response = yield from rpc(methods.EXPLAIN_TRIAL, request)
+    response = yield from rpc(pb.ExplainTrialResponse, request)
     return TrialStory(
         trial=convert.trial(response.trial),
         events=tuple(convert_events.event(event) for event in response.events),
@@ -440,7 +440,7 @@ def read_log(handle: TrialHandle, cursor: str = "", *, within: timedelta | None 
     request = pb.ReadLogRequest(name=trial_name(handle.study, handle.number), cursor=cursor)
     if within is not None:
         request.within.FromTimedelta(within)
-    part = yield from rpc(methods.READ_LOG, request)
+    part = yield from rpc(pb.ReadLogResponse, request)
     return LogPart(data=part.data, cursor=part.next_cursor, complete=part.complete, notes=tuple(part.notes))
 
 
@@ -453,14 +453,14 @@ def log_path(handle: TrialHandle) -> Flow[Path | None]:
 def pause_trial(handle: TrialHandle) -> Flow[TrialInfo]:
     """Pauses the trial at its next rung; it stays paused until it is resumed."""
     request = pb.PauseTrialRequest(request_id=request_id(), name=trial_name(handle.study, handle.number))
-    response = yield from rpc(methods.PAUSE_TRIAL, request)
+    response = yield from rpc(pb.PauseTrialResponse, request)
     return convert.trial(response.trial)
 
 
 def resume_trial(handle: TrialHandle) -> Flow[TrialInfo]:
     """Undoes `pause`."""
     request = pb.ResumeTrialRequest(request_id=request_id(), name=trial_name(handle.study, handle.number))
-    response = yield from rpc(methods.RESUME_TRIAL, request)
+    response = yield from rpc(pb.ResumeTrialResponse, request)
     return convert.trial(response.trial)
 
 
@@ -469,7 +469,7 @@ def stop_trial(handle: TrialHandle, reason: str = "") -> Flow[TrialInfo]:
     request = pb.StopTrialRequest(
         request_id=request_id(), name=trial_name(handle.study, handle.number), reason=reason
     )
-    response = yield from rpc(methods.STOP_TRIAL, request)
+    response = yield from rpc(pb.StopTrialResponse, request)
     return convert.trial(response.trial)
 
 
@@ -481,7 +481,7 @@ def _reports(parent: str) -> Flow[Listing[Report]]:
     token = ""
     while True:
         request = pb.ListReportsRequest(parent=parent, page_size=PAGE_SIZE, page_token=token)
-        page = yield from rpc(methods.LIST_REPORTS, request)
+        page = yield from rpc(pb.ListReportsResponse, request)
         found += map(convert.report, page.reports)
         found.unshown += map(convert.unshown, page.unshown)
         token = page.next_page_token

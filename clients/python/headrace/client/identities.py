@@ -7,15 +7,10 @@ from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 
-from headrace.client.flow import Flow, Method, rpc
+from headrace.client.flow import Flow, rpc
 from headrace.errors import InvalidFieldError, Violation, show_value
 from headrace.v1 import identity_pb2 as pb
 
-_SERVICE: Final = "IdentityService"
-_CREATE: Final = Method("CreateToken", pb.CreateTokenRequest, pb.CreateTokenResponse, _SERVICE)
-_LIST: Final = Method("ListTokens", pb.ListTokensRequest, pb.ListTokensResponse, _SERVICE)
-_REVOKE: Final = Method("RevokeToken", pb.RevokeTokenRequest, pb.RevokeTokenResponse, _SERVICE)
-_WHO: Final = Method("WhoAmI", pb.WhoAmIRequest, pb.WhoAmIResponse, _SERVICE)
 _PREFIX: Final = "tokens/"
 _PAGE_SIZE: Final = 500
 
@@ -95,7 +90,7 @@ def create_token(
     request = pb.CreateTokenRequest(display_name=name, project=project or "", role=_number(role))
     if lifetime is not None:
         request.lifetime.CopyFrom(_duration(lifetime))
-    response = yield from rpc(_CREATE, request)
+    response = yield from rpc(pb.CreateTokenResponse, request)
     return NewToken(info=_info(response.token), secret=response.secret)
 
 
@@ -105,7 +100,7 @@ def tokens(_: object, project: str | None = None) -> Flow[list[TokenInfo]]:
     page_token = ""
     while True:
         request = pb.ListTokensRequest(page_size=_PAGE_SIZE, page_token=page_token, project=project or "")
-        page = yield from rpc(_LIST, request)
+        page = yield from rpc(pb.ListTokensResponse, request)
         found += map(_info, page.tokens)
         page_token = page.next_page_token
         if not page_token:
@@ -115,14 +110,14 @@ def tokens(_: object, project: str | None = None) -> Flow[list[TokenInfo]]:
 def revoke_token(_: object, token_id: str) -> Flow[TokenInfo]:
     """Ends a token for good, by its id. It may work for some seconds more. For admins."""
     response = yield from rpc(
-        _REVOKE, pb.RevokeTokenRequest(name=f"{_PREFIX}{token_id.removeprefix(_PREFIX)}")
+        pb.RevokeTokenResponse, pb.RevokeTokenRequest(name=f"{_PREFIX}{token_id.removeprefix(_PREFIX)}")
     )
     return _info(response.token)
 
 
 def who_am_i(_: object) -> Flow[WhoIs]:
     """Who the scheduler takes this client for: the project, the role and the token."""
-    response = yield from rpc(_WHO, pb.WhoAmIRequest())
+    response = yield from rpc(pb.WhoAmIResponse, pb.WhoAmIRequest())
     return WhoIs(
         project=response.project,
         role=_ROLES.get(response.role, Role.UNKNOWN),

@@ -5,22 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 from google.protobuf.duration_pb2 import Duration
 
-from headrace.client.flow import Flow, Method, Req, Resp, rpc
+from headrace.client.flow import Flow, rpc
 from headrace.v1 import join_pb2 as pb
-
-
-@dataclass(frozen=True, slots=True)
-class _JoinMethod(Method[Req, Resp]):
-    @property
-    def path(self) -> str:
-        """The HTTP/2 path."""
-        return f"/headrace.v1.JoinService/{self.name}"
-
-
-CREATE = _JoinMethod("CreateJoinToken", pb.CreateJoinTokenRequest, pb.CreateJoinTokenResponse)
-LIST = _JoinMethod("ListJoinTokens", pb.ListJoinTokensRequest, pb.ListJoinTokensResponse)
-REVOKE = _JoinMethod("RevokeJoinToken", pb.RevokeJoinTokenRequest, pb.RevokeJoinTokenResponse)
-REVOKE_WORKER = _JoinMethod("RevokeWorker", pb.RevokeWorkerRequest, pb.RevokeWorkerResponse)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,25 +28,25 @@ def create_token(*, worker: str, uses: int, lifetime: timedelta) -> Flow[tuple[J
     lasts = Duration()
     lasts.FromTimedelta(lifetime)
     request = pb.CreateJoinTokenRequest(worker=worker, uses=uses, lifetime=lasts)
-    response = yield from rpc(CREATE, request)
+    response = yield from rpc(pb.CreateJoinTokenResponse, request)
     return _token(response.token), response.secret
 
 
 def tokens() -> Flow[list[JoinToken]]:
     """The tokens that have not expired, the newest first."""
-    response = yield from rpc(LIST, pb.ListJoinTokensRequest())
+    response = yield from rpc(pb.ListJoinTokensResponse, pb.ListJoinTokensRequest())
     return [_token(token) for token in response.tokens]
 
 
 def revoke_token(token_id: str) -> Flow[JoinToken]:
     """Ends a token."""
-    response = yield from rpc(REVOKE, pb.RevokeJoinTokenRequest(id=token_id))
+    response = yield from rpc(pb.RevokeJoinTokenResponse, pb.RevokeJoinTokenRequest(id=token_id))
     return _token(response.token)
 
 
 def revoke_worker(worker: str) -> Flow[None]:
     """Ends a worker's certificates."""
-    yield from rpc(REVOKE_WORKER, pb.RevokeWorkerRequest(worker=worker))
+    yield from rpc(pb.RevokeWorkerResponse, pb.RevokeWorkerRequest(worker=worker))
 
 
 def _token(proto: pb.JoinToken) -> JoinToken:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from google.protobuf.duration_pb2 import Duration
 
-from headrace.client import cluster, methods
+from headrace.client import cluster
 from headrace.client.arguments import seconds, whole_numbers
 from headrace.client.flow import Flow, rpc
 from headrace.client.flows import request_id
@@ -28,7 +28,7 @@ def drain(_: object, worker: str, *, reason: str = "", grace_s: float | None = N
     request = pb.DrainWorkerRequest(
         request_id=request_id(), worker=worker_name(worker), reason=reason, grace=grace
     )
-    response = yield from rpc(methods.DRAIN_WORKER, request)
+    response = yield from rpc(pb.DrainWorkerResponse, request)
     return cluster.worker(response.worker)
 
 
@@ -36,7 +36,7 @@ def undrain(_: object, worker: str) -> Flow[Worker]:
     """Undoes `drain`. A daemon that has ended is not started again. Raises `WorkerLeavesError` where the daemon leaves
     by itself, after SIGTERM or a spot notice."""
     request = pb.UndrainWorkerRequest(request_id=request_id(), worker=worker_name(worker))
-    response = yield from rpc(methods.UNDRAIN_WORKER, request)
+    response = yield from rpc(pb.UndrainWorkerResponse, request)
     return cluster.worker(response.worker)
 
 
@@ -46,7 +46,7 @@ def cordon(_: object, worker: str, devices: Iterable[int] = (), *, reason: str =
     request = pb.CordonDevicesRequest(
         request_id=request_id(), worker=worker_name(worker), devices=_indices(devices), reason=reason
     )
-    response = yield from rpc(methods.CORDON_DEVICES, request)
+    response = yield from rpc(pb.CordonDevicesResponse, request)
     return cluster.worker(response.worker)
 
 
@@ -55,7 +55,7 @@ def uncordon(_: object, worker: str, devices: Iterable[int] = ()) -> Flow[Worker
     request = pb.UncordonDevicesRequest(
         request_id=request_id(), worker=worker_name(worker), devices=_indices(devices)
     )
-    response = yield from rpc(methods.UNCORDON_DEVICES, request)
+    response = yield from rpc(pb.UncordonDevicesResponse, request)
     return cluster.worker(response.worker)
 
 

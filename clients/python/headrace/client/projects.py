@@ -5,14 +5,10 @@ from enum import Enum
 from typing import Final
 
 from headrace.client.arguments import whole_number
-from headrace.client.flow import Flow, Method, rpc
+from headrace.client.flow import Flow, rpc
 from headrace.client.flows import PAGE_SIZE, request_id
 from headrace.v1 import project_pb2 as pb
 
-_SERVICE: Final = "ProjectService"
-_CREATE: Final = Method("CreateProject", pb.CreateProjectRequest, pb.CreateProjectResponse, _SERVICE)
-_LIST: Final = Method("ListProjects", pb.ListProjectsRequest, pb.ListProjectsResponse, _SERVICE)
-_SET: Final = Method("SetProject", pb.SetProjectRequest, pb.SetProjectResponse, _SERVICE)
 _PREFIX: Final = "projects/"
 
 
@@ -49,7 +45,7 @@ def projects(_: object) -> Flow[list[ProjectInfo]]:
     found: list[ProjectInfo] = []
     request = pb.ListProjectsRequest(page_size=PAGE_SIZE)
     while True:
-        page = yield from rpc(_LIST, request)
+        page = yield from rpc(pb.ListProjectsResponse, request)
         found += map(_info, page.projects)
         if not page.next_page_token:
             return found
@@ -75,7 +71,7 @@ def create_project(
         studies=_most("studies", studies),
         code_mib=_most("code_mib", code_mib),
     )
-    response = yield from rpc(_CREATE, request)
+    response = yield from rpc(pb.CreateProjectResponse, request)
     return _info(response.project)
 
 
@@ -98,7 +94,7 @@ def set_project(
         studies=_limit("studies", studies),
         code_mib=_limit("code_mib", code_mib),
     )
-    response = yield from rpc(_SET, request)
+    response = yield from rpc(pb.SetProjectResponse, request)
     return _info(response.project)
 
 

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-from headrace.client import convert, methods
+from headrace.client import convert
 from headrace.client.flow import Flow, rpc
 from headrace.client.model import Lease
 from headrace.errors import HeadraceError
@@ -96,7 +96,7 @@ class _Schedule:
 
 def renew(lease: Lease) -> Flow[None]:
     """Tells that its holder is at work."""
-    yield from rpc(methods.RENEW_TRIAL, pb.RenewTrialRequest(lease=convert.lease_to_proto(lease)))
+    yield from rpc(pb.RenewTrialResponse, pb.RenewTrialRequest(lease=convert.lease_to_proto(lease)))
 
 
 class Renewer:

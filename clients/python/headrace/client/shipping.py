@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from headrace.client.flow import Awaiting, Blocking, Flow, Method, Upload, rpc
+from headrace.client.flow import Awaiting, Blocking, Flow, Upload, method_of, rpc
 from headrace.code import Folder, read_folder, revision_of, write_archive
 from headrace.code.folder import FolderChangedError, FolderError
 from headrace.errors import InvalidFieldError, Violation
@@ -27,9 +27,6 @@ from headrace.v1 import code_pb2 as pb
 
 CHUNK_BYTES: Final = 1 << 20
 _ATTEMPTS: Final = 3
-_SERVICE: Final = "CodeService"
-HAS_CODE: Final = Method("HasCode", pb.HasCodeRequest, pb.HasCodeResponse, _SERVICE)
-PUT_CODE: Final = Method("PutCode", pb.PutCodeRequest, pb.PutCodeResponse, _SERVICE)
 
 OnBytes = Callable[[int, int], None]
 """Told of an upload: how many bytes are sent, and how many there are. It is called in another thread."""
@@ -135,7 +132,7 @@ async def shipped_meanwhile(
 
 def has_code(folder: Folder) -> Flow[bool]:
     """Whether the scheduler keeps a folder's code."""
-    answer = yield from rpc(HAS_CODE, pb.HasCodeRequest(digest=folder.manifest.digest))
+    answer = yield from rpc(pb.HasCodeResponse, pb.HasCodeRequest(digest=folder.manifest.digest))
     return answer.present
 
 
@@ -143,7 +140,7 @@ def put_code(folder: Folder, file: BinaryIO, on_bytes: OnBytes | None) -> Flow[N
     """Gives the scheduler a folder's archive."""
     size_bytes = file.seek(0, os.SEEK_END)
     digest = folder.manifest.digest
-    yield Upload(PUT_CODE, lambda: _pieces(digest, file, size_bytes, on_bytes))
+    yield Upload(method_of(pb.PutCodeResponse), lambda: _pieces(digest, file, size_bytes, on_bytes))
 
 
 def _with(spec: StudySpec, code: Code | None) -> StudySpec:

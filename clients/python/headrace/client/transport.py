@@ -9,6 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from operator import methodcaller
 from typing import Any, TypeVar
 
 import grpc
@@ -18,8 +19,7 @@ from tenacity import AsyncRetrying, Retrying
 from headrace.client import connection, convert
 from headrace.client.connection import Patience
 from headrace.client.events import Update
-from headrace.client.flow import Call, Effect, ErrorsBeginHere, Flow, Method, Upload
-from headrace.client.methods import GET_STUDY, WATCH_STUDY
+from headrace.client.flow import Call, Effect, ErrorsBeginHere, Flow, Method, Upload, method_of
 from headrace.client.model import StudyInfo
 from headrace.client.names import study_name
 from headrace.client.renewing import AsyncRenewer, Renewer
@@ -32,6 +32,7 @@ from headrace.v1 import study_pb2
 
 T = TypeVar("T")
 _PAUSE_AFTER_GOOD_END_S = 0.2
+_SERIALIZED = methodcaller("SerializeToString")
 
 
 class _Transport:
@@ -116,7 +117,7 @@ class BlockingTransport(_Transport):
                     if timeout_s <= 0:
                         raise TimeoutError(f"Study {study} has not ended in time.")
                 channel = self._route.channel()
-                stream = _unary_stream(channel, WATCH_STUDY)(
+                stream = _unary_stream(channel, method_of(study_pb2.WatchStudyResponse))(
                     position.request(), timeout=timeout_s, metadata=self.target.metadata
                 )
                 try:
@@ -145,7 +146,7 @@ class BlockingTransport(_Transport):
     def _status(self, study: str) -> StudyInfo:
         """One attempt: the watch that asks tries again by itself, and says so."""
         request = study_pb2.GetStudyRequest(name=study_name(study))
-        response = _unary(self._route.channel(), GET_STUDY)(
+        response = _unary(self._route.channel(), method_of(study_pb2.GetStudyResponse))(
             request, timeout=connection.STATUS_TIMEOUT_S, metadata=self.target.metadata
         )
         return convert.study(response.study)
@@ -179,7 +180,7 @@ class BlockingTransport(_Transport):
     def _sleep(self, seconds: float) -> None:
         self._closed.wait(seconds)  # closing the client ends every wait
 
-    def _call(self, method: Method[Any, Any], request: Message) -> Any:
+    def _call(self, method: Method, request: Message) -> Any:
         started = time.monotonic()
         for attempt in Retrying(sleep=self._sleep, **self._retrying(started, self._route)):
             with attempt:
@@ -204,7 +205,7 @@ class BlockingTransport(_Transport):
             return grpc.insecure_channel(replica, options)
         return grpc.secure_channel(replica, self._credentials, options)
 
-    def _callable(self, channel: grpc.Channel, method: Method[Any, Any]) -> Any:
+    def _callable(self, channel: grpc.Channel, method: Method) -> Any:
         call = self._calls.get((channel, method.path))
         if call is None:
             call = self._calls[channel, method.path] = _unary(channel, method)
@@ -243,7 +244,7 @@ class AsyncTransport(_Transport):
         with ErrorsBeginHere():
             while not (position.done or self._closed):
                 channel = self._route.channel()
-                stream = _unary_stream(channel, WATCH_STUDY)(
+                stream = _unary_stream(channel, method_of(study_pb2.WatchStudyResponse))(
                     position.request(), timeout=connection.STREAM_TIMEOUT_S, metadata=self.target.metadata
                 )
                 try:
@@ -289,7 +290,7 @@ class AsyncTransport(_Transport):
     async def _status(self, study: str) -> StudyInfo:
         """One attempt: the watch that asks tries again by itself, and says so."""
         request = study_pb2.GetStudyRequest(name=study_name(study))
-        response = await _unary(self._route.channel(), GET_STUDY)(
+        response = await _unary(self._route.channel(), method_of(study_pb2.GetStudyResponse))(
             request, timeout=connection.STATUS_TIMEOUT_S, metadata=self.target.metadata
         )
         return convert.study(response.study)
@@ -320,7 +321,7 @@ class AsyncTransport(_Transport):
                 self._note(channel, None)
         return response
 
-    async def _call(self, method: Method[Any, Any], request: Message) -> Any:
+    async def _call(self, method: Method, request: Message) -> Any:
         started = time.monotonic()
         if self._closed:
             raise _client_closed()
@@ -351,26 +352,26 @@ def _client_closed() -> CallCancelledError:
     return CallCancelledError("This client is closed.", remedy="Make another one.")
 
 
-def _unary(channel: Any, method: Method[Any, Any]) -> Any:
+def _unary(channel: Any, method: Method) -> Any:
     """The callable of a method on either kind of channel (their types share no base)."""
     return channel.unary_unary(
         method.path,
-        request_serializer=method.request.SerializeToString,
+        request_serializer=_SERIALIZED,
         response_deserializer=method.response.FromString,
     )
 
 
-def _stream_unary(channel: Any, method: Method[Any, Any]) -> Any:
+def _stream_unary(channel: Any, method: Method) -> Any:
     return channel.stream_unary(
         method.path,
-        request_serializer=method.request.SerializeToString,
+        request_serializer=_SERIALIZED,
         response_deserializer=method.response.FromString,
     )
 
 
-def _unary_stream(channel: Any, method: Method[Any, Any]) -> Any:
+def _unary_stream(channel: Any, method: Method) -> Any:
     return channel.unary_stream(
         method.path,
-        request_serializer=method.request.SerializeToString,
+        request_serializer=_SERIALIZED,
         response_deserializer=method.response.FromString,
     )

@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.spec.auto import AutoPolicy
     from headrace.spec.code import OnCodeChange
-    from headrace.spec.convert import (
-        from_proto,
-        params_from_json,
-        params_from_proto,
-        params_to_json,
-        params_to_proto,
-        to_proto,
-        value_from_proto,
-        value_to_proto,
-    )
+    from headrace.spec.convert import from_proto, to_proto
     from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain
     from headrace.spec.file import StudyFile, load_study_file, parse_named_spec, parse_spec
     from headrace.spec.halving import (
@@ -68,6 +59,14 @@ if TYPE_CHECKING:
     from headrace.spec.template import CommandLine, TrialTemplate
     from headrace.spec.transfer import Transfer
     from headrace.spec.until import Until
+    from headrace.spec.values import (
+        params_from_json,
+        params_from_proto,
+        params_to_json,
+        params_to_proto,
+        value_from_proto,
+        value_to_proto,
+    )
 
 __all__ = [
     "POLICIES",
@@ -146,16 +145,7 @@ __all__ = [
 _NAMES: dict[str, tuple[str, ...]] = {
     "auto": ("AutoPolicy",),
     "code": ("OnCodeChange",),
-    "convert": (
-        "from_proto",
-        "params_from_json",
-        "params_from_proto",
-        "params_to_json",
-        "params_to_proto",
-        "to_proto",
-        "value_from_proto",
-        "value_to_proto",
-    ),
+    "convert": ("from_proto", "to_proto"),
     "domains": ("CategoricalDomain", "Condition", "Domain", "FloatDomain", "IntDomain"),
     "file": ("StudyFile", "load_study_file", "parse_named_spec", "parse_spec"),
     "halving": (
@@ -196,6 +186,14 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "template": ("CommandLine", "TrialTemplate"),
     "transfer": ("Transfer",),
     "until": ("Until",),
+    "values": (
+        "params_from_json",
+        "params_from_proto",
+        "params_to_json",
+        "params_to_proto",
+        "value_from_proto",
+        "value_to_proto",
+    ),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

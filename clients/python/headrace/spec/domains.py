@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -20,6 +21,14 @@ from headrace.spec.problems import Problem, joined, reject
 from headrace.spec.scalars import INT64_MAX, Flag, Integer, Real, Text, Value, meaning
 
 _STEP_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a study file calls a field that has another name here: None where nobody writes it, empty where its value is
+    written in place of the whole model."""
+
+    word: str | None
 
 
 class SpecModel(BaseModel):
@@ -106,6 +115,9 @@ class Condition(SpecModel):
         return " and ".join(f"{name.replace('_', ' ')} {show_real(it)}" for name, it in self.bounds.items())
 
 
+Conditions = Annotated[tuple[Condition, ...], Written("when")]
+
+
 class FloatDomain(SpecModel):
     """The closed interval [low, high] of real numbers, or its grid low, low+step, … ≤ high."""
 
@@ -114,7 +126,7 @@ class FloatDomain(SpecModel):
     high: Real
     log: Flag = False
     step: Real | None = None
-    conditions: tuple[Condition, ...] = ()
+    conditions: Conditions = ()
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
@@ -186,7 +198,7 @@ class IntDomain(SpecModel):
     high: Integer
     log: Flag = False
     step: Integer = 1
-    conditions: tuple[Condition, ...] = ()
+    conditions: Conditions = ()
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
@@ -232,7 +244,7 @@ class CategoricalDomain(SpecModel):
 
     type: Literal["categorical"] = "categorical"
     values: Values
-    conditions: tuple[Condition, ...] = ()
+    conditions: Conditions = ()
 
     @model_validator(mode="after")
     def _sound(self) -> Self:

@@ -15,8 +15,8 @@ SEVERAL: Final = (
 
 _HOURS: Final = "Write `until: {hours: 2}`, which ends the study once its trials have run for so long."
 _STOPS: Final = (
-    "`steps` is the full budget, and the policy stops trials. Write `until: {value: 0.1, no_improvement: 20}` to end "
-    "the study once it is good enough."
+    "`steps` is the full budget, and the policy stops trials. Write `until: {value: 0.1}` to end the study once it "
+    "is good enough."
 )
 
 TOP: Final = {

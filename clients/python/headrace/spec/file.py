@@ -1,8 +1,8 @@
 """Study files, and mappings with their keys: a spec with friendlier spelling.
 
 The file says `trials`, `steps`, `trial` and `when` where the spec says `max_trials`, `max_steps`, `template` and
-`conditions`. Reading is three moves: YAML to plain data, friendly names to the spec's names, and the spec's own checks.
-Violations come back with the names that the user wrote.
+`conditions`: the fields of the models have these words (`Written`). Reading is three moves: YAML to plain data, the
+file's words to the spec's names, and the spec's own checks. Violations come back with the words that the user wrote.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,43 +14,26 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from headrace.errors import InvalidFieldError
-from headrace.spec import elsewhere, file_conditions, file_kinds, file_plans, file_sizes, names
+from headrace.spec import elsewhere, file_conditions, file_kinds, file_plans, file_sizes, names, shape
+from headrace.spec.domains import FloatDomain, SpecModel
 from headrace.spec.problems import Loc, Problem, did_you_mean
 from headrace.spec.resources import WHOLE
-from headrace.spec.study import StudySpec, known_keys, plain_loc, spec_of, spec_problems
+from headrace.spec.study import StudySpec, plain_loc, spec_of, spec_problems
+from headrace.spec.template import TrialTemplate
 from headrace.spec.yaml import read_yaml
 from headrace.userfile import MIB, UserFile, UserFileError
 
 STUDY_FILE: Final = UserFile(largest_bytes=MIB, remedy="Give the path of a study file in YAML.")
 
-_TOP: Final = {
-    "trial": "template",
-    "trials": "max_trials",
-    "parallel": "max_parallel",
-    "steps": "max_steps",
-    "retries": "max_retries",
-    "early_failures": "max_early_failures",
-    "enqueue": "enqueued",
-}
-_TRIAL: Final = {"grace_s": "grace", "report_timeout_s": "report_timeout", "trial_timeout_s": "timeout"}
-_DOMAIN: Final = {"when": "conditions"}
-_PLACES: Final = (
-    "template",
-    "policy",
-    "resources",
-    "objective",
-    "sampler",
-    "elastic",
-    "fuse",
-    "surrogate",
-    "gate",
-    "transfer",
-    "warm_start",
-    "until",
+_TOP: Final = shape.words(StudySpec)
+_TRIAL: Final = shape.words(TrialTemplate)
+_DOMAIN: Final = shape.words(FloatDomain)
+_PLACES: Final = tuple(
+    field
+    for field in shape.fields(StudySpec).values()
+    if field.models and field.holds is shape.Holds.ONE and field.word
 )
 """The mappings that a key may belong under."""
-_FILLED_IN: Final = {("extended",), ("template", "plan"), ("transfer", "plan", "answer")}
-"""Keys that nobody writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,8 +160,8 @@ def _renamed(
             )
             if table is _TOP:
                 plain.setdefault(key, value)  # so that it does not count as missing too
-        elif table is _TOP and key not in table and key not in _friendly_keys(()):
-            remedy = _key_instead((), str(key), [*extra, *_friendly_keys(())])
+        elif table is _TOP and key not in _words(StudySpec):
+            remedy = _key_instead((), str(key), [*extra, *_words(StudySpec)])
             problems.append(Problem(loc=(*loc, key), message="is not a known key", remedy=remedy))
         else:
             plain[table.get(key, key)] = value
@@ -191,7 +174,7 @@ def _spell_out_trial(plain: dict[str, Any], folder: Path, problems: list[Problem
         return
     template = _renamed(template, _TRIAL, ("trial",), problems)
     if template.pop("plan", None) is not None:
-        remedy = _key_instead(("trial",), "plan", _friendly_keys(("template",)))
+        remedy = _key_instead(("trial",), "plan", _words(TrialTemplate))
         problems.append(Problem(loc=("trial", "plan"), message="is not a known key", remedy=remedy))
     directory = template.get("working_dir", ".")
     if isinstance(directory, str):
@@ -322,46 +305,38 @@ def _key_instead(loc: Loc, key: str, known: Sequence[str]) -> str:
     if hint := elsewhere.hint((*loc, key), key):
         return hint
     here = loc[0] if loc else ""
-    if here and key in _friendly_keys(()):
+    if here and key in _words(StudySpec):
         return f"It belongs at the top, as `{key}: …`."
     for place in _PLACES:
-        paths: list[Loc] = [(place, kind) for kind in known_keys((place, "?"))] or [(place,)]
-        if place != here and key != "kind" and any(key in _friendly_keys(path) for path in paths):
-            friendly = _reverse(_TOP).get(place, place)
-            return f"It belongs under `{friendly}`, as in `{friendly}: {{{key}: …}}`."
+        if (
+            place.name != here
+            and key != "kind"
+            and any(key in _words(model) for model in place.models.values())
+        ):
+            return f"It belongs under `{place.word}`, as in `{place.word}: {{{key}: …}}`."
     return did_you_mean(key, known, noun="key")
 
 
 def _friendly_loc(loc: Loc, plain: Mapping[str, Any]) -> Loc:
     match loc:
-        case ("template", "command", "args", *rest):
-            return ("trial", "command", *rest)
-        case ("template", "command"):
-            return ("trial", "command")
-        case ("template", str() as key, *rest):
-            return ("trial", _reverse(_TRIAL).get(key, key), *rest)
         case ("space", str() as name, "conditions", int() as index, *rest):
             domain = plain["space"][name]
             conditions = domain["conditions"] if isinstance(domain, Mapping) else domain.conditions
             condition = conditions[index]
             parent = condition["parameter"] if isinstance(condition, Mapping) else condition.parameter
             return ("space", name, "when", parent, *(part for part in rest if isinstance(part, int)))
-        case ("space", str() as name, "conditions"):
-            return ("space", name, "when")
-        case (str() as key, *rest):
-            return (_reverse(_TOP).get(key, key), *rest)
         case _:
-            return loc
+            return shape.written(StudySpec, loc)
 
 
 def _friendly_keys(loc: Loc) -> list[str]:
-    tables: dict[int, Mapping[str, str]] = {0: _TOP}
-    table = tables.get(len(loc), {})
-    if loc and loc[0] == "template":
-        table = _TRIAL
-    if loc and loc[0] == "space":
-        table = _DOMAIN
-    return [_reverse(table).get(key, key) for key in known_keys(loc) if (*loc, key) not in _FILLED_IN]
+    """The keys of a study file at a path of pydantic."""
+    models = [*shape.models_at(StudySpec, loc).values()]
+    return _words(models[0]) if len(models) == 1 else []
+
+
+def _words(model: type[SpecModel]) -> list[str]:
+    return [field.word for field in shape.fields(model).values() if field.word]
 
 
 def _tagged(loc: Loc, plain: Mapping[str, Any]) -> Loc:
@@ -373,7 +348,3 @@ def _tagged(loc: Loc, plain: Mapping[str, Any]) -> Loc:
             return (*loc, str(plain[field].get("kind")))
         case _:
             return plain_loc(loc)
-
-
-def _reverse(table: Mapping[str, str]) -> dict[str, str]:
-    return {theirs: mine for mine, theirs in table.items()}

@@ -46,5 +46,5 @@ def _wrong(plain: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Mapping[
         *((("space", name, "type"), domain) for name, domain in domains),
     ):
         kind = found.get(loc[-1]) if isinstance(found, Mapping) else None
-        if isinstance(kind, str) and kind not in (kinds := known_keys((loc[0], "?"))):
+        if isinstance(kind, str) and kind not in (kinds := known_keys((*loc[:-1], "?"))):
             yield loc, found, elsewhere.hint(loc, kind) or nearest(kind, kinds)

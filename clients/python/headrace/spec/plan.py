@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Self
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from headrace.bounds import numbers
-from headrace.spec.domains import SpecModel
+from headrace.spec.domains import SpecModel, Written
 from headrace.spec.names import PLAN_FILE
 from headrace.spec.problems import Problem, fault, reject
 from headrace.spec.resources import Processes, Resources
@@ -117,7 +117,7 @@ class TransferPlan(SpecModel):
     usable_memory: Real | None = None
     seconds: Real | None = None
     budget: Count | None = None
-    answer: TrialPlan | None = None
+    answer: Annotated[TrialPlan | None, Written(None)] = None
 
     @property
     def answered(self) -> bool:

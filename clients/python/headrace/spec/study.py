@@ -30,12 +30,12 @@ from pydantic import (
 )
 
 from headrace.errors import InvalidFieldError, Violation
-from headrace.spec import names
+from headrace.spec import names, shape
 from headrace.spec import space as spaces
 from headrace.spec.auto import AutoPolicy
 from headrace.spec.bubbles import bubble_problems
 from headrace.spec.code import OnCodeChange
-from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain, SpecModel
+from headrace.spec.domains import Domain, SpecModel, Written
 from headrace.spec.extended import Extended, extended_problems
 from headrace.spec.fuse import Fuse, fuse_problems
 from headrace.spec.names import StudyName
@@ -49,17 +49,17 @@ from headrace.spec.objective import (
     objective_problems,
 )
 from headrace.spec.pbt import PbtPolicy, mutable_problems, population_problems
-from headrace.spec.pilot import SCALE, Pilot, pilot_fields, pilot_space
+from headrace.spec.pilot import SCALE, pilot_fields, pilot_space
 from headrace.spec.plan import TransferPlan, TrialPlan
-from headrace.spec.policy import POLICIES, Policy, RunAllPolicy, ladder_problems
+from headrace.spec.policy import Policy, RunAllPolicy, ladder_problems
 from headrace.spec.problems import Loc, Problem, first, joined, path_of, problems_of
-from headrace.spec.resources import Elastic, ElasticGrant, Priority, Resources, Weight, elastic_problems
+from headrace.spec.resources import Elastic, Priority, Resources, Weight, elastic_problems
 from headrace.spec.rungs import EvenPolicy, GeometricPolicy
-from headrace.spec.sampler import SAMPLERS, RandomSampler, Sampler, grid_problems, sampler_problems
+from headrace.spec.sampler import RandomSampler, Sampler, grid_problems, sampler_problems
 from headrace.spec.scalars import Count, CountOrZero, Seed, Steps, Text, Value, existing
-from headrace.spec.sizes import SizeRow, SizeTable, TrialSize, size_problems
-from headrace.spec.surrogate import Gate, GateOrSwitch, Surrogate, gate_fields, surrogate_problems
-from headrace.spec.template import CommandLine, TrialTemplate, placeholder_problems
+from headrace.spec.sizes import size_problems
+from headrace.spec.surrogate import GateOrSwitch, Surrogate, gate_fields, surrogate_problems
+from headrace.spec.template import TrialTemplate, placeholder_problems
 from headrace.spec.transfer import Transfer, transfer_problems
 from headrace.spec.until import Until, until_problems
 
@@ -125,16 +125,18 @@ class StudySpec(SpecModel):
     space: Space
     sampler: Sampler = Field(default_factory=RandomSampler)
     policy: Policy = Field(default_factory=AutoPolicy)
-    template: TrialTemplate | None = None
+    template: Annotated[TrialTemplate | None, Written("trial")] = None
     resources: Resources = Field(default_factory=Resources)
-    max_trials: Count
-    max_parallel: CountOrZero = 0
-    max_steps: Steps
-    max_retries: CountOrZero = 1
-    max_early_failures: Count = 3
+    max_trials: Annotated[Count, Written("trials")]
+    max_parallel: Annotated[CountOrZero, Written("parallel")] = 0
+    max_steps: Annotated[Steps, Written("steps")]
+    max_retries: Annotated[CountOrZero, Written("retries")] = 1
+    max_early_failures: Annotated[Count, Written("early_failures")] = 3
     seed: Seed = 0
     baseline: dict[Text, Value] | None = None
-    enqueued: Annotated[tuple[Annotated[dict[Text, Value], BeforeValidator(existing)], ...], FailFast()] = ()
+    enqueued: Annotated[
+        tuple[Annotated[dict[Text, Value], BeforeValidator(existing)], ...], FailFast(), Written("enqueue")
+    ] = ()
     checkpoints_kept: CountOrZero = 1
     weight: Weight = 1.0
     priority: Priority = 0
@@ -149,7 +151,7 @@ class StudySpec(SpecModel):
     constraints: tuple[Constraint, ...] = ()
     warm_start: WarmStart | None = None
     until: Until | None = None
-    extended: Extended | None = None
+    extended: Annotated[Extended | None, Written(None)] = None
     on_code_change: OnCodeChange = OnCodeChange.WARN
 
     @model_validator(mode="wrap")
@@ -472,34 +474,6 @@ def _field(name: str) -> TypeAdapter[Any]:
     return TypeAdapter(annotation)
 
 
-_TAGGED: Final[dict[str, dict[str, type[SpecModel]]]] = {
-    "space": {"float": FloatDomain, "int": IntDomain, "categorical": CategoricalDomain},
-    "policy": POLICIES,
-    "sampler": SAMPLERS,
-}
-_MODELS: Final[dict[Loc, type[SpecModel]]] = {
-    (): StudySpec,
-    ("objective",): Objective,
-    ("warm_start",): WarmStart,
-    ("resources",): Resources,
-    ("resources", "by"): SizeTable,
-    ("resources", "by", "otherwise"): TrialSize,
-    ("elastic",): Elastic,
-    ("fuse",): Fuse,
-    ("surrogate",): Surrogate,
-    ("surrogate", "pilot"): Pilot,
-    ("gate",): Gate,
-    ("transfer",): Transfer,
-    ("transfer", "resources"): Resources,
-    ("transfer", "plan"): TransferPlan,
-    ("template",): TrialTemplate,
-    ("template", "command"): CommandLine,
-    ("until",): Until,
-    ("extended",): Extended,
-}
-_LISTED: Final[dict[str, type[SpecModel]]] = {"further_objectives": Objective, "constraints": Constraint}
-
-
 def spec_of(data: Any, *, stored: bool = False) -> StudySpec:
     """The spec that plain data describes under the spec's own names; raises `InvalidFieldError` with all violations.
 
@@ -529,27 +503,16 @@ def spec_problems(error: ValidationError) -> list[Problem]:
 
 def plain_loc(loc: Loc) -> Loc:
     """A path of pydantic without the tags of unions and the marks of keys."""
-    depth = {"space": 2, "policy": 1, "sampler": 1}.get(str(loc[0]) if loc else "", 0)
-    if depth and len(loc) > depth and loc[depth] in _TAGGED[str(loc[0])]:
-        loc = (*loc[:depth], *loc[depth + 1 :])
-    return tuple(part for part in loc if part != "[key]")
+    return shape.unmarked(StudySpec, loc)
 
 
 def known_keys(loc: Loc) -> Sequence[str]:
     """The keys of the model at a path of pydantic; after "?" the kinds of the union there."""
-    kinds = _TAGGED.get(str(loc[0])) if loc else None
-    if kinds and loc[-1] == "?":
-        return list(kinds)
-    model = kinds.get(str(loc[-1])) if kinds else _MODELS.get(loc)
-    if model is None and len(loc) > 2 and loc[-2] == "conditions":
-        model = Condition
-    if model is None and loc[:2] == ("elastic", "grants"):
-        model = ElasticGrant
-    if model is None and loc[:3] == ("resources", "by", "rows"):
-        model = SizeRow
-    if model is None and len(loc) == 2:
-        model = _LISTED.get(str(loc[0]))
-    return list(model.model_fields) if model else []
+    if loc and loc[-1] == "?":
+        kinds = shape.models_at(StudySpec, loc[:-1])
+        return list(kinds) if len(kinds) > 1 else []
+    models = list(shape.models_at(StudySpec, loc).values())
+    return list(models[0].model_fields) if len(models) == 1 else []
 
 
 def check_assignment(spec: StudySpec, assignment: Mapping[str, object], *, field: str) -> dict[str, Any]:

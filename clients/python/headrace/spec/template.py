@@ -8,7 +8,7 @@ from typing import Annotated, Final, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from headrace.spec.code import HowShipped, requirements_problem
-from headrace.spec.domains import SpecModel
+from headrace.spec.domains import SpecModel, Written
 from headrace.spec.function import CALLABLE, MAIN, how_to_name, how_to_name_main
 from headrace.spec.plan import TrialPlan
 from headrace.spec.problems import Problem, Unknown, fault, reject
@@ -27,7 +27,7 @@ class CommandLine(SpecModel):
     `}}` are braces. An argument that names an inactive parameter is left out.
     """
 
-    args: tuple[Text, ...]
+    args: Annotated[tuple[Text, ...], Written("")]
 
     def fill(self, params: Mapping[str, bool | int | float | str], *, trial: int, seed: int) -> list[str]:
         """The arguments of one trial. Booleans are written true and false."""
@@ -53,13 +53,13 @@ class TrialTemplate(SpecModel):
     working_dir: Text
     env: dict[Text, Text] = Field(default_factory=dict)
     python: Text = ""
-    grace: Duration | None = None
-    report_timeout: Duration | None = None
-    timeout: Duration | None = None
+    grace: Annotated[Duration | None, Written("grace_s")] = None
+    report_timeout: Annotated[Duration | None, Written("report_timeout_s")] = None
+    timeout: Annotated[Duration | None, Written("trial_timeout_s")] = None
     """How long a trial may run, over all of its attempts."""
     prestart: bool = True
     """Whether a callable's module may be imported before the trial is known, by a process that stands by."""
-    plan: TrialPlan | None = None
+    plan: Annotated[TrialPlan | None, Written(None)] = None
     """What the trials follow, in the study that a transfer makes. The scheduler writes it."""
     code: HowShipped | None = None
     """How workers get the folder; None: it depends on where the scheduler is."""

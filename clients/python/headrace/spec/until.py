@@ -42,15 +42,19 @@ class Until(SpecModel):
         """The fields that are set."""
         return [name for name in type(self).model_fields if getattr(self, name) is not None]
 
-    def conditions(self, objective: Objective) -> list[str]:
-        """What ends the study, in words: one for each field that is set."""
+    def conditions(self, objective: Objective, *, tried: int | None = None) -> list[str]:
+        """What ends the study, in words: one for each field that is set. `tried` is how many trials in a row have not
+        improved on the best one."""
         found: list[str] = []
         if self.value is not None:
             found.append(f"{objective.metric} {_sign(objective)} {show_real(self.value)}")
         if self.hours is not None:
             found.append(f"{self.hours:g} hour{'s' * (self.hours != 1)}")
         if self.no_improvement is not None:
-            found.append(f"{self.no_improvement} trial{'s' * (self.no_improvement > 1)} without improvement")
+            now = "" if tried is None else f" ({tried} now)"
+            found.append(
+                f"{self.no_improvement} trial{'s' * (self.no_improvement > 1)} without improvement{now}"
+            )
         return found
 
 

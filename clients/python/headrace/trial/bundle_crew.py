@@ -160,7 +160,10 @@ class Crew:
             started = time.monotonic()
             folder = None
             if member.due(row, asked=save, every=every):
-                folder = member.save(self._group.member_state(member.id), self._shared.entries)
+                state = self._group.member_state(member.id)
+                folder = member.save(state, self._shared.entries)
+                if member.at_milestone:
+                    member.kept = state  # it may have to leave the group until its decision is there
             report = Report(
                 sequence=member.next_sequence(),
                 step=member.step,
@@ -251,9 +254,11 @@ class Crew:
         """Lets members out and takes members in."""
         group = self._group
         assert group is not None
+        as_reported = self._mark is not None and self._mark == self._seen()
         for member in self.training:
             if member.waits and member.id is not None:
-                member.kept = group.member_state(member.id)
+                if member.kept is None or not as_reported:
+                    member.kept = group.member_state(member.id)
                 self._leaving.append(member.id)
                 member.id = None
         if self._leaving:
@@ -329,6 +334,8 @@ class Crew:
 
     def _take(self, member: Member, verdict: Decision | Refused) -> None:
         member.waits = False
+        if member.id is not None:
+            member.kept = None
         if isinstance(verdict, Refused):
             self._finish(member, error=f"the worker refuses the report: {verdict.reason}")
         elif verdict.action is not Action.CONTINUE:

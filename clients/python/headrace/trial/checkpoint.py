@@ -3,9 +3,7 @@
     rank-0.pt, rank-1.pt, …    what each rank has to itself; what is equal on all stands in rank 0's part alone
     objects/NAME/…             what an object wrote that saves itself, on all ranks together
 
-A trial of one process has the part of rank 0. Its folder is filled under a temporary name, its files and itself are
-fsynced, it is renamed, and the parent is fsynced. A process that is killed at any instant leaves at most a folder whose
-name begins with a dot; a write that fails leaves nothing.
+A trial of one process has the part of rank 0. Its folder appears whole, or not at all (`durable.filled`).
 
 The ranks of a gang fill one folder together. A rank writes what its objects save first, and its part last, by a rename.
 Each part says how many ranks there are, so a folder is a checkpoint exactly when the parts of all of them are there.
@@ -15,14 +13,14 @@ Each part says how many ranks there are, so a folder is a checkpoint exactly whe
 import errno
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, BinaryIO
 
-from headrace.durable import flush, rename
+from headrace import durable
 from headrace.trial.codec import decode, encode
 
 FORMAT = 2
@@ -50,18 +48,15 @@ def write(folder: Path, part: dict[str, Any], *, fill: Callable[[Path], None] | 
     or another `OSError`.
     """
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        with translated(folder.parent):
-            partial.mkdir(parents=True)
+    with translated(folder.parent):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with durable.filled(folder, partial):
             if fill is not None:
                 fill(partial)
-            write_part(partial, part, rank=0)
-            shutil.rmtree(folder, ignore_errors=True)
-            rename(partial, folder)
-    except Exception:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+            torch = sys.modules.get("torch")
+            with (partial / _name(0, torch)).open("wb") as file:
+                _save(part, file, torch)
+            durable.flush_below(partial)
     return folder
 
 
@@ -71,22 +66,20 @@ def write_part(folder: Path, part: dict[str, Any], *, rank: int) -> None:
     Raises `DiskFullError`, or another `OSError`.
     """
     torch = sys.modules.get("torch")
+    with translated(folder.parent), durable.written(folder / _name(rank, torch), mode=0o666) as file:
+        _save(part, file, torch)
+
+
+def _name(rank: int, torch: ModuleType | None) -> str:
+    return f"rank-{rank}.{'json' if torch is None else 'pt'}"
+
+
+def _save(part: dict[str, Any], file: BinaryIO, torch: ModuleType | None) -> None:
     plain = encode({"format": FORMAT, **part}, "checkpoint", for_json=torch is None)
-    final = folder / f"rank-{rank}.{'json' if torch is None else 'pt'}"
-    partial = folder / f".{final.name}.partial"
-    try:
-        with translated(folder.parent):
-            with partial.open("wb") as file:
-                if torch is None:
-                    file.write(json.dumps(plain).encode())
-                else:
-                    torch.save(plain, file)
-                file.flush()
-                os.fsync(file.fileno())
-            rename(partial, final)
-    except Exception:
-        partial.unlink(missing_ok=True)
-        raise
+    if torch is None:
+        file.write(json.dumps(plain).encode())
+    else:
+        torch.save(plain, file)
 
 
 @contextmanager
@@ -108,10 +101,10 @@ def files_of(folder: Path, name: str) -> Path:
 
 
 def sync_files(folder: Path) -> None:
-    """Makes durable whatever objects wrote by themselves."""
+    """Makes durable what objects wrote by themselves, each rank for all."""
     for path in (folder / _OBJECTS).rglob("*"):
         with suppress(FileNotFoundError):  # another rank's temporary file
-            flush(path)
+            durable.flush(path)
 
 
 def ranks_in(folder: Path) -> list[int]:

@@ -119,6 +119,7 @@ class Saver:
         self._patiently(lambda: _make(folder))
         with checkpoint.translated(root):
             _fill(folder, files)
+            checkpoint.sync_files(folder)
         part |= {
             "tracked": {
                 name: one for name, one in tracked.items() if of_object(name) not in agreed.as_rank_0
@@ -233,5 +234,3 @@ def _fill(folder: Path, files: Mapping[str, TrackedFiles]) -> None:
         place = checkpoint.files_of(folder, name)
         place.mkdir(parents=True, exist_ok=True)
         entry.save(place)
-    if files:
-        checkpoint.sync_files(folder)

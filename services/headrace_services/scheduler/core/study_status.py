@@ -106,7 +106,7 @@ class Progress(Struct, frozen=True, kw_only=True):
     """The best value of any report, and its trial: what a target is compared with."""
     best_trial: int | None = None
     leader: Leader | None = None
-    """What further trials have to improve on; None where no trial has a score yet, and without `no_improvement`."""
+    """What further trials have to improve on; None without a score, and where `tried` is not counted."""
     tried: int = 0
     """How many trials were tried since the best score got better."""
 

@@ -294,7 +294,7 @@ _TRIAL_PARTS = _plain_parts(Trial, trial_pb2.Trial)
 def _abridge(message: trial_pb2.Trial, spec: StudySpec, most_bytes: int) -> None:
     """Leave out what a large trial can do without here, and say so."""
     size = message.ByteSize()
-    for metrics in (message.metrics, message.best_metrics):
+    for metrics in (getattr(message, part.name) for part in plain_fields(message) if part.message_type):
         kept = {name: value for name, value in metrics.items() if name in spec.metrics}
         metrics.clear()
         metrics.update(kept)
@@ -530,25 +530,21 @@ def preview(record: Preview) -> study_pb2.PreviewStudyResponse:
     )
 
 
-def importances(found: Sequence[Importance]) -> study_pb2.MeasureImportanceResponse:
+def importances(found: Sequence[Importance]) -> list[study_pb2.Importance]:
     """How much each parameter matters, by objective."""
-    return study_pb2.MeasureImportanceResponse(
-        importances=[
-            study_pb2.Importance(
-                metric=one.metric,
-                step=one.level,
-                trials=one.trials,
-                parameters=[
-                    study_pb2.ParameterImportance(
-                        parameter=part.parameter, share=part.share, trials=part.trials
-                    )
-                    for part in one.shares
-                ],
-                reason=one.reason,
-            )
-            for one in found
-        ]
-    )
+    return [
+        study_pb2.Importance(
+            metric=one.metric,
+            step=one.level,
+            trials=one.trials,
+            parameters=[
+                study_pb2.ParameterImportance(parameter=part.parameter, share=part.share, trials=part.trials)
+                for part in one.shares
+            ],
+            reason=one.reason,
+        )
+        for one in found
+    ]
 
 
 def states(values: Sequence[trial_pb2.TrialState.ValueType]) -> list[State | None]:

@@ -226,11 +226,11 @@ class StudyCalls(Calls):
             reason = importance.why_none(spec, counts)
             level = importance.compared_level(spec, counts)
             if reason or level is None:
-                return convert.importances(importance.none(spec, reason))
+                none = importance.none(spec, reason)
+                return pb.MeasureImportanceResponse(importances=convert.importances(none))
             measured = await proposals.results_since(
                 conn, study.id, level, 0, upto, budgets=spec.budgets, most=importance.MOST
             )
         results = [Result.of(spec, one.params, one.metrics) for one in measured]
-        return convert.importances(
-            await self.analysis.importances(spec, level, results, caller=who_pays(caller().peer))
-        )
+        found = await self.analysis.importances(spec, level, results, caller=who_pays(caller().peer))
+        return pb.MeasureImportanceResponse(importances=convert.importances(found))

@@ -4,8 +4,8 @@ import json
 
 from headrace.errors import InvalidFieldError, Violation
 from headrace.spec import StudySpec
-from headrace.spec.convert import params_to_json
 from headrace.spec.pilot import FEWEST
+from headrace.spec.values import params_to_json
 from headrace_services.scheduler.core.records import Params
 from headrace_services.scheduler.samplers.sobol import SobolSampler
 

@@ -13,9 +13,9 @@ from headrace.bounds.calls import ERROR
 from headrace.bounds.sessions import LOG_TAIL, TROUBLE, WARNING
 from headrace.errors import InvalidFieldError, Violation
 from headrace.spec import OnCodeChange, StudySpec
-from headrace.spec.convert import params_to_proto, to_proto
-from headrace.spec.convert_resources import resources_to_proto
+from headrace.spec.convert import to_proto
 from headrace.spec.names import LABEL, STUDY, WORKER
+from headrace.spec.values import params_to_proto
 from headrace.v1 import event_pb2, spec_pb2, trial_pb2, worker_pb2
 from headrace_services.scheduler.attempt_messages import attempt_code, schedule
 from headrace_services.scheduler.core import time_limits
@@ -287,7 +287,7 @@ def _same_for_all(study: StudyInfo) -> worker_pb2.Assign:
         wanted.surrogate.scale = study.scale
     return worker_pb2.Assign(
         template=wanted.template,
-        grant=worker_pb2.Grant(processes=resources_to_proto(spec.resources).processes),
+        grant=worker_pb2.Grant(processes=wanted.resources.processes),
         metric=spec.objective.metric,
         further_metrics=[objective.metric for objective in spec.further_objectives],
         constraint_metrics=[constraint.metric for constraint in spec.constraints],

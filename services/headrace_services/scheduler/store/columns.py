@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import Boolean, Column, Computed, DateTime, Double, Integer, Text, func
+from sqlalchemy import Boolean, Column, Computed, DateTime, Double, Integer, Table, Text, func
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
@@ -23,6 +23,11 @@ class Metrics(TypeDecorator[dict[str, float]]):
     def process_result_value(self, value: Any, dialect: Dialect) -> dict[str, float] | None:  # noqa: ARG002 - SQLAlchemy's signature
         """Undo it."""
         return None if value is None else metrics_of_json(value)
+
+
+def columns_of_metrics(table: Table) -> tuple[str, ...]:
+    """The columns of a table that hold metrics."""
+    return tuple(column.name for column in table.columns if isinstance(column.type, Metrics))
 
 
 def time_column(name: str, *, now: bool = False, nullable: bool = True) -> Column[Any]:

@@ -43,6 +43,8 @@ from headrace_services.scheduler.core.study_status import (
     Unreached,
     Usage,
 )
+from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.store.columns import columns_of_metrics
 
 AnyRow = Row[Any]
 Columns = dict[str, Any]
@@ -494,11 +496,10 @@ def _reason(name: str | None) -> Reason | None:
     return Reason(name) if name else None
 
 
+_METRICS = columns_of_metrics(tables.trial)
 _READ: dict[str, Callable[[Any], Any]] = {
     "state": State,
     "reason": _reason,
-    "metrics": metrics_of_json,
-    "best_metrics": metrics_of_json,
     "checkpoint": checkpoint,
     "best_checkpoint": checkpoint,
     "unread": lambda columns: convert(columns, Unread) if columns else None,
@@ -509,6 +510,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "schedules": _schedules,
     "code_changed": tuple,
     "other_code": _other_code,
+    **dict.fromkeys(_METRICS, metrics_of_json),
 }
 """How columns are read that are not as the record has them."""
 _WRITTEN: dict[str, Callable[[Any], Any]] = {
@@ -516,8 +518,6 @@ _WRITTEN: dict[str, Callable[[Any], Any]] = {
     "best_value": number,
     "score": number,
     "recent": lambda values: [number(value) for value in values],
-    "metrics": finite_json,
-    "best_metrics": finite_json,
     "checkpoint": checkpoint_columns,
     "best_checkpoint": checkpoint_columns,
     "unread": to_builtins,
@@ -527,6 +527,7 @@ _WRITTEN: dict[str, Callable[[Any], Any]] = {
     "schedules": lambda records: [asdict(one) for one in records],
     "code_changed": list,
     "other_code": _other_code_columns,
+    **dict.fromkeys(_METRICS, finite_json),
 }
 """How fields are written that are not as the column has them. Enums are texts."""
 _TRIAL_FIELDS = tuple(part.name for part in fields(Trial))

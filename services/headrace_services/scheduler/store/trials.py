@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headrace_services.scheduler.core.lifecycle import State
 from headrace_services.scheduler.core.records import BundleView, RungView, TrialView
 from headrace_services.scheduler.store import bundles, exploits, rows, tables
+from headrace_services.scheduler.store.columns import columns_of_metrics
 
 
 async def one(conn: AsyncConnection, study_id: int, number: int) -> TrialView | None:
@@ -37,8 +38,8 @@ async def page(
     which = and_(t.c.study_id == study_id, t.c.number > after)
     if states:
         which = and_(which, t.c.state.in_([state.value for state in states]))
-    size = func.pg_column_size(t.c.metrics) + func.pg_column_size(t.c.best_metrics)
-    query = select(t.c.number, size.label("size")).where(which)
+    sizes = [func.pg_column_size(t.c[name]) for name in columns_of_metrics(t)]
+    query = select(t.c.number, sum(sizes[1:], sizes[0]).label("size")).where(which)
     found = await conn.execute(query.order_by(t.c.number).limit(limit))
     return [Key(number=row.number, size=row.size) for row in found]
 

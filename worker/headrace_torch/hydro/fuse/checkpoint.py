@@ -4,9 +4,12 @@ What is written needs no Hydro to be read: `model.load_state_dict`, `optimizer.l
 `GradScaler.load_state_dict`. It holds tensors and plain values only. Dropout needs nothing but `settings` and `seen`.
 """
 
+import inspect
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
+from itertools import chain, count, islice
 from typing import Any
 
 import torch
@@ -16,7 +19,7 @@ from headrace_torch.hydro.fuse import settings
 from headrace_torch.hydro.fuse.errors import MemberError
 from headrace_torch.hydro.fuse.member import Member, OptimizerName
 from headrace_torch.hydro.fuse.states import MOMENTS, MemberStates, Slot
-from headrace_torch.hydro.parametrize.parametrization import Parametrization
+from headrace_torch.hydro.parametrize.parametrization import OPTIMIZERS, Parametrization
 
 State = dict[str, Any]
 
@@ -28,25 +31,8 @@ def plain_optimizer(
 
     `initial_lr` of each group is the member's own rate, so that a torch scheduler can go on with `last_epoch`.
     """
-    now = member.setting(step)
-    name: OptimizerName = parametrization.optimizer  # type: ignore[assignment]  # its table has the same three
-    given: dict[str, Any]
-    if name == "sgd":
-        momentum = member.momentum if now.momentum is None or member.momentum == 0 else now.momentum
-        given = {"momentum": momentum, "dampening": member.dampening, "nesterov": member.nesterov}
-    else:
-        beta1 = member.betas[0] if now.momentum is None else now.momentum
-        given = {"betas": (beta1, member.betas[1])}
-    optimizer = parametrization.make_optimizer(
-        model,
-        lr=now.lr,
-        weight_decay=member.decay(name),
-        eps=None if name == "sgd" else member.eps,
-        **given,
-    )
-    first = parametrization.make_optimizer(model, lr=member.lr, weight_decay=member.decay(name))
-    for group, initial in zip(optimizer.param_groups, first.param_groups, strict=True):
-        group["initial_lr"] = initial["lr"]
+    groups, common = _settings(model, parametrization, member, step)
+    optimizer: torch.optim.Optimizer = OPTIMIZERS[parametrization.optimizer](groups, **common)
     return optimizer
 
 
@@ -77,15 +63,17 @@ def read(
             if isinstance(value, Tensor) and id(value) in names
             else extra.get(name, value)
         )
-    optimizer = plain_optimizer(template, parametrization, slot.member, slot.step)
-    packed = optimizer.state_dict()
+    packed: dict[str, Any] = {
+        "state": {},
+        "param_groups": _packed(template, parametrization, slot.member, slot.step),
+    }
     if slot.step > 0:
         moments = {
             name: states.layout.of_row(one[position])
             for name, one in states.moments.items()
             if _kept(name, slot)
         }
-        for index, name in _indices(optimizer, template).items():
+        for index, name in enumerate(chain(*parametrization.grouped(template))):
             taken = slot.step - slot.skipped.get(name, 0)
             if name not in own or not taken:  # torch keeps nothing of a parameter that never had a gradient
                 continue
@@ -115,16 +103,50 @@ def read(
     return state
 
 
+def _settings(
+    model: nn.Module, parametrization: Parametrization, member: Member, step: int
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Returns the groups of a member's torch optimizer, and the settings that are common to all of them."""
+    now = member.setting(step)
+    name: OptimizerName = parametrization.optimizer  # type: ignore[assignment]  # its table has the same three
+    common: dict[str, Any] = {"lr": now.lr}
+    if name == "sgd":
+        momentum = member.momentum if now.momentum is None or member.momentum == 0 else now.momentum
+        common |= {"momentum": momentum, "dampening": member.dampening, "nesterov": member.nesterov}
+    else:
+        beta1 = member.betas[0] if now.momentum is None else now.momentum
+        common |= {"betas": (beta1, member.betas[1])}
+    groups = parametrization.groups(model, lr=now.lr, weight_decay=member.decay(name), eps=member.eps)
+    for group, initial in zip(groups, parametrization.groups(model, lr=member.lr), strict=True):
+        group["initial_lr"] = initial["lr"]
+    return groups, common
+
+
+def _packed(
+    model: nn.Module, parametrization: Parametrization, member: Member, step: int
+) -> list[dict[str, Any]]:
+    """Returns `plain_optimizer(...).state_dict()["param_groups"]` without making the optimizer."""
+    groups, common = _settings(model, parametrization, member, step)
+    common, numbers = {**_defaults(parametrization.optimizer), **common}, count()
+    return [{**common, **group, "params": list(islice(numbers, len(group["params"])))} for group in groups]
+
+
+@cache
+def _defaults(optimizer: str) -> Mapping[str, Any]:
+    """Returns the settings of a torch optimizer that is given none, by its constructor's signature."""
+    kind = OPTIMIZERS[optimizer]
+    found: dict[str, Any] = {}
+    for one in reversed(kind.__mro__[: kind.__mro__.index(torch.optim.Optimizer)]):
+        _, _, *own = inspect.signature(one.__init__).parameters.values()  # behind `self` and `params`
+        found |= {setting.name: setting.default for setting in own}
+    if "decoupled_weight_decay" in found:  # from torch 2.7 on AdamW is Adam with it
+        found["decoupled_weight_decay"] = optimizer == "adamw"
+    return found
+
+
 def _kept(moment: str, slot: Slot) -> bool:
     """SGD without momentum keeps no buffer, though its row of the group's matrix is there."""
     return moment != "momentum_buffer" or slot.member.momentum > 0
-
-
-def _indices(optimizer: torch.optim.Optimizer, template: nn.Module) -> dict[int, str]:
-    """Names the parameters that torch's optimizer numbers."""
-    names = {id(one): name for name, one in template.named_parameters()}
-    every = [one for group in optimizer.param_groups for one in group["params"]]
-    return {index: names[id(one)] for index, one in enumerate(every)}
 
 
 def write(
@@ -163,10 +185,9 @@ def write(
     step = _step(state, slot, counts=parametrization.optimizer != "sgd")
     skipped: dict[str, int] = {}
     if "optimizer" in state:
-        optimizer = plain_optimizer(template, parametrization, slot.member, step)
         kept: Mapping[int, Mapping[str, Tensor]] = state["optimizer"]["state"]
         stateless = parametrization.optimizer == "sgd" and slot.member.momentum == 0
-        for index, name in _indices(optimizer, template).items():
+        for index, name in enumerate(chain(*parametrization.grouped(template))):
             if name in row and (missed := step - _taken(kept.get(index), step, stateless=stateless)):
                 skipped[name] = missed
             for moment in MOMENTS[parametrization.optimizer]:

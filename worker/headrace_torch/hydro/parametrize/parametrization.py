@@ -14,7 +14,7 @@ from headrace_torch.hydro.errors import ParametrizationError
 from headrace_torch.hydro.parametrize.kinds import Growth, Kind, growth_of
 from headrace_torch.hydro.parametrize.rules import rule_for
 
-OPTIMIZERS: Final[dict[str, type[torch.optim.Optimizer]]] = {
+OPTIMIZERS: Final[dict[str, Any]] = {  # Any: each class has settings of its own
     "sgd": torch.optim.SGD,
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
@@ -57,10 +57,26 @@ class Parametrization:
     def __iter__(self) -> Iterator[str]:
         return iter(self.by_name)
 
+    def grouped(self, module: nn.Module) -> list[list[str]]:
+        """Names the parameters of each torch group: one group per distinct set of multipliers, in the model's order.
+
+        The state dict of an optimizer with these groups numbers parameters in this order, from 0, through all groups.
+
+        Raises:
+            ParametrizationError: the module's parameters are not those of this parametrization.
+        """
+        groups: dict[tuple[float, float, float], list[str]] = {}
+        found = [name for name, _ in module.named_parameters()]
+        if missing := self.by_name.keys() - set(found):
+            raise ParametrizationError(f"{min(missing)}: the model has no such parameter")
+        for name in found:
+            groups.setdefault(self[name].key, []).append(name)
+        return list(groups.values())
+
     def groups(
         self, module: nn.Module, *, lr: float, weight_decay: float | None = None, eps: float | None = None
     ) -> list[dict[str, Any]]:
-        """Parameter groups for a torch optimizer: one per distinct set of multipliers, parameters in the model's order.
+        """Parameter groups for a torch optimizer, as `grouped` names them.
 
         At scale 1 there is one group with the given settings, so that the optimizer is the one the user would make.
 
@@ -76,19 +92,18 @@ class Parametrization:
         decay = weight_decay
         if decay is None:
             decay = ADAMW_WEIGHT_DECAY if self.optimizer == "adamw" else 0.0
-        groups: dict[tuple[float, float, float], dict[str, Any]] = {}
-        found = dict(module.named_parameters())
-        if missing := self.by_name.keys() - found.keys():
-            raise ParametrizationError(f"{min(missing)}: the model has no such parameter")
-        for name, parameter in found.items():
-            one = self[name]
-            group = groups.setdefault(
-                one.key, {"params": [], "lr": lr * one.lr, "weight_decay": decay * one.weight_decay}
-            )
+        groups: list[dict[str, Any]] = []
+        for names in self.grouped(module):
+            one = self[names[0]]
+            group = {
+                "params": [module.get_parameter(name) for name in names],
+                "lr": lr * one.lr,
+                "weight_decay": decay * one.weight_decay,
+            }
             if self.optimizer != "sgd":
                 group["eps"] = (ADAM_EPS if eps is None else eps) * one.eps
-            group["params"].append(parameter)
-        return list(groups.values())
+            groups.append(group)
+        return groups
 
     def make_optimizer(
         self,
@@ -101,8 +116,7 @@ class Parametrization:
     ) -> torch.optim.Optimizer:
         """The torch optimizer with these groups; further settings (momentum, betas, …) go to it as they are."""
         groups = self.groups(module, lr=lr, weight_decay=weight_decay, eps=eps)
-        make: Any = OPTIMIZERS[self.optimizer]
-        optimizer: torch.optim.Optimizer = make(groups, lr=lr, **settings)
+        optimizer: torch.optim.Optimizer = OPTIMIZERS[self.optimizer](groups, lr=lr, **settings)
         return optimizer
 
     @property
