@@ -2,12 +2,10 @@
 
 import random
 import tempfile
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import pytest
 from fake_group import FakeGroup
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -147,73 +145,3 @@ def test_each_member_has_the_curve_that_it_has_alone(count: int, seats: int, see
         alone = curves(Path(place) / "b", count, 1, 0, lone=True)
     assert together == alone
     assert all(sorted(curve) == list(range(1, STEPS + 1)) for curve in together.values())
-
-
-@dataclass
-class LateForOne:
-    """Two members with a rung at step 2. The decision on one of them there comes a turn late."""
-
-    folder: Path
-    late: bool
-    losses: dict[str, float] = field(default_factory=dict)
-    held: int = 0
-
-    def attach(self) -> Attached:
-        assignment = Assignment(
-            trial="",
-            params={},
-            max_steps=4,
-            rungs=(2, 4),
-            next_milestone=2,
-            checkpoint_dir=self.folder,
-            seed=1,
-        )
-        seats = tuple(Seat(lease=lease, assignment=assignment) for lease in ("first", "second"))
-        return Attached(members=seats, seats=2)
-
-    def turn(self, said: Said) -> Answer:
-        decisions = []
-        for lease, report in said.reports:
-            self.losses[lease] = report.metrics["loss"]
-            if self.late and lease == "second" and report.step == 2:
-                self.held = 2
-            else:
-                action = Action.CONTINUE if report.step < 4 else Action.STOP
-                milestone = 2 if report.step < 2 else 4
-                decisions.append((lease, Decision(action=action, next_milestone=milestone)))
-        self.held -= 1
-        if self.held == 0:
-            decisions.append(("second", Decision(action=Action.CONTINUE, next_milestone=4)))
-        return Answer(decisions=tuple(decisions), over=not said.reports and self.held < 0)
-
-    def finish(self, end: Ended) -> None:
-        assert end == Ended(), end.traceback
-
-
-@pytest.mark.parametrize("also_after", [False, True], ids=["at rest", "trains after its report"])
-def test_a_member_that_waits_is_packed_once(also_after: bool, tmp_path: Path) -> None:
-    packed: Counter[tuple[int, int]] = Counter()
-
-    class Counting(FakeGroup):
-        def member_state(self, member: int) -> dict[str, Any]:
-            packed[member, self.rows[member]["seen"]] += 1
-            return super().member_state(member)
-
-    def train(bundle: Bundle) -> None:
-        group = Counting()
-        bundle.track(group=group, member=lambda one: {"lr": 2, "seed": one.seed})
-        for _ in bundle.steps():
-            bundle.report(loss=group.step())
-            if also_after:
-                group.step()
-
-    found = []
-    for late in (False, True):
-        packed.clear()
-        runtime = LateForOne(tmp_path / str(late), late)
-        run_bundle(train, runtime, runtime.attach())
-        found.append(runtime.losses)
-    assert found[0] == found[1]
-    at_its_rung = 3 if also_after else 2
-    assert packed[1, at_its_rung] == 1, "the second member, which was out of the group for a turn"
-    assert (packed[1, at_its_rung + 1] == 1) is also_after, "what it trained after its report is kept"

@@ -160,10 +160,7 @@ class Crew:
             started = time.monotonic()
             folder = None
             if member.due(row, asked=save, every=every):
-                state = self._group.member_state(member.id)
-                folder = member.save(state, self._shared.entries)
-                if member.at_milestone:
-                    member.kept = state  # it may have to leave the group until its decision is there
+                folder = member.save(self._group.member_state(member.id), self._shared.entries)
             report = Report(
                 sequence=member.next_sequence(),
                 step=member.step,
@@ -254,11 +251,9 @@ class Crew:
         """Lets members out and takes members in."""
         group = self._group
         assert group is not None
-        as_reported = self._mark is not None and self._mark == self._seen()
         for member in self.training:
             if member.waits and member.id is not None:
-                if member.kept is None or not as_reported:
-                    member.kept = group.member_state(member.id)
+                member.kept = group.member_state(member.id)
                 self._leaving.append(member.id)
                 member.id = None
         if self._leaving:
@@ -334,8 +329,6 @@ class Crew:
 
     def _apply(self, member: Member, verdict: Decision | Refused) -> None:
         member.waits = False
-        if member.id is not None:
-            member.kept = None
         if isinstance(verdict, Refused):
             self._finish(member, error=f"the worker refuses the report: {verdict.reason}")
         elif verdict.action is not Action.CONTINUE:

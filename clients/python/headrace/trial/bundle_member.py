@@ -40,7 +40,7 @@ class Member(OneOfAKind):
         self.milestone = assignment.next_milestone
         # It has reported, and is not told yet what to do.
         self.waits = False
-        # Its state while it waits for a decision or is out of the group; None for a member that begins.
+        # Its state while it is out of the group; None for a member that begins.
         self.kept: Mapping[str, Any] | None = None
         # The whole steps behind it, and the last one that this process reported.
         self.done = self.reported = 0
