@@ -11,8 +11,11 @@ google=$(python -c 'import google.rpc.status_pb2, grpc_tools, pathlib; print(pat
   exit 1
 }
 
-rm -rf "$root"
-mkdir -p "$root"
+new=$(mktemp -d "$(dirname "$root")/.gen.XXXXXX")
+trap 'rm -rf "$new"' EXIT
 python -m grpc_tools.protoc -Iprotos -I"$google" --plugin=protoc-gen-es="$plugin" \
-  --es_out="$root" --es_opt=target=ts,import_extension=js \
+  --es_out="$new" --es_opt=target=ts,import_extension=js \
   protos/headrace/v1/*.proto "$google"/google/rpc/{error_details,status}.proto
+rm -rf "$root"
+mv "$new" "$root"
+chmod 755 "$root"

@@ -79,7 +79,9 @@ class TestBarrier:
         assert driver.promote_all() == []
         driver.call("withdraw", 8)
         promotion = driver.policy.next_promotion()
-        assert "all 9 of its cohort have reported (2 of them without a result)" in promotion.explanation.sentence
+        assert (
+            "all 9 of its cohort have reported (2 of them without a result)" in promotion.explanation.sentence
+        )
         assert driver.promote_all() == [0, 1, 2]
 
     def test_one_that_drops_out_leaves_its_place_to_the_next_best(self):

@@ -97,7 +97,7 @@ def test_hundreds_of_violations_fit_in_the_metadata(call, character):
     back = call(InvalidFieldError(many))
     assert isinstance(back, InvalidFieldError)
     assert 1 < len(back.violations) < 500
-    assert "more fields are at fault" in back.violations[-1].message
+    assert "more fields are invalid" in back.violations[-1].message
     shown = len(back.violations) - 1
     assert back.violations[-1].message.startswith(str(500 - shown))
 

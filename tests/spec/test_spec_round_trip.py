@@ -338,6 +338,7 @@ def corrupted(change):
             "must be a number, a text",
         ),
         (lambda m: m.policy.asha.ClearField("eta"), "policy.eta", "at least 2"),
+        (lambda m: m.sampler.best_of.SetInParent(), "sampler.study", "invalid study name ''"),
         (lambda m: setattr(m.policy.asha, "variant", 9), "policy.variant", "not a known choice"),
         (lambda m: setattr(m, "max_steps", -1), "max_steps", "at least 1"),
         (lambda m: m.template.ClearField("callable"), "template.callable", "is required"),

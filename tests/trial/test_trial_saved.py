@@ -4,6 +4,7 @@ import errno
 import logging
 import random
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from counting import Counter, run
 from recording_runtime import RecordingRuntime
 
+from headrace import durable
 from headrace.trial import checkpoint
 
 
@@ -218,3 +220,10 @@ def test_checkpoints_are_loaded_without_running_code(recording: RecordingRuntime
     torch.save({"format": 1, "run": print}, folder / "rank-0.pt")
     with pytest.raises(Exception, match="Weights only load failed"):
         checkpoint.read(folder)
+
+
+def test_a_link_that_leads_nowhere_costs_no_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "step").mkdir()
+    (tmp_path / "step" / "weights").write_bytes(b"1")
+    (tmp_path / "step" / "latest").symlink_to("nowhere")
+    durable.flush_below(tmp_path / "step")

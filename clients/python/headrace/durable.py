@@ -25,9 +25,10 @@ def flush(path: Path) -> None:
 
 
 def flush_below(folder: Path) -> None:
-    """Write a folder to the disk with all that is in it."""
+    """Write a folder to the disk with all that is in it, except links that lead nowhere and files that vanish."""
     for path in folder.rglob("*"):
-        flush(path)
+        with suppress(FileNotFoundError):
+            flush(path)
     flush(folder)
 
 

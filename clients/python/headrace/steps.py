@@ -118,8 +118,8 @@ def counted_already(step: int, last: int) -> Refusal | None:
 def begun_anew(step: int, restored: int) -> str:
     """Why the first report of a resumed trial cannot be of a step that it had reported."""
     return (
-        f"resumed after step {restored}, the script reports step {step} again: a loop or a count of its own begins "
-        "anew in each process. Loop over t.steps(), or begin after t.step, read before the loop; keep a count of your "
+        f"resumed after step {restored}, the script reports step {step} again: a loop or a count of its own starts "
+        "over in each process. Loop over t.steps(), or begin after t.step, read before the loop; keep a count of your "
         "own in t.state"
     )
 
@@ -128,8 +128,8 @@ def counted_anew(step: int, last: int) -> str:
     """What to say of a trial that reported up to a step, has no checkpoint, and reports an earlier step."""
     return (
         f"this process reports step {step}; an earlier one of the trial had come to step {last}. Nothing is tracked, "
-        f"so steps are counted anew, and up to step {last} they run again. Results at rungs where it was recorded "
-        "stay. Where the script loads a checkpoint of its own, its weights are further than this count. Write "
+        f"so steps are counted from 1 again, and up to step {last} they run again. Results at rungs where it was "
+        "recorded stay. Where the script loads a checkpoint of its own, its weights are further than this count. Write "
         "t.track(model=..., optimizer=...) before the loop: it saves and restores them together with the count"
     )
 
@@ -138,7 +138,7 @@ def may_begin_anew(restored: int) -> str:
     """What to say of a resumed trial that counts no steps: nobody can tell where its own loop begins."""
     return (
         f"resumed after step {restored}, and this report is outside t.steps(). A loop of your own, as over range(...), "
-        "begins anew in each process. Loop over t.steps(), or begin after t.step, read before the loop. Where your "
+        "starts over in each process. Loop over t.steps(), or begin after t.step, read before the loop. Where your "
         "loop does so, say its steps, t.report(step=...): then they are checked"
     )
 

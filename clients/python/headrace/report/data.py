@@ -207,7 +207,7 @@ def _stays(events: tuple[Event, ...]) -> Iterator[Stay]:
             )
     if events:
         for began, moved in open_since.values():
-            yield _stay(began, moved, end=events[-1].time, ending="running", detail="goes on")
+            yield _stay(began, moved, end=events[-1].time, ending="running", detail="still running")
 
 
 def _stay(began: Event, moved: TrialMoved, *, end: datetime | None, ending: str, detail: str) -> Stay:

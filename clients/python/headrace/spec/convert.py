@@ -13,12 +13,12 @@ Fields have the same names on both sides, so there is nothing to write for a new
 violations with the same paths.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import cache
 from typing import Any, Final, TypeVar, cast
 
-from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
@@ -58,14 +58,23 @@ def from_proto(message: pb.StudySpec, *, stored: bool = False) -> StudySpec:
 
 def _filled(message: M, model: SpecModel) -> M:
     """The message with the fields of the model. None leaves a field unset."""
-    body = message.DESCRIPTOR.fields_by_name.get(shape.tag(type(model)))
-    for field in _fields(message):
-        value = getattr(model, field.name) if field.name in type(model).model_fields else None
+    shared, body = _shared(message.DESCRIPTOR, type(model))
+    for field in shared:
+        value = getattr(model, field.name)
         if value is not None:
             _set(message, field, value)
     if body is not None:
-        _put(getattr(message, body.name), model)
+        _put(getattr(message, body), model)
     return message
+
+
+@cache
+def _shared(descriptor: Descriptor, model: type[SpecModel]) -> tuple[Sequence[FieldDescriptor], str | None]:
+    """The fields that a message and a model both have, and the one of the `oneof` that is for this model."""
+    known = shape.fields(model)
+    body = descriptor.fields_by_name.get(shape.tag(model))
+    fields = [field for field in cast("Iterable[FieldDescriptor]", descriptor.fields) if field.name in known]
+    return fields, None if body is None else body.name
 
 
 def _set(message: Message, field: FieldDescriptor, value: Any) -> None:

@@ -54,14 +54,14 @@ TOP: Final = {
     "num_gpus": "Write `resources: {gpus: 1}`.",
     "num_cpus": "Write `resources: {cpus: 1}`.",
     "time_budget_s": _HOURS,
-    "fail_fast": "Leave it out: a study goes on without its failed trials; `retries` says how often one is repeated.",
+    "fail_fast": "Leave it out: a study continues without its failed trials; `retries` says how often one is retried.",
     "max_time": _HOURS,
     "timeout_s": _HOURS,
     "stop_at": _STOPS,
     "timeout": _HOURS,
     "num_to_keep": "Did you mean `checkpoints_kept`?",
     "checkpoint_score_attribute": "Write `objective: {metric: NAME, goal: …, keep: best}`.",
-    "load_if_exists": "Leave it out: `headrace attach STUDY` shows a study again, `run --suffix` starts it anew.",
+    "load_if_exists": "Leave it out: `headrace attach STUDY` shows a study again, `run --suffix` starts a new one.",
     "storage": "Leave it out: the service keeps every study.",
 }
 """Keys of the whole file."""

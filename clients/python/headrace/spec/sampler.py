@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, PlainValidator
 
 from headrace.bounds import numbers
 from headrace.spec.domains import CategoricalDomain, Domain, FloatDomain, IntDomain, SpecModel
+from headrace.spec.names import StudyName
 from headrace.spec.objective import Constraint, Objective, WarmStart
 from headrace.spec.own import OwnSampler
 from headrace.spec.problems import Loc, Problem, Unknown, fault
@@ -110,7 +111,7 @@ class BestOfSampler(SpecModel):
     """
 
     kind: Literal["best_of"] = "best_of"
-    study: Text
+    study: StudyName
     eager: Eager | None = None
 
 

@@ -124,7 +124,7 @@ def tracked(name: str, target: Any) -> Tracked | TrackedFiles:
             draws=True,
         )
     plain = target is None or isinstance(target, bool | int | float | str | bytes | list | dict | tuple | set)
-    kept = "the value" if plain else f"pickle.dumps({name}), made again before each report,"
+    kept = "the value" if plain else f"pickle.dumps({name}), created before each report,"
     raise TypeError(
         f"t.track({name}=...) got a {type(target).__name__}, which has no state_dict() and load_state_dict(); "
         f"keep {kept} in t.state[{name!r}] instead"

@@ -207,7 +207,7 @@ def _valid_params(spec: StudySpec, messages: Sequence[spec_pb2.ParameterAssignme
     most = numbers.CONFIGURATION_CHECKS // breadth(spec.space)
     checks = Checks()
     if len(messages) > most:
-        said = f"is more than {most} for a space of so many parameters and conditions"
+        said = f"is more than {most} for a space with this many parameters and conditions"
         checks.note("parameters", f"{len(messages)} configurations", said, "Split them over several calls.")
     checks.done()
     given = {

@@ -435,7 +435,7 @@ async def studies_waiting_for_slots(conn: AsyncConnection) -> list[int]:
 
 
 async def forget_gone(conn: AsyncConnection, age: timedelta, most: int) -> int:
-    """Take at most so many workers that no longer exist for so long off the cluster. Returns how many.
+    """Remove at most `most` workers that have been gone for `age`. Returns how many.
 
     Their slots go. A worker itself goes when no grant refers to it any more: until then its row is the name that past
     attempts show.
