@@ -97,8 +97,8 @@ class PipelineEngine:
     [
         (object(), "0.19.8", "object has no pipeline"),
         (PipelineEngine(), "0.18.2", r"DeepSpeed 0.18.2 is too old: install deepspeed>=0.19.3"),
-        (PipelineEngine("DualPipeVSchedule"), "0.19.8", "schedule DualPipeVSchedule is not known"),
-        (PipelineEngine("InterleavedSchedule"), "0.20.0", "schedule InterleavedSchedule is not known"),
+        (PipelineEngine("DualPipeVSchedule"), "0.19.8", "schedule DualPipeVSchedule is not supported"),
+        (PipelineEngine("InterleavedSchedule"), "0.20.0", "schedule InterleavedSchedule is not supported"),
         (PipelineEngine(num_stages=1), "0.19.8", "one stage"),
         (PipelineEngine(_map={}), "0.19.8", "no instruction RecvActivation"),
         (PipelineEngine(device=type("d", (), {"type": "cuda"})), "0.19.8", "order of the stream"),

@@ -280,7 +280,7 @@ def test_a_patience_whose_defaults_are_in_the_class_is_warned_of(check: Check) -
     report = check(source=STOPPER)
     assert report.passed, render(report)
     (found,) = report.warnings
-    assert found.remedy.startswith('keep it in t.state: `stop.best = t.state.get("best", ')
+    assert found.remedy.startswith('keep it in t.state: `if "best" in t.state: stop.best = t.state["best"]` before the loop')
 
 
 CACHED = """self.ma = 1.0

@@ -52,7 +52,7 @@ def test_a_best_value_is_beside_the_parameters_that_produced_it(
     told = json.loads(invoke("show", "digits", "4", "--json").out)
     assert (told["params"]["lr"], told["last_params"]["lr"]) == (copied, 0.42873)
     shown = invoke("show", "digits", "4").out
-    assert "went on with" in shown
+    assert "continued with" in shown
     assert "lr=0.42873" in shown
     with Client(fake.address) as client:
         study = client.study("digits")

@@ -231,7 +231,7 @@ class Race:
             rank=rank,
             results=len(values),
             kept=kept,
-            sentence=f"rank {rank} of {len(values)} at step {RUNGS[rung]}; the best {kept} go on, so it waits",
+            sentence=f"rank {rank} of {len(values)} at step {RUNGS[rung]}; the best {kept} are promoted, so it waits",
         )
         if kept:
             why.cutoff_value = values[kept - 1]

@@ -194,7 +194,7 @@ def test_a_loop_is_warned_once_of_what_a_constraint_reads_and_nobody_reports(
     action = event_pb2.DECISION_ACTION_STOP if stops else event_pb2.DECISION_ACTION_CONTINUE
     fake.decisions.append(event_pb2.Decision(action=action))
     fake.missing_metrics = ["memory_gb", "recall"]
-    said = "no 'memory_gb' and 'recall', which a constraint reads"
+    said = "no 'memory_gb' and 'recall', which a constraint uses"
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("default")
         for _ in range(2):

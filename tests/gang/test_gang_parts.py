@@ -382,4 +382,4 @@ def test_a_rank_that_does_not_come_to_the_end_takes_nothing_from_the_result(
 
     (end, _), _ = run_gang(tmp_path, 2, body, stop=9, milestone=9)
     assert end.checkpoint_dir is None
-    assert "rank 1 of 2 has not come" in end.unsaved
+    assert "rank 1 of 2 has not reached the checkpoint" in end.unsaved

@@ -110,7 +110,7 @@ class Job:
         if all((self.folder / f"{rank}.froze").exists() for rank in range(RANKS)):
             self._froze_at = self._froze_at or now
             if self.ranks[0].poll() is not None:
-                named = "Nothing is heard of rank 1" in self._said(0)
+                named = "Rank 1 does not answer" in self._said(0)
                 self._end("fine" if named else f"the frozen rank was not named: {self._said(0)[-600:]}")
             elif now > self._froze_at + FOUND_S:
                 self._end(f"the frozen rank was not found in {FOUND_S:g} s")

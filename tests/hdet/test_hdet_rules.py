@@ -272,7 +272,7 @@ def test_ranks_are_stalled_only_if_each_waits_for_something_that_does_not_come()
     assert "Ranks 0, 1 counted fewer steps" in judge(seen(6), seen(6), seen(7), seen(7))
     assert "Rank 2 counted more steps" in judge(seen(6), seen(6), seen(7))
     assert "different places after the same number of steps" in judge(seen(7), seen(7, "b.py:2 in g"))
-    assert "Nothing is heard of rank 1" in judge(seen(7), seen(7, silent_s=60))
+    assert "Rank 1 does not answer" in judge(seen(7), seen(7, silent_s=60))
     assert judge(seen(7, blocked=False), seen(7, silent_s=60, state="ended")) == "nothing"  # the end of a run
     assert "Rank 1 left the job" in judge(seen(7), seen(7, state="ended"))
     assert "rank 1 has never reported" in judge(seen(7), Seen(pulse=None, silent_s=70, still_s=70))

@@ -39,7 +39,7 @@ HANGS_S = 120.0
         ),
         (
             "frozen",
-            ["Nothing is heard of rank 2: the process is frozen", "rank 2 was last heard after step "],
+            ["Rank 2 does not answer: the process is frozen", "rank 2 last reported after step "],
             2,
         ),
         (

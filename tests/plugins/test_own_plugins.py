@@ -158,7 +158,7 @@ def refused(**changes: Any) -> Any:
 
 
 def test_an_unknown_name_says_what_is_installed(install: Install) -> None:
-    assert "no policy of a package that is installed" in refused(policy=own("patience")).message
+    assert "not a policy of any installed package" in refused(policy=own("patience")).message
     install("waiting", packages.WAITS, policies="waits = waiting:make")
     violation = refused(policy=own("patience"))
     assert (violation.field, violation.value) == ("policy.name", "'patience'")

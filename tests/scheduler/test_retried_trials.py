@@ -226,7 +226,7 @@ async def test_a_member_that_its_population_has_left_behind_is_not_tried_again(e
     before = await site.study()
     for named in (None, frozenset({0})):
         (refused,) = await site.step(RetryTrials(numbers=named))
-        assert "names a member that others have left behind" in str(refused)
+        assert "names a member that the others have overtaken" in str(refused)
     assert (await site.study()) == before
     site.fold = None  # another replica says the same
     (refused,) = await site.step(ALL)
@@ -246,6 +246,6 @@ async def test_a_study_whose_end_its_follower_was_told_is_not_tried_again(
     before = await site.study()
     assert before.state == ("STOPPED" if stopped else "COMPLETED")
     (refused,) = await site.step(ALL)
-    assert "comes too late: the study that" in str(refused)
+    assert "is too late: the study that" in str(refused)
     assert says in str(refused)
     assert (await site.study()) == before

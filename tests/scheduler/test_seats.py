@@ -314,7 +314,7 @@ async def test_a_bundle_out_of_memory_halves_the_next_ones_and_charges_nobody(en
     )
     notes = [event.message for event in await site.events("note")]
     assert len(notes) == 1, "one lesson, however many tell of it"
-    assert "hold up to 4 from now on: half of those with whom a process ran out of memory" in notes[0]
+    assert "hold up to 4 trials from now on: half of those with whom a process ran out of memory" in notes[0]
     site.fold = None  # another replica
     for lease in after:
         await site.step(gone(lease, "LOST", error=words, out_of_memory=4))

@@ -48,7 +48,7 @@ def test_a_report_that_waits_past_its_deadline_is_repeated(
 def test_a_daemon_that_is_gone_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line, "_UNREACHABLE_FOR_S", 0.2)
     runtime = cluster.ClusterRuntime(f"unix:{tmp_path}/gone", LEASE)
-    with pytest.raises(DaemonGone, match=r"the worker at unix:.*gone does not answer any more") as gone:
+    with pytest.raises(DaemonGone, match=r"the worker at unix:.*gone no longer answers") as gone:
         runtime.report(REPORT)
     assert gone.value.code == DaemonGone.STATUS
     runtime.finish(error="", traceback="")  # at the interpreter's exit: says nothing, and waits for nobody
@@ -75,5 +75,5 @@ def test_a_process_without_its_daemon_ends_with_a_status_of_its_own(tmp_path: Pa
         check=False,
     )
     assert ended.returncode == DaemonGone.STATUS
-    assert "does not answer any more" in ended.stderr
+    assert "no longer answers" in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -69,7 +69,7 @@ async def test_sigterm_ends_the_daemon_and_its_trials(
     await until(lambda: (site.marks / "up").exists())
     daemon.terminate()
     last = await scheduler.stream(2)
-    assert (await last.get("exited")).error == "the worker was stopped"
+    assert (await last.get("exited")).error == "worker 'w1' is draining: SIGTERM"
     assert await asyncio.wait_for(daemon.wait(), 60) == 0
     assert not psutil.pid_exists(int((site.marks / "up").read_text()))
     assert "Traceback" not in (site.root / "daemon.log").read_text()

@@ -69,7 +69,7 @@ async def test_the_end_of_the_grace_gives_back_what_is_left_and_a_second_sigterm
     await until(lambda: any(beat.leaving for beat in stream.all("heartbeat")))
     daemon.terminate()
     exited = await ended(scheduler)
-    assert (exited.outcome, exited.error) == (RELEASED, "worker 'w1' drains: SIGTERM")
+    assert (exited.outcome, exited.error) == (RELEASED, "worker 'w1' is draining: SIGTERM")
     assert await asyncio.wait_for(daemon.wait(), 60) == 0
 
 
@@ -85,7 +85,7 @@ async def test_an_attempt_that_has_not_begun_goes_back_at_once(
     daemon._leaving.by_itself("SIGTERM")
     exited = await ended(scheduler)
     assert exited.lease == waiting.lease
-    assert (exited.outcome, exited.error) == (RELEASED, "worker 'w1' drains: SIGTERM")
+    assert (exited.outcome, exited.error) == (RELEASED, "worker 'w1' is draining: SIGTERM")
     late = site.assign(site.program("mark('late')"), slots=(1,), number=2)
     for one in scheduler.streams:
         one.send(assign=late)  # it was on its way
@@ -113,7 +113,7 @@ async def test_a_drain_ends_what_is_being_installed_for_a_trial(
     await asyncio.wait_for(begun.wait(), 60)
     daemon._leaving.by_itself("SIGTERM")
     exited = await stream.get("exited")
-    assert (exited.outcome, exited.error) == (RELEASED, "worker 'w1' drains: SIGTERM")
+    assert (exited.outcome, exited.error) == (RELEASED, "worker 'w1' is draining: SIGTERM")
     await asyncio.wait_for(asyncio.shield(site.daemons[0][1]), 60)
     site.daemons.clear()
 

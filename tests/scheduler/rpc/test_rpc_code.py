@@ -125,7 +125,7 @@ async def test_a_study_whose_code_is_not_here_is_not_created(site: RpcSite) -> N
     assert [one.field for one in error.violations] == ["trial.code.digest"]
     request.spec.template.code.digest = ""
     error = await site.refusal("CreateStudy", request)
-    assert "nobody shipped the folder" in str(error)
+    assert "the folder was never uploaded" in str(error)
 
 
 async def test_code_stays_while_a_study_needs_it_and_a_month_longer(

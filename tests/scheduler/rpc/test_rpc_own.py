@@ -44,7 +44,7 @@ def own(name: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("none", "no policy of a package"), ("bad", "RuntimeError: no licence")]
+    ("name", "said"), [("none", "not a policy of any installed package"), ("bad", "RuntimeError: no licence")]
 )
 async def test_a_study_that_no_package_serves_is_refused_before_it_is_created(
     site: RpcSite, name: str, said: str

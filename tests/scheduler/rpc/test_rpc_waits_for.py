@@ -112,7 +112,7 @@ async def test_a_share_of_a_gpu_is_told(site: RpcSite, engine: AsyncEngine) -> N
 @pytest.mark.parametrize(
     ("changes", "waits_for"),
     [
-        ({"max_parallel": 1}, "a running trial of its study to leave: at most 1 run at once (max_parallel)"),
+        ({"max_parallel": 1}, "a running trial of its study to end: at most 1 run at once (max_parallel)"),
         ({"template": None, "resources": {}}, "the next ask"),
     ],
 )

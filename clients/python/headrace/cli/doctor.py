@@ -117,7 +117,7 @@ def _service(session: Session) -> Iterator[Finding]:
             where = client.address
             who = _who(client)
             workers = client.workers()
-            info = client.server_info()
+            info = _server_info(client)
             kept = _kept(client)
     except HeadraceError as error:
         yield Finding(Level.FAIL, "scheduler", error.message, error.remedy)
@@ -125,7 +125,8 @@ def _service(session: Session) -> Iterator[Finding]:
     yield Finding(Level.OK, "scheduler", f"answers at {where}")
     if who is not None:
         yield _identity(who, where)
-    yield from _upkeep(info, workers)
+    if info is not None:
+        yield from _upkeep(info, workers)
     yield kept
     yield from _certificates(session, workers)
     connected = [worker for worker in workers if worker.connected]
@@ -234,6 +235,13 @@ def _kept_off(connected: Iterable[Worker]) -> Iterator[Finding]:
                 yield Finding(Level.WARN, what, text, remedy)
 
 
+def _server_info(client: Client) -> ServerInfo | None:
+    try:
+        return client.server_info()
+    except HeadraceError:  # a scheduler of an older release
+        return None
+
+
 def _upkeep(info: ServerInfo, workers: Sequence[Worker]) -> Iterator[Finding]:
     """Whether releases and schema fit, and where metrics are shown."""
     ours = version("headrace")
@@ -274,7 +282,7 @@ def _kept(client: Client) -> Finding:
     """How large the scheduler's database is, and whether what is due goes."""
     try:
         upkeep = client.upkeep()
-    except HeadraceError as error:
+    except HeadraceError as error:  # a scheduler of before does not know the call
         return Finding(Level.WARN, "database", f"its size is not known: {error.message}")
     most = ", ".join(f"{one.table} {wording.size(one.size_bytes)}" for one in upkeep.tables[:2])
     size = f"{wording.size(upkeep.size_bytes)} ({most})"

@@ -324,7 +324,10 @@ def _warn_of_idleness(client: Client, name: str, output: Output) -> None:
             "No worker is connected, so trials wait: start one with `headrace worker --scheduler HOST:PORT`."
         )
         return
-    room = client.study(name).room()
+    try:
+        room = client.study(name).room()
+    except HeadraceError:  # only advice: `headrace show` says what the study waits for
+        return
     if room.lacking:
         some = len(room.lacking) < room.sizes
         who, rest = ("some trials need", "they") if some else ("a trial needs", "trials")

@@ -7,7 +7,7 @@ file before it hears of a value that the file made. Shipped code is known alread
 from collections.abc import Callable
 
 from headrace import sources
-from headrace.trial.line import Line
+from headrace.trial.line import Line, UnknownCallError
 from headrace.v1 import event_pb2, runtime_pb2, spec_pb2
 
 
@@ -38,5 +38,8 @@ class CodeTeller:
         request.files.extend(
             event_pb2.SourceFile(path=file.path, digest=file.digest) for file in self._untold
         )
-        self._line.call(self._line.stub.Loaded, request)
+        try:
+            self._line.call(self._line.stub.Loaded, request)
+        except UnknownCallError:
+            self._sources = None  # an older worker asks for nothing of the kind
         self._untold.clear()

@@ -24,6 +24,10 @@ _Request = TypeVar("_Request", bound=Message)
 _Answer = TypeVar("_Answer", bound=Message)
 
 
+class UnknownCallError(TrialRuntimeError):
+    """The worker is of a release that does not have the call."""
+
+
 class Line:
     """One connection, and what becomes of its calls."""
 
@@ -42,7 +46,8 @@ class Line:
         *,
         deadline_s: float | None = None,
     ) -> _Answer:
-        """Calls until there is an answer. Raises `TrialRuntimeError` for a refusal, and `DaemonGone`."""
+        """Calls until there is an answer. Raises `TrialRuntimeError` for a refusal, and `DaemonGone`. Where the worker
+        does not know the call, the refusal is an `UnknownCallError`."""
         while True:
             retrying = tenacity.Retrying(
                 retry=tenacity.retry_if_exception(lambda error: _code(error) is grpc.StatusCode.UNAVAILABLE),
@@ -68,6 +73,8 @@ class Line:
             print(f"headrace: {gone}", file=sys.stderr)
             self.gone = True
             return gone
+        if _code(error) is grpc.StatusCode.UNIMPLEMENTED:
+            return UnknownCallError(f"the worker at {self._address} is older than this call: {details}")
         refusal = TrialRuntimeError(f"the worker at {self._address} refuses the trial's call: {details}")
         ends.speak(error=f"TrialRuntimeError: {refusal}", traceback="")
         return refusal
