@@ -249,7 +249,9 @@ def test_an_attribute_that_a_fresh_object_does_not_have_is_named(check: Check, w
     assert missing.finding.startswith(f"variable `{name}` is 1."), render(report)
     after = "and 1.0 after the restore" if "default" in where else "which the loop has set"
     assert after in missing.finding
-    assert missing.remedy.startswith(f"keep it in t.state: `{name} = ")
+    assert missing.remedy.startswith(
+        f'keep it in t.state: `if "ma" in t.state: {name} = t.state["ma"]` before the loop'
+    )
 
 
 STOPPER = """
@@ -280,7 +282,9 @@ def test_a_patience_whose_defaults_are_in_the_class_is_warned_of(check: Check) -
     report = check(source=STOPPER)
     assert report.passed, render(report)
     (found,) = report.warnings
-    assert found.remedy.startswith('keep it in t.state: `if "best" in t.state: stop.best = t.state["best"]` before the loop')
+    assert found.remedy.startswith(
+        'keep it in t.state: `if "best" in t.state: stop.best = t.state["best"]` before the loop'
+    )
 
 
 CACHED = """self.ma = 1.0

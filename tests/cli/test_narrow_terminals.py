@@ -28,7 +28,9 @@ def test_the_live_view_shows_decisions_whole(fake: FakeStudyService, study_file,
     assert max(map(len, lines)) <= columns
     assert "…" not in "".join(lines)
     words = " ".join(" ".join(lines).split())
-    assert re.search(r"trial \d+ paused: rank \d+ of \d+ at step 1; the best \d+ are promoted, so it waits", words)
+    assert re.search(
+        r"trial \d+ paused: rank \d+ of \d+ at step 1; the best \d+ are promoted, so it waits", words
+    )
 
 
 def test_a_path_of_the_summary_can_be_copied_whole(fake: FakeStudyService) -> None:

@@ -141,7 +141,9 @@ def test_a_state_that_cannot_be_read_is_refused_and_changes_nothing() -> None:
     newer = {name: {"names": [["calls", {"kind": "quaternion", "items": 0}]], "gone": []}}
     (number,) = group.add([{"lr": 0.01}], [{**state, "remembered": newer}])
     for _ in range(2):
-        with pytest.raises(hydro.FuseError, match="unknown kind 'quaternion': it was written by a newer Headrace"):
+        with pytest.raises(
+            hydro.FuseError, match="unknown kind 'quaternion': it was written by a newer Headrace"
+        ):
             group.step(X, loss)
     group.drop([number])
     group.step(X, loss)

@@ -233,7 +233,7 @@ async def test_a_member_that_its_population_has_left_behind_is_not_tried_again(e
     assert "they are past its next rung, at step 3" in str(refused)
 
 
-@pytest.mark.parametrize(("stopped", "says"), [(False, "has begun"), (True, "has ended too")])
+@pytest.mark.parametrize(("stopped", "says"), [(False, "has started"), (True, "has ended too")])
 async def test_a_study_whose_end_its_follower_was_told_is_not_tried_again(
     engine: AsyncEngine, stopped: bool, says: str
 ) -> None:

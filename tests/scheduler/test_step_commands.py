@@ -213,7 +213,7 @@ async def test_a_cold_cache_decides_like_a_warm_one(
     warm = await drive(await StudySite(engine, spec).create(), warm=True)
     cold = await drive(await StudySite(engine, spec).create(), warm=False)
     assert warm == cold
-    assert sum("continues to 9 steps" in line for line in warm) >= 1
+    assert sum("promoted to 9 steps" in line for line in warm) >= 1
 
 
 async def test_the_same_seed_on_one_slot_gives_the_same_trials_and_decisions(engine: AsyncEngine) -> None:

@@ -111,7 +111,7 @@ def test_the_folder_is_bounded(tmp_path: Path) -> None:
     names = sorted(path.name for path in (tmp_path / "aside").iterdir())
     assert len(names) == MAX_FILES
     assert names[-1] == f"{MAX_FILES + 10:012d}.txt"
-    assert aside.summary() == f"{MAX_FILES} messages in {tmp_path / 'aside'}; the latest one: reason"
+    assert aside.summary() == f"{MAX_FILES} messages in {tmp_path / 'aside'}; the last one: reason"
 
 
 def _drained_s(messages: int) -> float:

@@ -389,7 +389,7 @@ async def studies_to_propose_for(conn: AsyncConnection) -> list[int]:
         )
         .order_by(s.c.id)
     )
-    return list((await conn.execute(query)).scalars())
+    return list(await conn.scalars(query))
 
 
 def _runnable(t: Any) -> tuple[Any, ...]:
