@@ -39,7 +39,7 @@ sys.path.insert(0, str(HERE.parents[1] / "examples" / "bubbles"))
 import run as example  # noqa: E402  the example beside it, found by the line above
 
 from headrace_services.bubble_agent.calls import Caller  # noqa: E402  behind it, in order
-from headrace_torch.bubble_shm import AT, StageFile  # noqa: E402
+from headrace_torch.bubble_shm import AT, StageFile  # noqa: E402  behind it, in order
 
 KINDS = ("gated", "direct", "nothing")
 DIRECT_EVERY = 3

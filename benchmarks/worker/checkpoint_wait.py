@@ -40,9 +40,9 @@ sys.path.insert(0, str(HERE.parents[1] / "tests" / "worker"))
 from scripted_scheduler import ScriptedScheduler  # noqa: E402  the tests' own, found by the line above
 from worker_site import Site  # noqa: E402  likewise
 
-from headrace.checkpoints import CheckpointMeta, Manifest, directory  # noqa: E402
-from headrace.v1 import trial_pb2  # noqa: E402
-from headrace_worker import reports  # noqa: E402
+from headrace.checkpoints import CheckpointMeta, Manifest, directory  # noqa: E402  behind it, in order
+from headrace.v1 import trial_pb2  # noqa: E402  likewise
+from headrace_worker import reports  # noqa: E402  likewise
 
 WAYS = ("left out", "linked", "copied", "memory")
 TRIAL = """
@@ -68,7 +68,7 @@ def train(t):
     for step in t.steps(checkpoint_every=1):
         go = Path(os.environ["MARKS"], "go-" + str(step))
         while not go.exists():
-            time.sleep(0.02)
+            time.sleep(0.02)  # the next turn is its file
         flushing = 0.0
         began, busy = time.monotonic(), time.thread_time()
         t.report(loss=1.0 / step)
@@ -125,18 +125,18 @@ def measure_parts(patch: pytest.MonkeyPatch, steps: list[dict[str, float]]) -> N
 
     patch.setattr(os, "link", maybe_link)
     patch.setattr(directory.DirectoryStore, "put", timed("put", maybe_put))
-    take = reports.Reports._take
+    process = reports.Reports._process
 
-    async def timed_take(self: reports.Reports, request: Any, *rest: Any) -> Any:
+    async def timed_process(self: reports.Reports, request: Any, *rest: Any) -> Any:
         took.clear()
         began = time.monotonic()
         try:
-            return await take(self, request, *rest)
+            return await process(self, request, *rest)
         finally:
             save_s = request.save_time.ToTimedelta().total_seconds()
             steps.append({"take": time.monotonic() - began, "save": save_s, **took})
 
-    patch.setattr(reports.Reports, "_take", timed_take)
+    patch.setattr(reports.Reports, "_process", timed_process)
 
 
 def start(root: Path, way: str, other: Path, address: ScriptedScheduler) -> Site:

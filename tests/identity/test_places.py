@@ -13,7 +13,7 @@ def taken(places: Places, *connections: str) -> list[str]:
     """Takes places; returns the connections that gave way, in order."""
     gone: list[str] = []
     for one in connections:
-        places.acquire(one, lambda one=one: gone.append(one))  # type: ignore[misc]
+        places.acquire(one, lambda one=one: gone.append(one))  # type: ignore[misc]  # mypy has no type for such a default
     return gone
 
 
@@ -51,7 +51,7 @@ def test_there_are_never_more_than_so_many_and_the_lightest_keep_theirs(connecti
 
     held: list[Place] = []
     for one in connections:
-        held.append(places.acquire(one, lambda one=one: give_way(one)))  # type: ignore[misc]
+        held.append(places.acquire(one, lambda one=one: give_way(one)))  # type: ignore[misc]  # mypy has no type for such a default
         here[one] += 1
         assert len(places) == here.total() <= 5
     for place in held:

@@ -4,7 +4,6 @@ What is written needs no Hydro to be read: `model.load_state_dict`, `optimizer.l
 `GradScaler.load_state_dict`. It holds tensors and plain values only. Dropout needs nothing but `settings` and `seen`.
 """
 
-import inspect
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
@@ -133,15 +132,9 @@ def _packed(
 
 @cache
 def _defaults(optimizer: str) -> Mapping[str, Any]:
-    """Returns the settings of a torch optimizer that is given none, by its constructor's signature."""
-    kind = OPTIMIZERS[optimizer]
-    found: dict[str, Any] = {}
-    for one in reversed(kind.__mro__[: kind.__mro__.index(torch.optim.Optimizer)]):
-        _, _, *own = inspect.signature(one.__init__).parameters.values()  # behind `self` and `params`
-        found |= {setting.name: setting.default for setting in own}
-    if "decoupled_weight_decay" in found:  # from torch 2.7 on AdamW is Adam with it
-        found["decoupled_weight_decay"] = optimizer == "adamw"
-    return found
+    """Returns the settings that a torch optimizer has by default, read once from one of a single number."""
+    settings: dict[str, Any] = OPTIMIZERS[optimizer]([torch.zeros(1)]).defaults
+    return settings
 
 
 def _kept(moment: str, slot: Slot) -> bool:
