@@ -1,6 +1,7 @@
 """The top level holds exactly what the architecture names."""
 
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,3 +45,9 @@ def test_no_file_is_tracked_that_is_ignored() -> None:
 def test_modules_are_not_named_for_nothing() -> None:
     vague = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
     assert [name for name in tracked() if name.endswith(".py") and Path(name).stem in vague] == []
+
+
+def test_each_test_file_has_a_name_of_its_own() -> None:
+    """Two of one name in two folders are one module for pytest: it collects neither, though each folder passes alone."""
+    names = Counter(Path(name).name for name in tracked() if name.startswith("tests/") and "/test_" in name)
+    assert {name for name, times in names.items() if times > 1 and name.endswith(".py")} == set()
