@@ -13,7 +13,7 @@ from types import TracebackType
 import grpc
 
 from headrace.trial.runtime import Value
-from headrace.v1 import event_pb2, runtime_pb2, runtime_pb2_grpc, spec_pb2
+from headrace.v1 import event_pb2, runtime_pb2, runtime_pb2_grpc, spec_pb2, worker_pb2
 
 LEASE = f"lease-1-{os.getpid()}"
 """Its own: a worker's test on this machine ends whatever carries a lease of its own."""
@@ -87,23 +87,24 @@ class Daemon(runtime_pb2_grpc.TrialRuntimeServiceServicer):
         if request.lease_id != LEASE:
             context.abort(grpc.StatusCode.NOT_FOUND, f"no lease {request.lease_id!r}")
         values = {name: _value(value) for name, value in self.params.items()}
-        return runtime_pb2.AttachResponse(
-            trial="studies/moons/trials/7",
+        assign = worker_pb2.Assign(
+            lease=event_pb2.LeaseRef(lease_id=LEASE, trial="studies/moons/trials/7"),
             parameters=spec_pb2.ParameterAssignment(values=values),
-            restore_dir=str(self.checkpoint or ""),
             resume_step=self.checkpoint_step,
             next_milestone=self._milestone_after(self.checkpoint_step),
             max_steps=self.rungs[-1],
             rungs=self.rungs,
             seed=self.seed,
             metric=self.metric,
-            checkpoint_dir=str(self.folder / "checkpoints"),
-            slots=[0, 1],
-            slot_milli=250,
-            gpu_memory_bytes=2**34,
+            grant=worker_pb2.Grant(slots=[0, 1], milli=250, memory_bytes=2**34),
             template=spec_pb2.TrialTemplate(
                 callable=self.target, working_dir=self.working_dir or str(self.folder)
             ),
+        )
+        return runtime_pb2.AttachResponse(
+            assign=assign,
+            restore_dir=str(self.checkpoint or ""),
+            checkpoint_dir=str(self.folder / "checkpoints"),
         )
 
     def Restored(

@@ -11,7 +11,13 @@ from headrace.trial import convert
 from headrace.trial.bundle_cluster import ClusterBundle
 from headrace.trial.bundle_runtime import Finish, Refused, Said
 from headrace.trial.runtime import Action, Decision, Report
-from headrace.v1 import event_pb2, runtime_pb2, runtime_pb2_grpc
+from headrace.v1 import event_pb2, runtime_pb2, runtime_pb2_grpc, worker_pb2
+
+
+def attached(lease: str, trial: str) -> runtime_pb2.AttachResponse:
+    return runtime_pb2.AttachResponse(
+        assign=worker_pb2.Assign(lease=event_pb2.LeaseRef(lease_id=lease, trial=trial))
+    )
 
 
 class Daemon(runtime_pb2_grpc.TrialRuntimeServiceServicer):
@@ -26,13 +32,13 @@ class Daemon(runtime_pb2_grpc.TrialRuntimeServiceServicer):
         self.turns.append(request)
         if len(self.turns) % 2:
             context.abort(grpc.StatusCode.UNAVAILABLE, "lost")
-        goes_on = event_pb2.Decision(action=event_pb2.DECISION_ACTION_CONTINUE, next_milestone=9)
+        continues = event_pb2.Decision(action=event_pb2.DECISION_ACTION_CONTINUE, next_milestone=9)
         return runtime_pb2.TurnResponse(
             decisions=[
-                runtime_pb2.MemberDecision(lease_id="a", decision=goes_on),
+                runtime_pb2.MemberDecision(lease_id="a", decision=continues),
                 runtime_pb2.MemberDecision(lease_id="b", refused="no"),
             ],
-            joined=[runtime_pb2.AttachResponse(lease_id="c", trial="studies/s/trials/3")],
+            joined=[attached("c", "studies/s/trials/3")],
             gone=["d"],
         )
 
@@ -70,5 +76,4 @@ def test_a_turn_that_is_lost_is_repeated_with_its_sequence(daemon: tuple[Daemon,
 
 
 def test_a_trials_id_is_that_of_its_lease_without_the_attempt() -> None:
-    answer = runtime_pb2.AttachResponse(lease_id="9cf138c63bd0.7.2", trial="studies/a/trials/7")
-    assert convert.assignment(answer).id == "9cf138c63bd0-7"
+    assert convert.assignment(attached("9cf138c63bd0.7.2", "studies/a/trials/7")).id == "9cf138c63bd0-7"

@@ -25,13 +25,14 @@ def mark(name, value):
     path.with_suffix(".new").write_text(json.dumps(value))
     path.with_suffix(".new").rename(path)
 def number(lease):
-    return int(members[lease].trial.rpartition("/")[2])
+    return int(members[lease].assign.lease.trial.rpartition("/")[2])
 def join(answers):
     for answer in answers:
-        members[answer.lease_id] = answer
-        sequence[answer.lease_id] = 0
-        steps[answer.lease_id] = answer.resume_step
-        note(joined=number(answer.lease_id))
+        lease = answer.assign.lease.lease_id
+        members[lease] = answer
+        sequence[lease] = 0
+        steps[lease] = answer.assign.resume_step
+        note(joined=number(lease))
 def note(**what):
     with (MARKS / "seen").open("a") as file:
         file.write(json.dumps(what) + "\\n")

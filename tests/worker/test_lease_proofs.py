@@ -1,8 +1,11 @@
-"""What proves that a lease was issued outlasts the daemon: its successor names the lease with it."""
+"""The proof of a lease survives the daemon, whose successor sends it again, and never reaches a trial."""
 
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 from headrace.v1 import event_pb2, worker_pb2
+from headrace_worker.attempt import Attempt
 from headrace_worker.courier import Courier
 from headrace_worker.home import bury_predecessor, recall
 from headrace_worker.outbox import DurableOutbox, Outbox
@@ -41,3 +44,13 @@ async def test_so_does_its_successor_after_a_kill(tmp_path: Path) -> None:
     await recall(successor, durable)
     assert list(successor.connect().held) == [LEASE]
     durable.close()
+
+
+def test_a_trial_is_not_given_its_proof(tmp_path: Path) -> None:
+    place: Any = MagicMock(scratch_dir=tmp_path, taken_dir=tmp_path)
+    assign = worker_pb2.Assign(lease=LEASE, next_milestone=9, seed=3)
+    answer = Attempt(assign, MagicMock(working_dir=""), place).attach()
+    assert answer.assign.lease == event_pb2.LeaseRef(lease_id="u.0.1", trial="studies/s/trials/0", attempt=1)
+    assert LEASE.proof.encode() not in answer.SerializeToString()
+    assert answer.assign.seed == 3
+    assert assign.lease == LEASE, "the worker still has it"

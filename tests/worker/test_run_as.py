@@ -54,7 +54,7 @@ seen = {
 print("seen", flush=True)
 with open("/dev/stdout", "a") as again:  # as shell scripts do
     again.write("opened again\\n")
-mark(f"seen-{me.resume_step}", json.dumps(seen))
+mark(f"seen-{me.assign.resume_step}", json.dumps(seen))
 """
 SAVES = (
     SEES

@@ -214,7 +214,7 @@ from headrace.v1 import runtime_pb2, runtime_pb2_grpc
 stub = runtime_pb2_grpc.TrialRuntimeServiceStub(grpc.insecure_channel(os.environ["HEADRACE_RUNTIME"]))
 grant = os.environ["HEADRACE_BUNDLE"]
 first = stub.AttachBundle(runtime_pb2.AttachBundleRequest(grant_id=grant), timeout=60)
-told = {member.template.working_dir for member in first.members}
+told = {member.assign.template.working_dir for member in first.members}
 Path(os.environ["MARKS"], "bundle").write_text(f"{told == {os.getcwd()}} {Path('data.txt').read_text()}")
 stub.FinishBundle(runtime_pb2.FinishBundleRequest(grant_id=grant), timeout=60)
 """

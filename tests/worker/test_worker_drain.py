@@ -19,7 +19,7 @@ PAUSE = event_pb2.DECISION_ACTION_PAUSE
 RELEASED = worker_pb2.EXIT_OUTCOME_RELEASED
 # Saves where it is told to: at a milestone.
 TRAINS = """
-milestone = me.next_milestone
+milestone = me.assign.next_milestone
 for step in range(1, 1000):
     time.sleep(0.05)
     decision = report(step, save=step >= milestone)

@@ -15,11 +15,11 @@ CONTINUE = event_pb2.DECISION_ACTION_CONTINUE
 PAUSE = event_pb2.DECISION_ACTION_PAUSE
 STOP = event_pb2.DECISION_ACTION_STOP
 SAVES = """
-for step in range(me.resume_step + 1, 28):
+for step in range(me.assign.resume_step + 1, 28):
     leave_if_told(report(step, save=True))
 """
 ENDS = """
-assert me.ends_study.value == 0.5
+assert me.assign.ends_study.value == 0.5
 leave_if_told(report(1, loss=0.6))
 leave_if_told(report(2, loss=0.4))  # it saves nothing, so nobody waits
 leave_if_told(report(3, save=True, loss=0.4))

@@ -243,7 +243,8 @@ async def test_a_resumed_trial_gets_its_checkpoint_back(site: Site, scheduler: S
     await stream.get("exited")
     resumed = site.program(
         """
-        print(Path(me.restore_dir, "state.json").read_text(), me.resume_step, me.last_step, os.listdir(me.restore_dir))
+        print(Path(me.restore_dir, "state.json").read_text(), me.assign.resume_step, me.assign.last_step,
+              os.listdir(me.restore_dir))
         stub.Restored(runtime_pb2.RestoredRequest(lease_id=lease))
         stub.Restored(runtime_pb2.RestoredRequest(lease_id=lease))
         """

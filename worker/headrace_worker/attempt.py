@@ -249,33 +249,21 @@ class Attempt:
         """Answers with the configuration."""
         self.host.attached()
         self.begun = True
-        assign = self.assign
-        return runtime_pb2.AttachResponse(
-            lease_id=self.lease.lease_id,
-            trial=self.lease.trial,
-            parameters=assign.parameters,
+        answer = runtime_pb2.AttachResponse(
+            assign=self.assign,
             restore_dir=str(self._restore_dir) if self._restore_dir else "",
-            resume_step=assign.resume_step,
-            last_step=max(assign.last_step, self.reports.reported_step if self.has_reported else 0),
-            next_milestone=self.reports.next_milestone,
-            max_steps=assign.max_steps,
-            rungs=assign.rungs,
-            seed=assign.seed,
-            metric=assign.metric,
-            further_metrics=assign.further_metrics,
-            constraint_metrics=assign.constraint_metrics,
             checkpoint_dir=str(self._scratch / "checkpoints"),
-            slots=assign.grant.slots,
-            template=self._template(),
-            slot_milli=assign.grant.milli,
-            gpu_memory_bytes=assign.grant.memory_bytes,
-            surrogate=assign.surrogate if assign.HasField("surrogate") else None,
-            gate=assign.gate if assign.HasField("gate") else None,
-            plan_dir=str(self._plan_dir) if assign.template.HasField("plan") else "",
-            keep_best=assign.keep_best if assign.HasField("keep_best") else None,
-            ends_study=assign.ends_study if assign.HasField("ends_study") else None,
+            plan_dir=str(self._plan_dir) if self.assign.template.HasField("plan") else "",
             leave_file=str(self.reports.leave_file),
         )
+        assign = answer.assign
+        assign.lease.ClearField("proof")  # a trial is no worker
+        assign.next_milestone = self.reports.next_milestone
+        if self.has_reported:
+            assign.last_step = max(assign.last_step, self.reports.reported_step)
+        if self.host.working_dir:
+            assign.template.working_dir = self.host.working_dir
+        return answer
 
     async def restored(self, request: runtime_pb2.RestoredRequest) -> None:
         """Tells the scheduler, once, that the checkpoint is loaded."""
@@ -510,15 +498,6 @@ class Attempt:
             return ""
         finally:
             self._log.close()
-
-    def _template(self) -> spec_pb2.TrialTemplate:
-        """As the program has it: shipped code is where this process has it."""
-        template = self.assign.template
-        if self.host.working_dir:
-            template = spec_pb2.TrialTemplate()
-            template.CopyFrom(self.assign.template)
-            template.working_dir = self.host.working_dir
-        return template
 
     def _note_preparing(self, what: str) -> None:
         self._preparing = f"{self.lease.trial}: {what}" if what else ""

@@ -97,43 +97,19 @@ func (x *AttachRequest) GetStackSignal() int32 {
 
 type AttachResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// `studies/{study}/trials/{number}`.
-	Trial      string               `protobuf:"bytes,1,opt,name=trial,proto3" json:"trial,omitempty"`
-	Parameters *ParameterAssignment `protobuf:"bytes,2,opt,name=parameters,proto3" json:"parameters,omitempty"`
+	// The scheduler's own, as it stands by now: `next_milestone` and `last_step` follow the trial's reports,
+	// `template.working_dir` is where this process finds shipped code, and the lease comes without its proof.
+	Assign *Assign `protobuf:"bytes,1,opt,name=assign,proto3" json:"assign,omitempty"`
 	// A local folder with the checkpoint's files, verified; empty for a start from nothing.
-	RestoreDir string `protobuf:"bytes,3,opt,name=restore_dir,json=restoreDir,proto3" json:"restore_dir,omitempty"`
-	// The step that the checkpoint was taken at; 0 for a start from nothing.
-	ResumeStep    int64  `protobuf:"varint,4,opt,name=resume_step,json=resumeStep,proto3" json:"resume_step,omitempty"`
-	NextMilestone int64  `protobuf:"varint,5,opt,name=next_milestone,json=nextMilestone,proto3" json:"next_milestone,omitempty"`
-	MaxSteps      int64  `protobuf:"varint,6,opt,name=max_steps,json=maxSteps,proto3" json:"max_steps,omitempty"`
-	Seed          int64  `protobuf:"varint,7,opt,name=seed,proto3" json:"seed,omitempty"`
-	Metric        string `protobuf:"bytes,8,opt,name=metric,proto3" json:"metric,omitempty"`
+	RestoreDir string `protobuf:"bytes,2,opt,name=restore_dir,json=restoreDir,proto3" json:"restore_dir,omitempty"`
 	// A local folder in which the trial makes a new folder for each checkpoint.
-	CheckpointDir string `protobuf:"bytes,9,opt,name=checkpoint_dir,json=checkpointDir,proto3" json:"checkpoint_dir,omitempty"`
-	// The indices of the granted slots; their number is the world size.
-	Slots    []int32        `protobuf:"varint,10,rep,packed,name=slots,proto3" json:"slots,omitempty"`
-	Template *TrialTemplate `protobuf:"bytes,11,opt,name=template,proto3" json:"template,omitempty"`
-	// Thousandths of each slot; 0 means 1000.
-	SlotMilli int32 `protobuf:"varint,12,opt,name=slot_milli,json=slotMilli,proto3" json:"slot_milli,omitempty"`
-	// The memory budget on each slot; 0 means all of it.
-	GpuMemoryBytes int64 `protobuf:"varint,13,opt,name=gpu_memory_bytes,json=gpuMemoryBytes,proto3" json:"gpu_memory_bytes,omitempty"`
-	// As in Assign.
-	Rungs             []int64  `protobuf:"varint,14,rep,packed,name=rungs,proto3" json:"rungs,omitempty"`
-	FurtherMetrics    []string `protobuf:"bytes,15,rep,name=further_metrics,json=furtherMetrics,proto3" json:"further_metrics,omitempty"`
-	ConstraintMetrics []string `protobuf:"bytes,16,rep,name=constraint_metrics,json=constraintMetrics,proto3" json:"constraint_metrics,omitempty"`
-	LeaseId           string   `protobuf:"bytes,17,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
-	LastStep          int64    `protobuf:"varint,18,opt,name=last_step,json=lastStep,proto3" json:"last_step,omitempty"`
-	// As in Assign.
-	Surrogate *Surrogate `protobuf:"bytes,19,opt,name=surrogate,proto3" json:"surrogate,omitempty"`
-	Gate      *Gate      `protobuf:"bytes,20,opt,name=gate,proto3" json:"gate,omitempty"`
+	CheckpointDir string `protobuf:"bytes,3,opt,name=checkpoint_dir,json=checkpointDir,proto3" json:"checkpoint_dir,omitempty"`
 	// A local folder with the files of the template's plan; empty without a plan.
-	PlanDir  string    `protobuf:"bytes,21,opt,name=plan_dir,json=planDir,proto3" json:"plan_dir,omitempty"`
-	KeepBest *KeepBest `protobuf:"bytes,22,opt,name=keep_best,json=keepBest,proto3" json:"keep_best,omitempty"`
-	// While this file exists, others need the slots, or the worker is drained: the trial saves at its next report, as at a
-	// milestone. A program that does not look hears of it with its next answer, which has the next step as its milestone.
-	// Not for gangs, whose ranks would not see it at the same report.
-	LeaveFile     string     `protobuf:"bytes,23,opt,name=leave_file,json=leaveFile,proto3" json:"leave_file,omitempty"`
-	EndsStudy     *EndsStudy `protobuf:"bytes,24,opt,name=ends_study,json=endsStudy,proto3" json:"ends_study,omitempty"`
+	PlanDir string `protobuf:"bytes,4,opt,name=plan_dir,json=planDir,proto3" json:"plan_dir,omitempty"`
+	// While this file exists, others need the slots, or the worker is being drained: the trial saves at its next report, as
+	// at a milestone. A program that does not check learns it from its next answer, whose milestone is the next step. Not
+	// for gangs, whose ranks would not see it at the same report.
+	LeaveFile     string `protobuf:"bytes,5,opt,name=leave_file,json=leaveFile,proto3" json:"leave_file,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -168,16 +144,9 @@ func (*AttachResponse) Descriptor() ([]byte, []int) {
 	return file_headrace_v1_runtime_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *AttachResponse) GetTrial() string {
+func (x *AttachResponse) GetAssign() *Assign {
 	if x != nil {
-		return x.Trial
-	}
-	return ""
-}
-
-func (x *AttachResponse) GetParameters() *ParameterAssignment {
-	if x != nil {
-		return x.Parameters
+		return x.Assign
 	}
 	return nil
 }
@@ -189,123 +158,11 @@ func (x *AttachResponse) GetRestoreDir() string {
 	return ""
 }
 
-func (x *AttachResponse) GetResumeStep() int64 {
-	if x != nil {
-		return x.ResumeStep
-	}
-	return 0
-}
-
-func (x *AttachResponse) GetNextMilestone() int64 {
-	if x != nil {
-		return x.NextMilestone
-	}
-	return 0
-}
-
-func (x *AttachResponse) GetMaxSteps() int64 {
-	if x != nil {
-		return x.MaxSteps
-	}
-	return 0
-}
-
-func (x *AttachResponse) GetSeed() int64 {
-	if x != nil {
-		return x.Seed
-	}
-	return 0
-}
-
-func (x *AttachResponse) GetMetric() string {
-	if x != nil {
-		return x.Metric
-	}
-	return ""
-}
-
 func (x *AttachResponse) GetCheckpointDir() string {
 	if x != nil {
 		return x.CheckpointDir
 	}
 	return ""
-}
-
-func (x *AttachResponse) GetSlots() []int32 {
-	if x != nil {
-		return x.Slots
-	}
-	return nil
-}
-
-func (x *AttachResponse) GetTemplate() *TrialTemplate {
-	if x != nil {
-		return x.Template
-	}
-	return nil
-}
-
-func (x *AttachResponse) GetSlotMilli() int32 {
-	if x != nil {
-		return x.SlotMilli
-	}
-	return 0
-}
-
-func (x *AttachResponse) GetGpuMemoryBytes() int64 {
-	if x != nil {
-		return x.GpuMemoryBytes
-	}
-	return 0
-}
-
-func (x *AttachResponse) GetRungs() []int64 {
-	if x != nil {
-		return x.Rungs
-	}
-	return nil
-}
-
-func (x *AttachResponse) GetFurtherMetrics() []string {
-	if x != nil {
-		return x.FurtherMetrics
-	}
-	return nil
-}
-
-func (x *AttachResponse) GetConstraintMetrics() []string {
-	if x != nil {
-		return x.ConstraintMetrics
-	}
-	return nil
-}
-
-func (x *AttachResponse) GetLeaseId() string {
-	if x != nil {
-		return x.LeaseId
-	}
-	return ""
-}
-
-func (x *AttachResponse) GetLastStep() int64 {
-	if x != nil {
-		return x.LastStep
-	}
-	return 0
-}
-
-func (x *AttachResponse) GetSurrogate() *Surrogate {
-	if x != nil {
-		return x.Surrogate
-	}
-	return nil
-}
-
-func (x *AttachResponse) GetGate() *Gate {
-	if x != nil {
-		return x.Gate
-	}
-	return nil
 }
 
 func (x *AttachResponse) GetPlanDir() string {
@@ -315,25 +172,11 @@ func (x *AttachResponse) GetPlanDir() string {
 	return ""
 }
 
-func (x *AttachResponse) GetKeepBest() *KeepBest {
-	if x != nil {
-		return x.KeepBest
-	}
-	return nil
-}
-
 func (x *AttachResponse) GetLeaveFile() string {
 	if x != nil {
 		return x.LeaveFile
 	}
 	return ""
-}
-
-func (x *AttachResponse) GetEndsStudy() *EndsStudy {
-	if x != nil {
-		return x.EndsStudy
-	}
-	return nil
 }
 
 type RestoredRequest struct {
@@ -1334,45 +1177,20 @@ var File_headrace_v1_runtime_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_runtime_proto_rawDesc = "" +
 	"\n" +
-	"\x19headrace/v1/runtime.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17headrace/v1/event.proto\x1a\x16headrace/v1/spec.proto\x1a\x17headrace/v1/trial.proto\"}\n" +
+	"\x19headrace/v1/runtime.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17headrace/v1/event.proto\x1a\x17headrace/v1/trial.proto\x1a\x18headrace/v1/worker.proto\"}\n" +
 	"\rAttachRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\x05R\x04rank\x12\x1a\n" +
 	"\bfinishes\x18\x03 \x01(\bR\bfinishes\x12!\n" +
-	"\fstack_signal\x18\x04 \x01(\x05R\vstackSignal\"\x80\a\n" +
-	"\x0eAttachResponse\x12\x14\n" +
-	"\x05trial\x18\x01 \x01(\tR\x05trial\x12@\n" +
+	"\fstack_signal\x18\x04 \x01(\x05R\vstackSignal\"\xbf\x01\n" +
+	"\x0eAttachResponse\x12+\n" +
+	"\x06assign\x18\x01 \x01(\v2\x13.headrace.v1.AssignR\x06assign\x12\x1f\n" +
+	"\vrestore_dir\x18\x02 \x01(\tR\n" +
+	"restoreDir\x12%\n" +
+	"\x0echeckpoint_dir\x18\x03 \x01(\tR\rcheckpointDir\x12\x19\n" +
+	"\bplan_dir\x18\x04 \x01(\tR\aplanDir\x12\x1d\n" +
 	"\n" +
-	"parameters\x18\x02 \x01(\v2 .headrace.v1.ParameterAssignmentR\n" +
-	"parameters\x12\x1f\n" +
-	"\vrestore_dir\x18\x03 \x01(\tR\n" +
-	"restoreDir\x12\x1f\n" +
-	"\vresume_step\x18\x04 \x01(\x03R\n" +
-	"resumeStep\x12%\n" +
-	"\x0enext_milestone\x18\x05 \x01(\x03R\rnextMilestone\x12\x1b\n" +
-	"\tmax_steps\x18\x06 \x01(\x03R\bmaxSteps\x12\x12\n" +
-	"\x04seed\x18\a \x01(\x03R\x04seed\x12\x16\n" +
-	"\x06metric\x18\b \x01(\tR\x06metric\x12%\n" +
-	"\x0echeckpoint_dir\x18\t \x01(\tR\rcheckpointDir\x12\x14\n" +
-	"\x05slots\x18\n" +
-	" \x03(\x05R\x05slots\x126\n" +
-	"\btemplate\x18\v \x01(\v2\x1a.headrace.v1.TrialTemplateR\btemplate\x12\x1d\n" +
-	"\n" +
-	"slot_milli\x18\f \x01(\x05R\tslotMilli\x12(\n" +
-	"\x10gpu_memory_bytes\x18\r \x01(\x03R\x0egpuMemoryBytes\x12\x14\n" +
-	"\x05rungs\x18\x0e \x03(\x03R\x05rungs\x12'\n" +
-	"\x0ffurther_metrics\x18\x0f \x03(\tR\x0efurtherMetrics\x12-\n" +
-	"\x12constraint_metrics\x18\x10 \x03(\tR\x11constraintMetrics\x12\x19\n" +
-	"\blease_id\x18\x11 \x01(\tR\aleaseId\x12\x1b\n" +
-	"\tlast_step\x18\x12 \x01(\x03R\blastStep\x124\n" +
-	"\tsurrogate\x18\x13 \x01(\v2\x16.headrace.v1.SurrogateR\tsurrogate\x12%\n" +
-	"\x04gate\x18\x14 \x01(\v2\x11.headrace.v1.GateR\x04gate\x12\x19\n" +
-	"\bplan_dir\x18\x15 \x01(\tR\aplanDir\x122\n" +
-	"\tkeep_best\x18\x16 \x01(\v2\x15.headrace.v1.KeepBestR\bkeepBest\x12\x1d\n" +
-	"\n" +
-	"leave_file\x18\x17 \x01(\tR\tleaveFile\x125\n" +
-	"\n" +
-	"ends_study\x18\x18 \x01(\v2\x16.headrace.v1.EndsStudyR\tendsStudy\"d\n" +
+	"leave_file\x18\x05 \x01(\tR\tleaveFile\"d\n" +
 	"\x0fRestoredRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x126\n" +
 	"\tread_time\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\breadTime\"\x12\n" +
@@ -1490,62 +1308,52 @@ var file_headrace_v1_runtime_proto_goTypes = []any{
 	(*FinishBundleRequest)(nil),  // 15: headrace.v1.FinishBundleRequest
 	(*FinishBundleResponse)(nil), // 16: headrace.v1.FinishBundleResponse
 	nil,                          // 17: headrace.v1.ReportRequest.MetricsEntry
-	(*ParameterAssignment)(nil),  // 18: headrace.v1.ParameterAssignment
-	(*TrialTemplate)(nil),        // 19: headrace.v1.TrialTemplate
-	(*Surrogate)(nil),            // 20: headrace.v1.Surrogate
-	(*Gate)(nil),                 // 21: headrace.v1.Gate
-	(*KeepBest)(nil),             // 22: headrace.v1.KeepBest
-	(*EndsStudy)(nil),            // 23: headrace.v1.EndsStudy
-	(*durationpb.Duration)(nil),  // 24: google.protobuf.Duration
-	(*TurnCost)(nil),             // 25: headrace.v1.TurnCost
-	(*Schedules)(nil),            // 26: headrace.v1.Schedules
-	(*Decision)(nil),             // 27: headrace.v1.Decision
-	(*SourceFile)(nil),           // 28: headrace.v1.SourceFile
+	(*Assign)(nil),               // 18: headrace.v1.Assign
+	(*durationpb.Duration)(nil),  // 19: google.protobuf.Duration
+	(*TurnCost)(nil),             // 20: headrace.v1.TurnCost
+	(*Schedules)(nil),            // 21: headrace.v1.Schedules
+	(*Decision)(nil),             // 22: headrace.v1.Decision
+	(*SourceFile)(nil),           // 23: headrace.v1.SourceFile
 }
 var file_headrace_v1_runtime_proto_depIdxs = []int32{
-	18, // 0: headrace.v1.AttachResponse.parameters:type_name -> headrace.v1.ParameterAssignment
-	19, // 1: headrace.v1.AttachResponse.template:type_name -> headrace.v1.TrialTemplate
-	20, // 2: headrace.v1.AttachResponse.surrogate:type_name -> headrace.v1.Surrogate
-	21, // 3: headrace.v1.AttachResponse.gate:type_name -> headrace.v1.Gate
-	22, // 4: headrace.v1.AttachResponse.keep_best:type_name -> headrace.v1.KeepBest
-	23, // 5: headrace.v1.AttachResponse.ends_study:type_name -> headrace.v1.EndsStudy
-	24, // 6: headrace.v1.RestoredRequest.read_time:type_name -> google.protobuf.Duration
-	17, // 7: headrace.v1.ReportRequest.metrics:type_name -> headrace.v1.ReportRequest.MetricsEntry
-	24, // 8: headrace.v1.ReportRequest.train_time:type_name -> google.protobuf.Duration
-	24, // 9: headrace.v1.ReportRequest.save_time:type_name -> google.protobuf.Duration
-	25, // 10: headrace.v1.ReportRequest.turn:type_name -> headrace.v1.TurnCost
-	26, // 11: headrace.v1.ReportRequest.schedules:type_name -> headrace.v1.Schedules
-	27, // 12: headrace.v1.ReportResponse.decision:type_name -> headrace.v1.Decision
-	24, // 13: headrace.v1.FinishRequest.save_time:type_name -> google.protobuf.Duration
-	28, // 14: headrace.v1.LoadedRequest.files:type_name -> headrace.v1.SourceFile
-	1,  // 15: headrace.v1.AttachBundleResponse.members:type_name -> headrace.v1.AttachResponse
-	2,  // 16: headrace.v1.TurnRequest.restored:type_name -> headrace.v1.RestoredRequest
-	4,  // 17: headrace.v1.TurnRequest.reports:type_name -> headrace.v1.ReportRequest
-	6,  // 18: headrace.v1.TurnRequest.finished:type_name -> headrace.v1.FinishRequest
-	14, // 19: headrace.v1.TurnResponse.decisions:type_name -> headrace.v1.MemberDecision
-	1,  // 20: headrace.v1.TurnResponse.joined:type_name -> headrace.v1.AttachResponse
-	27, // 21: headrace.v1.MemberDecision.decision:type_name -> headrace.v1.Decision
-	0,  // 22: headrace.v1.TrialRuntimeService.Attach:input_type -> headrace.v1.AttachRequest
-	2,  // 23: headrace.v1.TrialRuntimeService.Restored:input_type -> headrace.v1.RestoredRequest
-	4,  // 24: headrace.v1.TrialRuntimeService.Report:input_type -> headrace.v1.ReportRequest
-	6,  // 25: headrace.v1.TrialRuntimeService.Finish:input_type -> headrace.v1.FinishRequest
-	8,  // 26: headrace.v1.TrialRuntimeService.Loaded:input_type -> headrace.v1.LoadedRequest
-	10, // 27: headrace.v1.TrialRuntimeService.AttachBundle:input_type -> headrace.v1.AttachBundleRequest
-	12, // 28: headrace.v1.TrialRuntimeService.Turn:input_type -> headrace.v1.TurnRequest
-	15, // 29: headrace.v1.TrialRuntimeService.FinishBundle:input_type -> headrace.v1.FinishBundleRequest
-	1,  // 30: headrace.v1.TrialRuntimeService.Attach:output_type -> headrace.v1.AttachResponse
-	3,  // 31: headrace.v1.TrialRuntimeService.Restored:output_type -> headrace.v1.RestoredResponse
-	5,  // 32: headrace.v1.TrialRuntimeService.Report:output_type -> headrace.v1.ReportResponse
-	7,  // 33: headrace.v1.TrialRuntimeService.Finish:output_type -> headrace.v1.FinishResponse
-	9,  // 34: headrace.v1.TrialRuntimeService.Loaded:output_type -> headrace.v1.LoadedResponse
-	11, // 35: headrace.v1.TrialRuntimeService.AttachBundle:output_type -> headrace.v1.AttachBundleResponse
-	13, // 36: headrace.v1.TrialRuntimeService.Turn:output_type -> headrace.v1.TurnResponse
-	16, // 37: headrace.v1.TrialRuntimeService.FinishBundle:output_type -> headrace.v1.FinishBundleResponse
-	30, // [30:38] is the sub-list for method output_type
-	22, // [22:30] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	18, // 0: headrace.v1.AttachResponse.assign:type_name -> headrace.v1.Assign
+	19, // 1: headrace.v1.RestoredRequest.read_time:type_name -> google.protobuf.Duration
+	17, // 2: headrace.v1.ReportRequest.metrics:type_name -> headrace.v1.ReportRequest.MetricsEntry
+	19, // 3: headrace.v1.ReportRequest.train_time:type_name -> google.protobuf.Duration
+	19, // 4: headrace.v1.ReportRequest.save_time:type_name -> google.protobuf.Duration
+	20, // 5: headrace.v1.ReportRequest.turn:type_name -> headrace.v1.TurnCost
+	21, // 6: headrace.v1.ReportRequest.schedules:type_name -> headrace.v1.Schedules
+	22, // 7: headrace.v1.ReportResponse.decision:type_name -> headrace.v1.Decision
+	19, // 8: headrace.v1.FinishRequest.save_time:type_name -> google.protobuf.Duration
+	23, // 9: headrace.v1.LoadedRequest.files:type_name -> headrace.v1.SourceFile
+	1,  // 10: headrace.v1.AttachBundleResponse.members:type_name -> headrace.v1.AttachResponse
+	2,  // 11: headrace.v1.TurnRequest.restored:type_name -> headrace.v1.RestoredRequest
+	4,  // 12: headrace.v1.TurnRequest.reports:type_name -> headrace.v1.ReportRequest
+	6,  // 13: headrace.v1.TurnRequest.finished:type_name -> headrace.v1.FinishRequest
+	14, // 14: headrace.v1.TurnResponse.decisions:type_name -> headrace.v1.MemberDecision
+	1,  // 15: headrace.v1.TurnResponse.joined:type_name -> headrace.v1.AttachResponse
+	22, // 16: headrace.v1.MemberDecision.decision:type_name -> headrace.v1.Decision
+	0,  // 17: headrace.v1.TrialRuntimeService.Attach:input_type -> headrace.v1.AttachRequest
+	2,  // 18: headrace.v1.TrialRuntimeService.Restored:input_type -> headrace.v1.RestoredRequest
+	4,  // 19: headrace.v1.TrialRuntimeService.Report:input_type -> headrace.v1.ReportRequest
+	6,  // 20: headrace.v1.TrialRuntimeService.Finish:input_type -> headrace.v1.FinishRequest
+	8,  // 21: headrace.v1.TrialRuntimeService.Loaded:input_type -> headrace.v1.LoadedRequest
+	10, // 22: headrace.v1.TrialRuntimeService.AttachBundle:input_type -> headrace.v1.AttachBundleRequest
+	12, // 23: headrace.v1.TrialRuntimeService.Turn:input_type -> headrace.v1.TurnRequest
+	15, // 24: headrace.v1.TrialRuntimeService.FinishBundle:input_type -> headrace.v1.FinishBundleRequest
+	1,  // 25: headrace.v1.TrialRuntimeService.Attach:output_type -> headrace.v1.AttachResponse
+	3,  // 26: headrace.v1.TrialRuntimeService.Restored:output_type -> headrace.v1.RestoredResponse
+	5,  // 27: headrace.v1.TrialRuntimeService.Report:output_type -> headrace.v1.ReportResponse
+	7,  // 28: headrace.v1.TrialRuntimeService.Finish:output_type -> headrace.v1.FinishResponse
+	9,  // 29: headrace.v1.TrialRuntimeService.Loaded:output_type -> headrace.v1.LoadedResponse
+	11, // 30: headrace.v1.TrialRuntimeService.AttachBundle:output_type -> headrace.v1.AttachBundleResponse
+	13, // 31: headrace.v1.TrialRuntimeService.Turn:output_type -> headrace.v1.TurnResponse
+	16, // 32: headrace.v1.TrialRuntimeService.FinishBundle:output_type -> headrace.v1.FinishBundleResponse
+	25, // [25:33] is the sub-list for method output_type
+	17, // [17:25] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_runtime_proto_init() }
@@ -1554,8 +1362,8 @@ func file_headrace_v1_runtime_proto_init() {
 		return
 	}
 	file_headrace_v1_event_proto_init()
-	file_headrace_v1_spec_proto_init()
 	file_headrace_v1_trial_proto_init()
+	file_headrace_v1_worker_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -49,7 +49,7 @@ class ClusterBundle:
         """The first member says which study it is."""
         if not self._attached and (first := next(iter(members), None)) is not None:
             self._attached = True
-            self._code.begin(first.template)
+            self._code.begin(first.assign.template)
 
     def turn(self, said: Said) -> Answer:
         """Takes one turn."""
@@ -91,7 +91,7 @@ class ClusterBundle:
 
 
 def _seat(answer: runtime_pb2.AttachResponse) -> Seat:
-    return Seat(lease=answer.lease_id, assignment=convert.assignment(answer))
+    return Seat(lease=answer.assign.lease.lease_id, assignment=convert.assignment(answer))
 
 
 def _verdict(told: runtime_pb2.MemberDecision) -> Decision | Refused:

@@ -22,7 +22,7 @@ from headrace.trial.runtime import (
     TrialRuntimeError,
     TurnCost,
 )
-from headrace.v1 import event_pb2, runtime_pb2, spec_pb2, trial_pb2
+from headrace.v1 import event_pb2, runtime_pb2, spec_pb2, trial_pb2, worker_pb2
 
 # Of an error's text and of a traceback, which may hold whole tensors; the worker keeps less.
 _TOLD_CHARACTERS = 16 << 10
@@ -42,38 +42,40 @@ _PAST_ENDS = {
 
 def assignment(answer: runtime_pb2.AttachResponse, *, rank: int = 0, in_gang: bool = False) -> Assignment:
     """Who the trial is and where it continues."""
-    values = answer.parameters.values
+    assign = answer.assign
+    values = assign.parameters.values
+    slots = tuple(assign.grant.slots)
     return Assignment(
-        trial=answer.trial,
+        trial=assign.lease.trial,
         params={
             name: getattr(values[name], values[name].WhichOneof("kind") or "") for name in sorted(values)
         },
-        max_steps=answer.max_steps,
-        next_milestone=answer.next_milestone,
-        seed=answer.seed,
-        metric=answer.metric,
-        further_metrics=tuple(answer.further_metrics),
-        constraint_metrics=tuple(answer.constraint_metrics),
-        rungs=tuple(answer.rungs),
+        max_steps=assign.max_steps,
+        next_milestone=assign.next_milestone,
+        seed=assign.seed,
+        metric=assign.metric,
+        further_metrics=tuple(assign.further_metrics),
+        constraint_metrics=tuple(assign.constraint_metrics),
+        rungs=tuple(assign.rungs),
         restore_dir=Path(answer.restore_dir) if answer.restore_dir else None,
-        resume_step=answer.resume_step,
-        last_step=answer.last_step,
+        resume_step=assign.resume_step,
+        last_step=assign.last_step,
         checkpoint_dir=Path(answer.checkpoint_dir) if answer.checkpoint_dir else None,
-        slots=tuple(answer.slots),
-        slot_milli=answer.slot_milli,
-        memory_bytes=answer.gpu_memory_bytes,
+        slots=slots,
+        slot_milli=assign.grant.milli,
+        memory_bytes=assign.grant.memory_bytes,
         rank=rank,
-        ranks=max(1, len(answer.slots)) if in_gang else 1,
-        rank_patience_s=_patience_s(answer.template),
-        id=answer.lease_id.rpartition(".")[0].replace(
+        ranks=max(1, len(slots)) if in_gang else 1,
+        rank_patience_s=_patience_s(assign.template),
+        id=assign.lease.lease_id.rpartition(".")[0].replace(
             ".", "-"
         ),  # of the study's uid, the number and the attempt
-        target=answer.template.callable,
-        working_dir=answer.template.working_dir,
-        surrogate=_surrogate(answer) if answer.HasField("surrogate") else None,
+        target=assign.template.callable,
+        working_dir=assign.template.working_dir,
+        surrogate=_surrogate(assign) if assign.HasField("surrogate") else None,
         plan_dir=Path(answer.plan_dir) if answer.plan_dir else None,
-        keep_best=_keep_best(answer.keep_best) if answer.HasField("keep_best") else None,
-        ends_study=_ends_study(answer.ends_study) if answer.HasField("ends_study") else None,
+        keep_best=_keep_best(assign.keep_best) if assign.HasField("keep_best") else None,
+        ends_study=_ends_study(assign.ends_study) if assign.HasField("ends_study") else None,
         leave_file=Path(answer.leave_file) if answer.leave_file and not in_gang else None,
     )
 
@@ -165,16 +167,16 @@ def tail_of(traceback: str) -> str:
     return traceback[-_TOLD_CHARACTERS:]
 
 
-def _surrogate(answer: runtime_pb2.AttachResponse) -> Surrogate:
-    told = answer.surrogate
+def _surrogate(assign: worker_pb2.Assign) -> Surrogate:
+    told = assign.surrogate
     return Surrogate(
         model=told.model,
         width=told.width,
         scale=told.scale,
         optimizer=told.optimizer or "adamw",
         inputs=told.inputs,
-        gated=not answer.gate.off,
-        widths=tuple(answer.gate.widths),
+        gated=not assign.gate.off,
+        widths=tuple(assign.gate.widths),
     )
 
 

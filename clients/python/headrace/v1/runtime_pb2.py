@@ -24,11 +24,11 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from headrace.v1 import event_pb2 as headrace_dot_v1_dot_event__pb2
-from headrace.v1 import spec_pb2 as headrace_dot_v1_dot_spec__pb2
 from headrace.v1 import trial_pb2 as headrace_dot_v1_dot_trial__pb2
+from headrace.v1 import worker_pb2 as headrace_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19headrace/v1/runtime.proto\x12\x0bheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17headrace/v1/event.proto\x1a\x16headrace/v1/spec.proto\x1a\x17headrace/v1/trial.proto\"W\n\rAttachRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0c\n\x04rank\x18\x02 \x01(\x05\x12\x10\n\x08\x66inishes\x18\x03 \x01(\x08\x12\x14\n\x0cstack_signal\x18\x04 \x01(\x05\"\xfc\x04\n\x0e\x41ttachResponse\x12\r\n\x05trial\x18\x01 \x01(\t\x12\x34\n\nparameters\x18\x02 \x01(\x0b\x32 .headrace.v1.ParameterAssignment\x12\x13\n\x0brestore_dir\x18\x03 \x01(\t\x12\x13\n\x0bresume_step\x18\x04 \x01(\x03\x12\x16\n\x0enext_milestone\x18\x05 \x01(\x03\x12\x11\n\tmax_steps\x18\x06 \x01(\x03\x12\x0c\n\x04seed\x18\x07 \x01(\x03\x12\x0e\n\x06metric\x18\x08 \x01(\t\x12\x16\n\x0e\x63heckpoint_dir\x18\t \x01(\t\x12\r\n\x05slots\x18\n \x03(\x05\x12,\n\x08template\x18\x0b \x01(\x0b\x32\x1a.headrace.v1.TrialTemplate\x12\x12\n\nslot_milli\x18\x0c \x01(\x05\x12\x18\n\x10gpu_memory_bytes\x18\r \x01(\x03\x12\r\n\x05rungs\x18\x0e \x03(\x03\x12\x17\n\x0f\x66urther_metrics\x18\x0f \x03(\t\x12\x1a\n\x12\x63onstraint_metrics\x18\x10 \x03(\t\x12\x10\n\x08lease_id\x18\x11 \x01(\t\x12\x11\n\tlast_step\x18\x12 \x01(\x03\x12)\n\tsurrogate\x18\x13 \x01(\x0b\x32\x16.headrace.v1.Surrogate\x12\x1f\n\x04gate\x18\x14 \x01(\x0b\x32\x11.headrace.v1.Gate\x12\x10\n\x08plan_dir\x18\x15 \x01(\t\x12(\n\tkeep_best\x18\x16 \x01(\x0b\x32\x15.headrace.v1.KeepBest\x12\x12\n\nleave_file\x18\x17 \x01(\t\x12*\n\nends_study\x18\x18 \x01(\x0b\x32\x16.headrace.v1.EndsStudy\"Q\n\x0fRestoredRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12,\n\tread_time\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x12\n\x10RestoredResponse\"\xa2\x03\n\rReportRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x38\n\x07metrics\x18\x04 \x03(\x0b\x32\'.headrace.v1.ReportRequest.MetricsEntry\x12\x16\n\x0e\x63heckpoint_dir\x18\x05 \x01(\t\x12-\n\ntrain_time\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tsave_time\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04rank\x18\x08 \x01(\x05\x12\x10\n\x08warnings\x18\t \x03(\t\x12#\n\x04turn\x18\n \x01(\x0b\x32\x15.headrace.v1.TurnCost\x12)\n\tschedules\x18\x0f \x01(\x0b\x32\x16.headrace.v1.Schedules\x12\x10\n\x08returned\x18\x10 \x01(\x08\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"9\n\x0eReportResponse\x12\'\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x15.headrace.v1.Decision\"\xa0\x02\n\rFinishRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\r\n\x05\x65rror\x18\x02 \x01(\t\x12\x11\n\ttraceback\x18\x03 \x01(\t\x12\x0c\n\x04rank\x18\x04 \x01(\x05\x12\x11\n\texit_code\x18\x05 \x01(\x05\x12\x16\n\x0e\x63heckpoint_dir\x18\x06 \x01(\t\x12\x0c\n\x04step\x18\x07 \x01(\x03\x12,\n\tsave_time\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07unsaved\x18\t \x01(\t\x12\x11\n\tby_itself\x18\n \x01(\x08\x12\x1d\n\x15unreadable_checkpoint\x18\x0c \x01(\x08\x12\x0f\n\x07\x65xiting\x18\r \x01(\x08\x12\x12\n\ninfeasible\x18\x0e \x01(\x08\"\x10\n\x0e\x46inishResponse\"[\n\rLoadedRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x10\n\x08grant_id\x18\x02 \x01(\t\x12&\n\x05\x66iles\x18\x03 \x03(\x0b\x32\x17.headrace.v1.SourceFile\"\x10\n\x0eLoadedResponse\"\'\n\x13\x41ttachBundleRequest\x12\x10\n\x08grant_id\x18\x01 \x01(\t\"S\n\x14\x41ttachBundleResponse\x12,\n\x07members\x18\x01 \x03(\x0b\x32\x1b.headrace.v1.AttachResponse\x12\r\n\x05seats\x18\x02 \x01(\x05\"\xcb\x01\n\x0bTurnRequest\x12\x10\n\x08grant_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12.\n\x08restored\x18\x03 \x03(\x0b\x32\x1c.headrace.v1.RestoredRequest\x12+\n\x07reports\x18\x04 \x03(\x0b\x32\x1a.headrace.v1.ReportRequest\x12,\n\x08\x66inished\x18\x05 \x03(\x0b\x32\x1a.headrace.v1.FinishRequest\x12\r\n\x05waits\x18\x06 \x01(\x08\"\x87\x01\n\x0cTurnResponse\x12.\n\tdecisions\x18\x01 \x03(\x0b\x32\x1b.headrace.v1.MemberDecision\x12+\n\x06joined\x18\x02 \x03(\x0b\x32\x1b.headrace.v1.AttachResponse\x12\x0c\n\x04gone\x18\x03 \x03(\t\x12\x0c\n\x04over\x18\x04 \x01(\x08\"\\\n\x0eMemberDecision\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\'\n\x08\x64\x65\x63ision\x18\x02 \x01(\x0b\x32\x15.headrace.v1.Decision\x12\x0f\n\x07refused\x18\x03 \x01(\t\"q\n\x13\x46inishBundleRequest\x12\x10\n\x08grant_id\x18\x01 \x01(\t\x12\r\n\x05\x65rror\x18\x02 \x01(\t\x12\x11\n\ttraceback\x18\x03 \x01(\t\x12\x15\n\rout_of_memory\x18\x04 \x01(\x08\x12\x0f\n\x07of_each\x18\x05 \x01(\x08\"\x16\n\x14\x46inishBundleResponse2\xd1\x04\n\x13TrialRuntimeService\x12\x41\n\x06\x41ttach\x12\x1a.headrace.v1.AttachRequest\x1a\x1b.headrace.v1.AttachResponse\x12G\n\x08Restored\x12\x1c.headrace.v1.RestoredRequest\x1a\x1d.headrace.v1.RestoredResponse\x12\x41\n\x06Report\x12\x1a.headrace.v1.ReportRequest\x1a\x1b.headrace.v1.ReportResponse\x12\x41\n\x06\x46inish\x12\x1a.headrace.v1.FinishRequest\x1a\x1b.headrace.v1.FinishResponse\x12\x41\n\x06Loaded\x12\x1a.headrace.v1.LoadedRequest\x1a\x1b.headrace.v1.LoadedResponse\x12S\n\x0c\x41ttachBundle\x12 .headrace.v1.AttachBundleRequest\x1a!.headrace.v1.AttachBundleResponse\x12;\n\x04Turn\x12\x18.headrace.v1.TurnRequest\x1a\x19.headrace.v1.TurnResponse\x12S\n\x0c\x46inishBundle\x12 .headrace.v1.FinishBundleRequest\x1a!.headrace.v1.FinishBundleResponseB@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19headrace/v1/runtime.proto\x12\x0bheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17headrace/v1/event.proto\x1a\x17headrace/v1/trial.proto\x1a\x18headrace/v1/worker.proto\"W\n\rAttachRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0c\n\x04rank\x18\x02 \x01(\x05\x12\x10\n\x08\x66inishes\x18\x03 \x01(\x08\x12\x14\n\x0cstack_signal\x18\x04 \x01(\x05\"\x88\x01\n\x0e\x41ttachResponse\x12#\n\x06\x61ssign\x18\x01 \x01(\x0b\x32\x13.headrace.v1.Assign\x12\x13\n\x0brestore_dir\x18\x02 \x01(\t\x12\x16\n\x0e\x63heckpoint_dir\x18\x03 \x01(\t\x12\x10\n\x08plan_dir\x18\x04 \x01(\t\x12\x12\n\nleave_file\x18\x05 \x01(\t\"Q\n\x0fRestoredRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12,\n\tread_time\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x12\n\x10RestoredResponse\"\xa2\x03\n\rReportRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x38\n\x07metrics\x18\x04 \x03(\x0b\x32\'.headrace.v1.ReportRequest.MetricsEntry\x12\x16\n\x0e\x63heckpoint_dir\x18\x05 \x01(\t\x12-\n\ntrain_time\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tsave_time\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04rank\x18\x08 \x01(\x05\x12\x10\n\x08warnings\x18\t \x03(\t\x12#\n\x04turn\x18\n \x01(\x0b\x32\x15.headrace.v1.TurnCost\x12)\n\tschedules\x18\x0f \x01(\x0b\x32\x16.headrace.v1.Schedules\x12\x10\n\x08returned\x18\x10 \x01(\x08\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"9\n\x0eReportResponse\x12\'\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x15.headrace.v1.Decision\"\xa0\x02\n\rFinishRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\r\n\x05\x65rror\x18\x02 \x01(\t\x12\x11\n\ttraceback\x18\x03 \x01(\t\x12\x0c\n\x04rank\x18\x04 \x01(\x05\x12\x11\n\texit_code\x18\x05 \x01(\x05\x12\x16\n\x0e\x63heckpoint_dir\x18\x06 \x01(\t\x12\x0c\n\x04step\x18\x07 \x01(\x03\x12,\n\tsave_time\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07unsaved\x18\t \x01(\t\x12\x11\n\tby_itself\x18\n \x01(\x08\x12\x1d\n\x15unreadable_checkpoint\x18\x0c \x01(\x08\x12\x0f\n\x07\x65xiting\x18\r \x01(\x08\x12\x12\n\ninfeasible\x18\x0e \x01(\x08\"\x10\n\x0e\x46inishResponse\"[\n\rLoadedRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x10\n\x08grant_id\x18\x02 \x01(\t\x12&\n\x05\x66iles\x18\x03 \x03(\x0b\x32\x17.headrace.v1.SourceFile\"\x10\n\x0eLoadedResponse\"\'\n\x13\x41ttachBundleRequest\x12\x10\n\x08grant_id\x18\x01 \x01(\t\"S\n\x14\x41ttachBundleResponse\x12,\n\x07members\x18\x01 \x03(\x0b\x32\x1b.headrace.v1.AttachResponse\x12\r\n\x05seats\x18\x02 \x01(\x05\"\xcb\x01\n\x0bTurnRequest\x12\x10\n\x08grant_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12.\n\x08restored\x18\x03 \x03(\x0b\x32\x1c.headrace.v1.RestoredRequest\x12+\n\x07reports\x18\x04 \x03(\x0b\x32\x1a.headrace.v1.ReportRequest\x12,\n\x08\x66inished\x18\x05 \x03(\x0b\x32\x1a.headrace.v1.FinishRequest\x12\r\n\x05waits\x18\x06 \x01(\x08\"\x87\x01\n\x0cTurnResponse\x12.\n\tdecisions\x18\x01 \x03(\x0b\x32\x1b.headrace.v1.MemberDecision\x12+\n\x06joined\x18\x02 \x03(\x0b\x32\x1b.headrace.v1.AttachResponse\x12\x0c\n\x04gone\x18\x03 \x03(\t\x12\x0c\n\x04over\x18\x04 \x01(\x08\"\\\n\x0eMemberDecision\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\'\n\x08\x64\x65\x63ision\x18\x02 \x01(\x0b\x32\x15.headrace.v1.Decision\x12\x0f\n\x07refused\x18\x03 \x01(\t\"q\n\x13\x46inishBundleRequest\x12\x10\n\x08grant_id\x18\x01 \x01(\t\x12\r\n\x05\x65rror\x18\x02 \x01(\t\x12\x11\n\ttraceback\x18\x03 \x01(\t\x12\x15\n\rout_of_memory\x18\x04 \x01(\x08\x12\x0f\n\x07of_each\x18\x05 \x01(\x08\"\x16\n\x14\x46inishBundleResponse2\xd1\x04\n\x13TrialRuntimeService\x12\x41\n\x06\x41ttach\x12\x1a.headrace.v1.AttachRequest\x1a\x1b.headrace.v1.AttachResponse\x12G\n\x08Restored\x12\x1c.headrace.v1.RestoredRequest\x1a\x1d.headrace.v1.RestoredResponse\x12\x41\n\x06Report\x12\x1a.headrace.v1.ReportRequest\x1a\x1b.headrace.v1.ReportResponse\x12\x41\n\x06\x46inish\x12\x1a.headrace.v1.FinishRequest\x1a\x1b.headrace.v1.FinishResponse\x12\x41\n\x06Loaded\x12\x1a.headrace.v1.LoadedRequest\x1a\x1b.headrace.v1.LoadedResponse\x12S\n\x0c\x41ttachBundle\x12 .headrace.v1.AttachBundleRequest\x1a!.headrace.v1.AttachBundleResponse\x12;\n\x04Turn\x12\x18.headrace.v1.TurnRequest\x1a\x19.headrace.v1.TurnResponse\x12S\n\x0c\x46inishBundle\x12 .headrace.v1.FinishBundleRequest\x1a!.headrace.v1.FinishBundleResponseB@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,42 +38,42 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1'
   _globals['_REPORTREQUEST_METRICSENTRY']._loaded_options = None
   _globals['_REPORTREQUEST_METRICSENTRY']._serialized_options = b'8\001'
-  _globals['_ATTACHREQUEST']._serialized_start=148
-  _globals['_ATTACHREQUEST']._serialized_end=235
-  _globals['_ATTACHRESPONSE']._serialized_start=238
-  _globals['_ATTACHRESPONSE']._serialized_end=874
-  _globals['_RESTOREDREQUEST']._serialized_start=876
-  _globals['_RESTOREDREQUEST']._serialized_end=957
-  _globals['_RESTOREDRESPONSE']._serialized_start=959
-  _globals['_RESTOREDRESPONSE']._serialized_end=977
-  _globals['_REPORTREQUEST']._serialized_start=980
-  _globals['_REPORTREQUEST']._serialized_end=1398
-  _globals['_REPORTREQUEST_METRICSENTRY']._serialized_start=1352
-  _globals['_REPORTREQUEST_METRICSENTRY']._serialized_end=1398
-  _globals['_REPORTRESPONSE']._serialized_start=1400
-  _globals['_REPORTRESPONSE']._serialized_end=1457
-  _globals['_FINISHREQUEST']._serialized_start=1460
-  _globals['_FINISHREQUEST']._serialized_end=1748
-  _globals['_FINISHRESPONSE']._serialized_start=1750
-  _globals['_FINISHRESPONSE']._serialized_end=1766
-  _globals['_LOADEDREQUEST']._serialized_start=1768
-  _globals['_LOADEDREQUEST']._serialized_end=1859
-  _globals['_LOADEDRESPONSE']._serialized_start=1861
-  _globals['_LOADEDRESPONSE']._serialized_end=1877
-  _globals['_ATTACHBUNDLEREQUEST']._serialized_start=1879
-  _globals['_ATTACHBUNDLEREQUEST']._serialized_end=1918
-  _globals['_ATTACHBUNDLERESPONSE']._serialized_start=1920
-  _globals['_ATTACHBUNDLERESPONSE']._serialized_end=2003
-  _globals['_TURNREQUEST']._serialized_start=2006
-  _globals['_TURNREQUEST']._serialized_end=2209
-  _globals['_TURNRESPONSE']._serialized_start=2212
-  _globals['_TURNRESPONSE']._serialized_end=2347
-  _globals['_MEMBERDECISION']._serialized_start=2349
-  _globals['_MEMBERDECISION']._serialized_end=2441
-  _globals['_FINISHBUNDLEREQUEST']._serialized_start=2443
-  _globals['_FINISHBUNDLEREQUEST']._serialized_end=2556
-  _globals['_FINISHBUNDLERESPONSE']._serialized_start=2558
-  _globals['_FINISHBUNDLERESPONSE']._serialized_end=2580
-  _globals['_TRIALRUNTIMESERVICE']._serialized_start=2583
-  _globals['_TRIALRUNTIMESERVICE']._serialized_end=3176
+  _globals['_ATTACHREQUEST']._serialized_start=150
+  _globals['_ATTACHREQUEST']._serialized_end=237
+  _globals['_ATTACHRESPONSE']._serialized_start=240
+  _globals['_ATTACHRESPONSE']._serialized_end=376
+  _globals['_RESTOREDREQUEST']._serialized_start=378
+  _globals['_RESTOREDREQUEST']._serialized_end=459
+  _globals['_RESTOREDRESPONSE']._serialized_start=461
+  _globals['_RESTOREDRESPONSE']._serialized_end=479
+  _globals['_REPORTREQUEST']._serialized_start=482
+  _globals['_REPORTREQUEST']._serialized_end=900
+  _globals['_REPORTREQUEST_METRICSENTRY']._serialized_start=854
+  _globals['_REPORTREQUEST_METRICSENTRY']._serialized_end=900
+  _globals['_REPORTRESPONSE']._serialized_start=902
+  _globals['_REPORTRESPONSE']._serialized_end=959
+  _globals['_FINISHREQUEST']._serialized_start=962
+  _globals['_FINISHREQUEST']._serialized_end=1250
+  _globals['_FINISHRESPONSE']._serialized_start=1252
+  _globals['_FINISHRESPONSE']._serialized_end=1268
+  _globals['_LOADEDREQUEST']._serialized_start=1270
+  _globals['_LOADEDREQUEST']._serialized_end=1361
+  _globals['_LOADEDRESPONSE']._serialized_start=1363
+  _globals['_LOADEDRESPONSE']._serialized_end=1379
+  _globals['_ATTACHBUNDLEREQUEST']._serialized_start=1381
+  _globals['_ATTACHBUNDLEREQUEST']._serialized_end=1420
+  _globals['_ATTACHBUNDLERESPONSE']._serialized_start=1422
+  _globals['_ATTACHBUNDLERESPONSE']._serialized_end=1505
+  _globals['_TURNREQUEST']._serialized_start=1508
+  _globals['_TURNREQUEST']._serialized_end=1711
+  _globals['_TURNRESPONSE']._serialized_start=1714
+  _globals['_TURNRESPONSE']._serialized_end=1849
+  _globals['_MEMBERDECISION']._serialized_start=1851
+  _globals['_MEMBERDECISION']._serialized_end=1943
+  _globals['_FINISHBUNDLEREQUEST']._serialized_start=1945
+  _globals['_FINISHBUNDLEREQUEST']._serialized_end=2058
+  _globals['_FINISHBUNDLERESPONSE']._serialized_start=2060
+  _globals['_FINISHBUNDLERESPONSE']._serialized_end=2082
+  _globals['_TRIALRUNTIMESERVICE']._serialized_start=2085
+  _globals['_TRIALRUNTIMESERVICE']._serialized_end=2678
 # @@protoc_insertion_point(module_scope)

@@ -9,8 +9,8 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from headrace.v1 import event_pb2 as _event_pb2
-from headrace.v1 import spec_pb2 as _spec_pb2
 from headrace.v1 import trial_pb2 as _trial_pb2
+from headrace.v1 import worker_pb2 as _worker_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -57,112 +57,40 @@ Global___AttachRequest: _TypeAlias = AttachRequest  # noqa: Y015
 class AttachResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    TRIAL_FIELD_NUMBER: _builtins.int
-    PARAMETERS_FIELD_NUMBER: _builtins.int
+    ASSIGN_FIELD_NUMBER: _builtins.int
     RESTORE_DIR_FIELD_NUMBER: _builtins.int
-    RESUME_STEP_FIELD_NUMBER: _builtins.int
-    NEXT_MILESTONE_FIELD_NUMBER: _builtins.int
-    MAX_STEPS_FIELD_NUMBER: _builtins.int
-    SEED_FIELD_NUMBER: _builtins.int
-    METRIC_FIELD_NUMBER: _builtins.int
     CHECKPOINT_DIR_FIELD_NUMBER: _builtins.int
-    SLOTS_FIELD_NUMBER: _builtins.int
-    TEMPLATE_FIELD_NUMBER: _builtins.int
-    SLOT_MILLI_FIELD_NUMBER: _builtins.int
-    GPU_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
-    RUNGS_FIELD_NUMBER: _builtins.int
-    FURTHER_METRICS_FIELD_NUMBER: _builtins.int
-    CONSTRAINT_METRICS_FIELD_NUMBER: _builtins.int
-    LEASE_ID_FIELD_NUMBER: _builtins.int
-    LAST_STEP_FIELD_NUMBER: _builtins.int
-    SURROGATE_FIELD_NUMBER: _builtins.int
-    GATE_FIELD_NUMBER: _builtins.int
     PLAN_DIR_FIELD_NUMBER: _builtins.int
-    KEEP_BEST_FIELD_NUMBER: _builtins.int
     LEAVE_FILE_FIELD_NUMBER: _builtins.int
-    ENDS_STUDY_FIELD_NUMBER: _builtins.int
-    trial: _builtins.str
-    """`studies/{study}/trials/{number}`."""
     restore_dir: _builtins.str
     """A local folder with the checkpoint's files, verified; empty for a start from nothing."""
-    resume_step: _builtins.int
-    """The step that the checkpoint was taken at; 0 for a start from nothing."""
-    next_milestone: _builtins.int
-    max_steps: _builtins.int
-    seed: _builtins.int
-    metric: _builtins.str
     checkpoint_dir: _builtins.str
     """A local folder in which the trial makes a new folder for each checkpoint."""
-    slot_milli: _builtins.int
-    """Thousandths of each slot; 0 means 1000."""
-    gpu_memory_bytes: _builtins.int
-    """The memory budget on each slot; 0 means all of it."""
-    lease_id: _builtins.str
-    last_step: _builtins.int
     plan_dir: _builtins.str
     """A local folder with the files of the template's plan; empty without a plan."""
     leave_file: _builtins.str
-    """While this file exists, others need the slots, or the worker is drained: the trial saves at its next report, as at a
-    milestone. A program that does not look hears of it with its next answer, which has the next step as its milestone.
-    Not for gangs, whose ranks would not see it at the same report.
+    """While this file exists, others need the slots, or the worker is being drained: the trial saves at its next report, as
+    at a milestone. A program that does not check learns it from its next answer, whose milestone is the next step. Not
+    for gangs, whose ranks would not see it at the same report.
     """
     @_builtins.property
-    def parameters(self) -> _spec_pb2.ParameterAssignment: ...
-    @_builtins.property
-    def slots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The indices of the granted slots; their number is the world size."""
+    def assign(self) -> _worker_pb2.Assign:
+        """The scheduler's own, as it stands by now: `next_milestone` and `last_step` follow the trial's reports,
+        `template.working_dir` is where this process finds shipped code, and the lease comes without its proof.
+        """
 
-    @_builtins.property
-    def template(self) -> _spec_pb2.TrialTemplate: ...
-    @_builtins.property
-    def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """As in Assign."""
-
-    @_builtins.property
-    def further_metrics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
-    @_builtins.property
-    def constraint_metrics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
-    @_builtins.property
-    def surrogate(self) -> _spec_pb2.Surrogate:
-        """As in Assign."""
-
-    @_builtins.property
-    def gate(self) -> _spec_pb2.Gate: ...
-    @_builtins.property
-    def keep_best(self) -> _event_pb2.KeepBest: ...
-    @_builtins.property
-    def ends_study(self) -> _event_pb2.EndsStudy: ...
     def __init__(
         self,
         *,
-        trial: _builtins.str = ...,
-        parameters: _spec_pb2.ParameterAssignment | None = ...,
+        assign: _worker_pb2.Assign | None = ...,
         restore_dir: _builtins.str = ...,
-        resume_step: _builtins.int = ...,
-        next_milestone: _builtins.int = ...,
-        max_steps: _builtins.int = ...,
-        seed: _builtins.int = ...,
-        metric: _builtins.str = ...,
         checkpoint_dir: _builtins.str = ...,
-        slots: _abc.Iterable[_builtins.int] | None = ...,
-        template: _spec_pb2.TrialTemplate | None = ...,
-        slot_milli: _builtins.int = ...,
-        gpu_memory_bytes: _builtins.int = ...,
-        rungs: _abc.Iterable[_builtins.int] | None = ...,
-        further_metrics: _abc.Iterable[_builtins.str] | None = ...,
-        constraint_metrics: _abc.Iterable[_builtins.str] | None = ...,
-        lease_id: _builtins.str = ...,
-        last_step: _builtins.int = ...,
-        surrogate: _spec_pb2.Surrogate | None = ...,
-        gate: _spec_pb2.Gate | None = ...,
         plan_dir: _builtins.str = ...,
-        keep_best: _event_pb2.KeepBest | None = ...,
         leave_file: _builtins.str = ...,
-        ends_study: _event_pb2.EndsStudy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ends_study", b"ends_study", "gate", b"gate", "keep_best", b"keep_best", "parameters", b"parameters", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assign", b"assign"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "constraint_metrics", b"constraint_metrics", "ends_study", b"ends_study", "further_metrics", b"further_metrics", "gate", b"gate", "gpu_memory_bytes", b"gpu_memory_bytes", "keep_best", b"keep_best", "last_step", b"last_step", "lease_id", b"lease_id", "leave_file", b"leave_file", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "plan_dir", b"plan_dir", "restore_dir", b"restore_dir", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "slot_milli", b"slot_milli", "slots", b"slots", "surrogate", b"surrogate", "template", b"template", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assign", b"assign", "checkpoint_dir", b"checkpoint_dir", "leave_file", b"leave_file", "plan_dir", b"plan_dir", "restore_dir", b"restore_dir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

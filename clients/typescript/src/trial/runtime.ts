@@ -120,14 +120,17 @@ class WorkerRuntime implements Runtime {
   }
 }
 
-function assignment(answer: AttachResponse): Assignment {
-  const { trial, seed, metric, rungs, slots, nextMilestone, maxSteps, resumeStep, parameters } = plain(answer);
+function assignment({ assign, restoreDir, checkpointDir }: AttachResponse): Assignment {
+  if (assign === undefined) throw new TrialRefusedError("the worker's answer holds no trial; it is older than this library");
+  const { lease, grant, seed, metric, rungs, nextMilestone, maxSteps, resumeStep, parameters } = plain(assign);
   return {
-    ...{ trial, seed, metric, rungs, slots, nextMilestone, maxSteps, resumeStep },
+    ...{ seed, metric, rungs, nextMilestone, maxSteps, resumeStep },
+    trial: lease?.trial ?? "",
+    slots: grant?.slots ?? [],
     params: parameters ?? {},
-    ...(answer.restoreDir ? { restoreDir: answer.restoreDir } : {}),
-    ...(answer.checkpointDir ? { checkpointDir: answer.checkpointDir } : {}),
-    ...(answer.keepBest ? { keepBest: answer.keepBest } : {}),
+    ...(restoreDir ? { restoreDir } : {}),
+    ...(checkpointDir ? { checkpointDir } : {}),
+    ...(assign.keepBest ? { keepBest: assign.keepBest } : {}),
   };
 }
 
