@@ -2,10 +2,10 @@
 
 A study with this sampler has `trials` places, for the best sound trials of the other study.
 
-    the other study ──┬── runs: with `eager` the best one so far may take a place early, all but the last one
-                      │     ├── on a slot that is idle: any of these places
-                      │     └── once its share `eager` is decided: the first place, whether a slot is idle or not
-                      ├── has completed: its best ones take the places that are left, the best one first
+    the other study ──┬── runs: with `eager` its best trial so far may take any place but the last one early
+                      │     ├── on an idle slot: any of these places
+                      │     └── once the share `eager` of its trials is decided: the first place, idle slot or not
+                      ├── has completed: its best trials take the remaining places, in order
                       └── has failed, was stopped or deleted: no more are taken
 
 No place is taken early until a sound trial of the other study has had its full budget. A trial of that study is
@@ -17,7 +17,7 @@ than places. The last place is reserved for the best trial of the finished study
 The other study is read outside the cycle, and the resulting proposal is submitted as an input (`core.proposals`).
 Only the cycle knows whether a slot is idle, so the proposal states that it needs one and is dropped if there is
 none. As long as the other study has configurations to propose, a slot that suits its trials is not idle: its
-sampler may be computing the next one. "" "" "" "" ""
+sampler may be computing the next one.
 """
 
 from msgspec import Struct

@@ -4,7 +4,7 @@ Bracket s skips the first s rungs, so its trials are compared later and cost mor
 gives every bracket about the same budget, and ASHA draws brackets so that this holds on average. Of L levels,
 bracket s has L-s, and Hyperband starts it with n = ⌈L/(L-s)·η^(L-s-1)⌉ trials. Weighting the draw by n spends the
 same on all brackets. A uniform draw would spend nearly everything on the late ones, whose trials cost η^s times as
-much. ""
+much.
 """
 
 import hashlib

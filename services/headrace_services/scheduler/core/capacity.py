@@ -4,9 +4,10 @@ A study with `fuse` has a profile for each kind of device and each key (`Fuse.ke
 and placing reads it:
 
     steady  the time of a turn and the memory of the process, by number of members
-    fresh   the same of turns before which trials joined or left: these take longer, and are compared with each other
-    most    half the members of the process that ran out of memory; it only gets smaller
-    first   what the first step of a process took
+    fresh   the same for turns before which trials joined or left: they take longer, and are compared only with each
+            other
+    most    half the members of the process that ran out of memory; it never grows
+    first   how long the first step of a process took
 
 A number set by the study is used as it is, bounded only by `most`. With `auto` the number starts at START. It
 doubles as long as twice the members do RISE times as many steps a second. If they do not, more turns are measured,
@@ -16,8 +17,7 @@ little. If steady and fresh turns lead to different numbers, the larger one is u
 where the study's turns are of that sort.
 
 Memory is modelled as a straight line through the measurements, and a MARGIN of the device's memory is kept free. A
-single measurement says nothing about the part that all members share, so the memory is split evenly among them. ""
-"" "" ""
+single measurement says nothing about the part that all members share, so the memory is split evenly among them.
 """
 
 from collections.abc import Mapping

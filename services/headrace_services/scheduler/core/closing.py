@@ -1,6 +1,6 @@
 """A study that ends by `until` closes first, so that its running trials lose no state.
 
-    open ── something comes true ──→ closing ── nobody holds a trial, or the grace is over ──→ ended
+    open ── a condition comes true ──→ closing ── no trial is held, or the grace is over ──→ ended
 
 While the study closes, its state is still active, but it starts nothing. Its trials are asked to leave at their
 next report, as when other studies need their slots (`core.preemption`): they save a checkpoint there, are answered
@@ -18,7 +18,7 @@ counts, and is answered STOP. In a study without workers, the scheduler waits fo
 
 The study's row records that it closes, and the deadline. So any replica can finish it (`engine.budgets`), and a
 worker that missed the message gets it again with its next heartbeat. A scheduler of an earlier version does not
-know about closing: the same condition comes true again there, and it ends the study at once. "" "" "" "" ""
+know about closing: the same condition comes true again there, and it ends the study at once.
 """
 
 from headrace.grants import DEFAULT_GRACE_S

@@ -152,7 +152,7 @@ def left_over(state: CycleState, before: Standing, freed: list[Slot]) -> bool:
 
     Those are slots that the cycle freed and slots that were reserved for the study. If the study waited for slots
     and no longer does, they are any free slots, as others left them to it. `before` is the study's status before
-    the cycle. "" ""
+    the cycle.
     """
     withheld = {(s.worker_id, s.index) for placement in state.cluster.withheld for s in placement.slots}
     free = {(slot.worker_id, slot.index) for slot in state.free} - withheld

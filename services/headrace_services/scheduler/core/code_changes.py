@@ -21,8 +21,7 @@ An attempt that was returned counts as nobody's failure. The trial keeps its ear
 
 A process may not know which version of a file it runs (`headrace.not_known`). Such content is never the study's
 own, nor one that was allowed before: each such attempt is treated as one with new content. The next attempt knows
-its version. "" "" "" "" "" "" ""
-""
+its version.
 """
 
 from collections.abc import Mapping, Sequence

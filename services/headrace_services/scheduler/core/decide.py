@@ -9,7 +9,7 @@ it.
 
 The order: load the rows that the inputs name; apply the inputs one after the other, those that reopen trials
 first; offer free slots, place trials, reserve slots for a trial that fits nowhere; end the study if nothing is
-left; read the rows that the answers show. "" ""
+left; read the rows that the answers show.
 """
 
 from collections.abc import Iterable, Sequence

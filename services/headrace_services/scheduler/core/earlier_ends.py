@@ -5,14 +5,14 @@ A trial that continues may fail, diverge or get worse. Its earlier result is the
 to the trial next: the value, the step, and a checkpoint that no retention rule deletes.
 
     over, with a result ── reopened ──┬── fails, diverges, gets worse ── the earlier end counts
-      (an earlier end, kept)          └── gets at least as good ──────── what it has come to counts
+      (an earlier end, kept)          └── gets at least as good ──────── the new result counts
 
 One result counts: the best of the earlier ends and the current result. So a trial never counts for less because a
 user let it continue. Which one counts (`Trial.counted_end`) is decided here, with each change of the trial, and
 stored. Readers only use the record: `Trial.score`, `counts_as`, `counted_metrics`, and the same columns in
 `store.counting`.
 
-Completions are kept permanently. An end of another kind is kept while it counts. "" "" "" ""
+Completions are kept permanently. An end of another kind is kept while it counts.
 """
 
 from collections.abc import Mapping

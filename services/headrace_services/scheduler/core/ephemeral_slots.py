@@ -5,24 +5,24 @@ share of its time that trials may expect. So it is slow, and its owner may take 
 
     what                        | an ordinary slot                    | an ephemeral slot
     --------------------------- | ----------------------------------- | ----------------------------------------------
-    who may have it             | any trial that it suits             | trials of studies that accept ephemeral slots
+    who may use it              | any trial that it suits             | trials of studies that accept ephemeral slots
                                 |                                     | (`placement.accepts_ephemeral`)
-    on the way to which rung    | any                                 | any but the last one; the last one too where no
+    on the way to which rung    | any                                 | any but the last one; the last one too if no
                                 |                                     | worker could ever serve the study otherwise
-    how many trials             | `fuse.most` in a bundle             | as many of them as fit the slot's memory
-    order                       | first                               | after free slots and open seats of its own
-    learnt speeds, the quantum  | measured                            | not measured
-    pause prices, restore times | measured                            | not measured: the policy decides by what it has
-    fair shares                 | charged, by kind of slot            | not charged; seconds are summed apart
-    who goes first              | by shares and priority              | by priority, then by what each holds and has had
-                                |                                     | of ephemeral slots alone
-    reservations, backfill      | kept, waited for, asked of others   | never
-    report_timeout              | runs by the clock                   | runs by the duty cycle
+    how many trials             | `fuse.most` in a bundle             | as many of these as fit the slot's memory
+    order                       | first                               | after ordinary free slots and open seats
+    learned speeds, the quantum | measured                            | not measured
+    pause prices, restore times | measured                            | not measured: the policy uses what it has
+    fair shares                 | charged, by kind of slot            | not charged; seconds are summed separately
+    who goes first              | by shares and priority              | by priority, then by what each study holds and
+                                |                                     | has used of ephemeral slots alone
+    reservations, backfill      | made, and others asked to leave     | never
+    report_timeout              | in wall-clock time                  | scaled by the duty cycle
     when it is lost             | with its worker                     | asked to leave at the next report, then ended;
-                                |                                     | nobody is charged
+                                |                                     | no trial is charged
 
 Members leave ephemeral slots at a rung: always before the last one, and before any rung when an ordinary slot or
-seat is free. A trial computes the same on either kind of slot, so the policy need not know. "" ""
+seat is free. A trial computes the same on either kind of slot, so the policy need not know.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """What a replica keeps of a study between cycles: the policy with every rung result folded in.
 
 It is a cache and never authoritative: `cursor` is the last event of the study that it includes. The engine brings
-it up to date from the rows before each cycle, and drops it when a cycle fails. ""
+it up to date from the rows before each cycle, and drops it when a cycle fails.
 """
 
 from collections import Counter

@@ -16,9 +16,7 @@ normal operation, a replica runs a cycle every `COUNT_EVERY_S` for each study wh
 The account is in the study's row and changes under its lock, by the database's clock. So two replicas cannot count
 the same second twice, and a crash between two cycles loses nothing, since the next one counts from the last. The
 study ends with the first cycle after its hours are used up, at most some seconds late. In simulations and in
-process there are no outages, so a gap counts whatever its length. ""
-""
-""
+process there are no outages, so a gap counts whatever its length.
 """
 
 from math import inf

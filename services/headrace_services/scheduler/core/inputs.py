@@ -86,7 +86,7 @@ class ExitedArrived(Leased, frozen=True, kw_only=True):
 
     UNPREPARED: it never started, because its worker cannot get its code, or cannot install its requirements.
     UNREACHED: it never started, because its worker could not start it, or the two did not connect. DEFECT: the
-    scheduler failed on a valid message of the trial, which is not charged for it. ""
+    scheduler failed on a valid message of the trial, which is not charged for it.
     """
 
     outcome: str

@@ -3,7 +3,6 @@
 Everything that moves a trial goes through `next_state`; the database holds the same table in a trigger
 (`store/migrations`; a trial that is launched by the cycle that creates it is inserted RUNNING), the documentation
 draws its diagram from it, and the tests iterate over it.
-""
 """
 
 from dataclasses import dataclass

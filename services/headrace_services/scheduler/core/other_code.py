@@ -10,7 +10,6 @@ of the attempt itself. So a trial that copies another one is marked as that one 
 the files contain by then. A trial that was marked once stays marked.
 
 A result is marked if its trial was marked when the report that made it arrived. Later edits do not change it.
-""
 """
 
 from collections.abc import Iterable, Sequence

@@ -37,7 +37,7 @@ def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
     """Give free slots, or waiting clients, their next trials.
 
     Without `pass_over` it stops at the first trial that fits nowhere, so that slots can be reserved for it
-    (`sharing.keep`) before smaller ones are placed around it. ""
+    (`sharing.keep`) before smaller ones are placed around it.
     """
     passed_over: set[int] = set()
     hopeless: set[tuple[int, int, int]] = (

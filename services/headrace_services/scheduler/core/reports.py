@@ -2,7 +2,7 @@
 
 A report counts once, however often it arrives. If it makes no progress in its attempt (the same step again, or a
 lower one), it is recorded and changes only the checkpoint, whose predecessor the worker may delete. If it is at or
-past the milestone, it is recorded at every rung it crosses, lowest first, and then the policy decides. ""
+past the milestone, it is recorded at every rung it crosses, lowest first, and then the policy decides.
 """
 
 from collections.abc import Mapping

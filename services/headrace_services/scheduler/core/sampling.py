@@ -61,7 +61,7 @@ def is_pooled(spec: StudySpec) -> bool:
     """Whether the study's proposals are made outside its cycles.
 
     A process of the pool makes those that are too expensive for an event loop, and those of installed packages.
-    Those of `best_of` are read from another study. ""
+    Those of `best_of` are read from another study.
     """
     return isinstance(spec.sampler, ModelBased | SobolSampler | BestOfSampler | OwnSampler)
 
