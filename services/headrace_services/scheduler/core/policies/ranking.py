@@ -41,7 +41,7 @@ class Ranking:
         self._rung = (0, 0, 0)
         """Bracket, rung and milestone of all results."""
         self._others: dict[int, RungResult] = {}
-        """The results with more information than these and their entries."""
+        """The results that hold more than `_rung` and their entries do."""
 
     def __len__(self) -> int:
         return len(self._entries)
