@@ -51,7 +51,7 @@ class Turn:
             self._call()
 
     def give_up(self) -> None:
-        """Let the next one look. Nothing where nothing was taken."""
+        """Let the next cycle look. Do nothing if the turn was not taken."""
         if self._taken:
             self._turns.placing.release()
         self._taken = False

@@ -3,9 +3,10 @@
 A point is identified by the index of each active parameter's value. So inactive parameters make no difference, nor
 do rounding errors of a step. A proposal that was tried before is replaced by an untried point:
 
-- of a grid, by the next one in its order; - of random draws, by a further draw, so that a logarithmic range is
-  still sampled logarithmically; - of a model, by one that differs in a single parameter, the nearest values first,
-  which is close to what the model asked for.
+- of a grid, by the next one in its order;
+- of random draws, by a further draw, so that a logarithmic range is still sampled logarithmically;
+- of a model, by one that differs in a single parameter, the nearest values first, which is close to what the model
+  asked for.
 
 If that finds none, it is the next untried point from a random place on. Once all points are tried, proposals are
 left as they are: repeats show how noisy a result is. A grid ends instead.
