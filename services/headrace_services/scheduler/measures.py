@@ -1,8 +1,8 @@
-"""What a scheduler measures of itself while it works.
+"""The measurements that a scheduler makes of its own work.
 
-Everything here counts up, or is a distribution: whoever measures adds to it, in a microsecond or two. What a replica
-has at a moment (queues, streams, connections) is read when it is asked for (`monitored`). What the cluster has is
-read from the database now and then (`engine.overview`), never by a scrape.
+Everything here is a counter or a distribution: code adds to it, in a microsecond or two. The present state of a
+replica (queues, streams, connections) is read when it is requested (`monitored`). The state of the cluster is read
+from the database from time to time (`engine.overview`), never by a scrape.
 """
 
 from collections.abc import Iterable
@@ -92,7 +92,7 @@ SCHEMA = Gauge(
     registry=REGISTRY,
 )
 
-for kind in ("away", "strained", "conflict"):  # shown from the start, so that their first increase is seen
+for kind in ("away", "strained", "conflict"):  # shown from the start, so that their first increase is visible
     DATABASE_ERRORS.labels(kind)
     DATABASE_RETRIES.labels(kind)
 for outcome in ("FINISHED", "RELEASED", "FAILED", "LOST", "NO_CHECKPOINT", "UNPREPARED", "UNREACHED"):
@@ -102,7 +102,7 @@ for outcome in ("FINISHED", "RELEASED", "FAILED", "LOST", "NO_CHECKPOINT", "UNPR
 def count_cycle(
     changes: Changes, inputs: Iterable[Input], outcomes: Iterable[Outcome | HeadraceError]
 ) -> None:
-    """Count what a committed cycle did."""
+    """Count the effects of a committed cycle."""
     GRANTS.labels("begun").inc(len(changes.grants))
     GRANTS.labels("ended").inc(len(changes.ended_grants))
     for change in changes.trials:

@@ -1,4 +1,4 @@
-"""`headrace migrate`: brings a database's schema up to date, or says what there is to do."""
+"""`headrace migrate`: bring a database's schema up to date, or list the pending migrations."""
 
 import asyncio
 from typing import Annotated
@@ -50,7 +50,7 @@ def migrate(
 
 
 async def _migrate(database_url: str, *, check: bool, wait_s: float) -> bool:
-    """Returns whether nothing is left to do."""
+    """Return whether nothing is left to do."""
     from headrace_services.scheduler.store import schema
     from headrace_services.scheduler.store.database import open_engine, reached
     from headrace_services.scheduler.store.migrate import look, migrate

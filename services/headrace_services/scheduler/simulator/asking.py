@@ -1,4 +1,4 @@
-"""What `headrace simulate` is asked: its options as values, or the clear error that says what is wrong with them."""
+"""The options of `headrace simulate` as values, or a clear error that says what is wrong with them."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from headrace_services.scheduler.simulator.stages import Stages, parse_stages, w
 from headrace_services.scheduler.simulator.variants import OWN, Variant, compared, swept
 
 MAX_REPORTS = 2_000_000
-"""Of one simulated study: some minutes, and about a gigabyte."""
+"""For one simulated study: this takes some minutes, and about a gigabyte."""
 
 
 def check_size(scenario: Scenario) -> None:
@@ -29,7 +29,7 @@ def check_size(scenario: Scenario) -> None:
 
 
 def recorded(path: Path | None, steps: str, spec: StudySpec) -> CurveFile | None:
-    """The runs of --curves, if they are the study's kind of runs."""
+    """The runs of --curves, if they fit the study."""
     if steps not in (REPORTS, COLUMN):
         raise CommandError(
             f"--curve-steps: '{steps}' is neither reports nor column.", remedy="Choose one.", code=USAGE
@@ -60,7 +60,7 @@ def recorded(path: Path | None, steps: str, spec: StudySpec) -> CurveFile | None
 
 
 def variants(spec: StudySpec, compare: str | None, sweep: str | None) -> tuple[Variant, ...]:
-    """The policies of --compare and --sweep; the study's own where neither is given."""
+    """The policies of --compare and --sweep; the study's own if neither is given."""
     found = compared(spec, compare or OWN)
     if sweep is not None:
         if len(found) > 1:
@@ -81,7 +81,7 @@ def variants(spec: StudySpec, compare: str | None, sweep: str | None) -> tuple[V
 
 
 def crowding(text: str | None, spec: StudySpec) -> dict[int, float]:
-    """How the time of a step grows with the members of a bundle, from --bundle."""
+    """How the time of a step grows with the number of members of a bundle, from --bundle."""
     if text is None:
         return {}
     if spec.fuse is None:
@@ -143,7 +143,7 @@ def scenario(
     beside: Stages | None = None,
     stage_gb: float | None = None,
 ) -> Scenario:
-    """Everything that the options say of cluster, curves, costs and failures."""
+    """The cluster, curves, costs and failures that the options describe."""
     try:
         cluster = parse_types(types) if types is not None else machines_for(policies[0].spec, workers)
     except ValueError as error:

@@ -298,7 +298,7 @@ def _once(
     as_json: bool,
     swept: bool,
 ) -> bool:
-    """One seed: run-all, then every variant; the last one's rungs and lanes in full."""
+    """One seed: run-all, then every variant, with the last one's rungs and lanes in full."""
     from headrace_services.scheduler.simulator import reporting
     from headrace_services.scheduler.simulator.drawing.gantt import gantt_svg
     from headrace_services.scheduler.simulator.summary import summarise
