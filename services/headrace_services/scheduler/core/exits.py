@@ -161,7 +161,7 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
 
 
 def expired(state: CycleState, message: LeaseExpired) -> Outcome:
-    """The holder of a lease was not heard from in time. If it is alive after all, it is told to let go.
+    """The holder of a lease was not heard from in time. If it is alive after all, it is told to give up the lease.
 
     The lease continues if its holder has been heard from since: the rows say so now, or an earlier message in this
     cycle.

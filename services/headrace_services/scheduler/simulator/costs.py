@@ -70,8 +70,8 @@ class Costs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Machines fail at random moments, exponentially distributed; None for never. The scheduler hears of it
-    `detect_s` later (the lease's time to live), the machine is back after `repair_s`. Work since a trial's last
+    """Machines fail at random moments, exponentially distributed; None for never. The scheduler learns of
+    it `detect_s` later (the lease's time to live), and the machine is back after `repair_s`. Work since a trial's last
     checkpoint is lost."""
 
     mean_time_s: float | None = None

@@ -43,8 +43,8 @@ class Curve(Protocol):
         ...
 
     def points(self, start: int, end: int) -> tuple[tuple[int, float], ...]:
-        """The reports on the way, in (start, end], and their values; none if `value` does not depend on earlier
-        ones."""
+        """The reports on the way, in (start, end], and their values; none if reports are drawn one by one by
+        `value`."""
         ...
 
     def truth(self, step: int) -> float | None:
@@ -74,7 +74,7 @@ class Curves(Protocol):
 
 
 class SeedModel:
-    """The synthetic curves of the book chapter that Headrace started from.
+    """The synthetic curves of the chapter that Headrace started from.
 
     Each trial has a hidden floor, uniform in [0.15, 0.95], and an amplitude of noise, uniform in [0, 0.05]. At the
     fraction f of the full budget its loss is `floor + (1.2 - floor)·(1 - f)^1.6`, and a report adds noise, uniform

@@ -7,8 +7,8 @@ Columns:
 |---|---|
 | `curve` | which run the row is of: any text |
 | `value` | the objective's value; empty: none was reported; `nan` and `inf` are taken as such |
-| `seconds` | seconds of training since the run began; none in the whole file: each report costs a second |
-| `step`, or `global_step` | the run's own step; needed with `--curve-steps column` alone |
+| `seconds` | seconds of training since the run started; if the file has none, each report costs a second |
+| `step`, or `global_step` | the run's own step; only needed with `--curve-steps column` |
 | `hyperparameters` | a JSON object, on the curve's first row; optional |
 | `metric`, `goal` | the metric's name, and minimize or maximize; optional, compared with the study |
 

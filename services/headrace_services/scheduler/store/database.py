@@ -200,7 +200,7 @@ def _kind(error: BaseException) -> str:
 
 
 def driver_of(conn: AsyncConnection) -> psycopg.AsyncConnection[Any]:
-    """Psycopg's connection below SQLAlchemy's, with a transaction begun."""
+    """Psycopg's connection below SQLAlchemy's, with a transaction started."""
     assert conn.sync_connection is not None
     driver = conn.sync_connection.connection.driver_connection
     assert isinstance(driver, psycopg.AsyncConnection)
