@@ -296,7 +296,7 @@ async def test_a_trial_on_a_share_gets_its_whole_gpu_though_others_share_it(engi
         assert row is not None
         found = await conn.execute(select(tables.trial).where(tables.trial.c.number == 0))
         told = await waits_for(conn, row, [rows.trial(one) for one in found])
-    assert told == {0: "1 GPU to be free (from step 2 on it takes so much)"}
+    assert told == {0: "1 GPU to be free (from step 2 on it requires this)"}
     for lease in leases[1:]:
         assert (await study.tell(lease, 2)).action in ("PAUSE", "STOP")
     whole = [lease for lease in study.leases.values() if lease.attempt == 2]

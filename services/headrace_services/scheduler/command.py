@@ -122,8 +122,8 @@ def scheduler(
         bool,
         typer.Option(
             "--mark-restored",
-            help="Note that the database was restored from a copy of the server's files, and end. "
-            "A dump that was loaded is noticed without this.",
+            help="Record that the database was restored from a copy of the server's files, and exit. "
+            "A loaded dump is detected without this.",
         ),
     ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",

@@ -31,7 +31,7 @@ class ReplicaCollector(Collector):
             "headrace_workers_connected", "Workers whose stream is open at this replica.", len(connected)
         )
         queues = GaugeMetricFamily(
-            "headrace_queue_length", "What waits in this replica's queues.", labels=["queue"]
+            "headrace_queue_length", "Entries that wait in this replica's queues.", labels=["queue"]
         )
         queues.add_metric(["cycle inputs"], self._hub.queued)
         queues.add_metric(["to workers"], sum(session.to_say for session in connected))

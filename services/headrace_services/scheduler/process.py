@@ -363,7 +363,7 @@ async def _drain(
         async with asyncio.timeout(grace_s):
             await hub.drain()
     except TimeoutError:
-        log.warning("the database did not take everything in %s s; the senders keep it", grace_s)
+        log.warning("the database did not accept everything within %s s; the senders keep the rest", grace_s)
     await asyncio.gather(*(listener.stop(min(2.0, grace_s)) for listener in listeners))
 
 

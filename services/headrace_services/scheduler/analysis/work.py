@@ -17,4 +17,4 @@ def run(task: str, request: bytes, tell: Tell) -> bytes:
         case "front":
             return pickle.dumps(front(*asked))
         case _:
-            raise AssertionError(f"nobody asks for {task}")
+            raise AssertionError(f"unknown task {task}")

@@ -133,7 +133,7 @@ class Results:
             if timeout is not None:
                 doubt = f"Is trial_timeout_s, {timeout.total_seconds():g} s, long enough?"
             return (
-                f"all trials have finished, and none reached {steps}: the furthest came to step {self._furthest}. "
+                f"all trials have finished, and none reached {steps}: the furthest reached step {self._furthest}. "
                 f"{doubt}{failures}"
             )
         return f"all trials have finished, and none reached the full budget{failures}"

@@ -241,7 +241,7 @@ class StudyRunner:
         """Whether an earlier message of the stream was left unanswered. Then this one must be too."""
         if waiting.submission.stream not in self._behind:
             return False
-        self._leave(waiting, "an earlier message of this worker is to come first")
+        self._leave(waiting, "an earlier message of this worker must come first")
         return True
 
     def _leave(self, waiting: _Waiting, why: str) -> None:
@@ -253,10 +253,10 @@ class StudyRunner:
     def _give_up(self, batch: list[_Waiting], error: Exception) -> None:
         """Answer that the database did not accept the batch."""
         log.warning(
-            "study %s: the database did not take %s inputs: %s", self.study_id, len(batch), cause(error)
+            "study %s: the database did not accept %s inputs: %s", self.study_id, len(batch), cause(error)
         )
         for waiting in batch:
-            self._leave(waiting, f"the database did not take the cycle: {cause(error)}")
+            self._leave(waiting, f"the database did not accept the cycle: {cause(error)}")
 
     def _settle(self, batch: list[_Waiting], result: CycleResult) -> None:
         self._committed(self.study_id, result)
@@ -302,7 +302,7 @@ class StudyRunner:
                 await self._answer_aside([waiting], self._broken)
                 continue
             if is_conflict(error):  # bad luck; the input is fine
-                self._leave(waiting, "the database did not take the cycle")
+                self._leave(waiting, "the database did not accept the cycle")
                 continue
             failure = InternalError(f"the scheduler failed on this: {reason_of(error)}")
             _answer(waiting, Settled(outcome=failure))

@@ -197,8 +197,8 @@ def _parse(cursor: str) -> tuple[int, int]:
                 Violation(
                     field="cursor",
                     value=show_value(cursor),
-                    message="is not one that this call gave out",
-                    remedy="Pass the `next_cursor` of the last answer unchanged, or none to begin again.",
+                    message="was not issued by this call",
+                    remedy="Pass the `next_cursor` of the last answer unchanged, or none to start again.",
                 )
             ]
         )

@@ -87,7 +87,7 @@ def parse_parent(name: str, *, field: str = "parent") -> tuple[str, int | None]:
         return trial.study, trial.number
     if not _STUDY.fullmatch(name):
         remedy = "Write it as studies/STUDY or studies/STUDY/trials/NUMBER."
-        _refuse(field, name, "is the name neither of a study nor of a trial", remedy)
+        _refuse(field, name, "is neither the name of a study nor of a trial", remedy)
     return parse_study(name, field=field), None
 
 

@@ -185,4 +185,4 @@ def _checksum(text: bytes, binding: bytes) -> bytes:
 
 def _foreign(token: str) -> BadPageTokenError:
     shown = token if len(token) <= 40 else token[:37] + "..."
-    return BadPageTokenError(f"page_token '{shown}' was not given out by this list with these filters")
+    return BadPageTokenError(f"page_token '{shown}' was not issued by this list with these filters")

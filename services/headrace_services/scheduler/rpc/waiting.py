@@ -142,12 +142,12 @@ def _because(study: Study, trial: Trial) -> str:
     table, elastic = study.spec.resources.by, study.spec.elastic
     row = elastic.row_at(trial.step) if elastic else None
     if row is not None and request_at(study.spec, trial.params, trial.step).part == row.part:
-        return f" (from step {row.from_step} on it takes so much)"
+        return f" (from step {row.from_step} on it requires this)"
     if table is None:
         return ""
     if table.parameter not in trial.params:
-        return f" (a trial without {table.parameter} takes so much)"
-    return f" ({table.parameter} = {show_value(trial.params[table.parameter])} takes so much)"
+        return f" (a trial without {table.parameter} requires this)"
+    return f" ({table.parameter} = {show_value(trial.params[table.parameter])} requires this)"
 
 
 def _but(study: Study) -> str:

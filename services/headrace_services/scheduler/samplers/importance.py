@@ -66,7 +66,7 @@ def why_none(spec: StudySpec, counts: Iterable[tuple[int, int]]) -> str:
         return ""
     most = max((results for _, results in found), default=0)
     trials = f"{most} trial{'s' * (most != 1)}"
-    return f"at most {trials} came to the same rung, and fewer than {FEWEST} say nothing"
+    return f"at most {trials} reached the same rung, and at least {FEWEST} are needed"
 
 
 def none(spec: StudySpec, reason: str) -> tuple[Importance, ...]:
@@ -78,7 +78,7 @@ def why_indistinct(spec: StudySpec, results: Sequence[Result], objective: int) -
     """Why results at a level cannot be told apart by an objective; empty if they can."""
     values = {place_of(spec, result, objective) for result in results}
     if len(results) < FEWEST:
-        return f"{len(results)} trials are compared, and fewer than {FEWEST} say nothing"
+        return f"{len(results)} trials are compared, and at least {FEWEST} are needed"
     if None in values and len(values) == 1:
         return "no trial that is compared has a usable value"
     if len(values) == 1:

@@ -74,6 +74,6 @@ class Heartbeats:
                         return await heartbeats.note(conn, beats, self._ttl_s)
         except Exception as error:
             if is_conflict(error):
-                raise DatabaseUnavailableError("the database did not take the heartbeats") from error
+                raise DatabaseUnavailableError("the database did not accept the heartbeats") from error
             raise
         raise AssertionError("the retries above end by returning or raising")

@@ -67,7 +67,7 @@ def greeting(hello: worker_pb2.Hello) -> Greeting:
         )
     if len({device.index for device in hello.devices}) != len(hello.devices):
         problems.append(
-            _problem("hello.devices", "names an index twice", "Number the devices without doubles.")
+            _problem("hello.devices", "names an index twice", "Number the devices without duplicates.")
         )
     if any(device.kind not in _KINDS for device in hello.devices):
         problems.append(_problem("hello.devices.kind", "is not set", "Say CPU or GPU."))

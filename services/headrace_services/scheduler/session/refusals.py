@@ -26,5 +26,5 @@ def reason(message: Durable, error: Exception) -> str:
         case _:
             what = error.message if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
             why = f"this is a defect of Headrace and not of the trial: {what}"
-    text = f"the scheduler could not take a {type(message).__name__.lower()} of it: {why}"
+    text = f"the scheduler could not process a {type(message).__name__.lower()} of it: {why}"
     return REASON.kept(text)

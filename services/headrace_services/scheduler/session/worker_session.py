@@ -248,7 +248,9 @@ class WorkerSession:
         if await self._in_flight.enter(study_id):
             tasks.create_task(self._submit(study_id, named[1], message, arrived))
         else:
-            log.warning("study %s takes nothing in: worker '%s' is to send again later", study_id, self._name)
+            log.warning(
+                "study %s accepts nothing: worker '%s' will be asked to send them again", study_id, self._name
+            )
 
     async def _submit(self, study_id: int, number: int, message: Durable, arrived: float) -> None:
         """Put a durable message into its study's cycle; answer and acknowledge it when it is committed.
@@ -275,7 +277,7 @@ class WorkerSession:
             if isinstance(error, InvalidFieldError):
                 log.warning("%s of worker '%s' is out of bounds: %s", kind, self._name, error)
             else:
-                log.exception("could not take %s of worker '%s'", kind, self._name)
+                log.exception("could not process %s of worker '%s'", kind, self._name)
             await self._refuse(study_id, number, message, error)
             return
         finally:
@@ -300,7 +302,10 @@ class WorkerSession:
     def _later(self, study_id: int, error: DatabaseUnavailableError) -> None:
         """Leave a message unanswered: the worker keeps it, and sends it again when it is asked to reconnect."""
         log.warning(
-            "study %s takes nothing in: worker '%s' is to send again: %s", study_id, self._name, error
+            "study %s accepts nothing: worker '%s' will be asked to send them again: %s",
+            study_id,
+            self._name,
+            error,
         )
         self._in_flight.fall_behind(study_id)
 
@@ -473,9 +478,7 @@ class WorkerSession:
                 async with asyncio.timeout(in_flight.PATIENCE_S):
                     await self._hub.submit(lease.study_id, Submission(input=exited))
             except (TimeoutError, DatabaseUnavailableError):  # the next heartbeats show the difference again
-                log.warning(
-                    "lease %s could not be ended: study %s takes nothing in", lease.id, lease.study_id
-                )
+                log.warning("lease %s could not be ended: study %s accepts nothing", lease.id, lease.study_id)
 
 
 class SupersededError(Exception):

@@ -40,7 +40,7 @@ def recorded(path: Path | None, steps: str, spec: StudySpec) -> CurveFile | None
     objective = spec.objective
     if found.goal is not None and found.goal != objective.goal.value:
         raise CommandError(
-            f"{path}: the runs have the goal to {found.goal} their metric, the study is to {objective.goal.value}.",
+            f"{path}: the runs {found.goal} their metric, but the study is to {objective.goal.value} it.",
             remedy="Change objective.goal in the study.",
             code=USAGE,
         )
@@ -98,7 +98,7 @@ def crowding(text: str | None, spec: StudySpec) -> dict[int, float]:
             Costs(crowding=found)
         except ValueError:
             raise CommandError(
-                f"--bundle: '{part.strip()}' is no number of members, from 2 on, with a number of times, from 1.0 on.",
+                f"--bundle: '{part.strip()}' is not a number of members, at least 2, with a factor of at least 1.0.",
                 remedy="Write it as in --bundle 8:1,32:4.",
                 code=USAGE,
             ) from None
