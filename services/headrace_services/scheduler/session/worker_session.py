@@ -249,7 +249,9 @@ class WorkerSession:
             tasks.create_task(self._submit(study_id, named[1], message, arrived))
         else:
             log.warning(
-                "study %s accepts nothing: worker '%s' will be asked to send them again", study_id, self._name
+                "study %s accepts nothing: worker '%s' will be asked to send its messages again",
+                study_id,
+                self._name,
             )
 
     async def _submit(self, study_id: int, number: int, message: Durable, arrived: float) -> None:
@@ -302,7 +304,7 @@ class WorkerSession:
     def _later(self, study_id: int, error: DatabaseUnavailableError) -> None:
         """Leave a message unanswered: the worker keeps it, and sends it again when it is asked to reconnect."""
         log.warning(
-            "study %s accepts nothing: worker '%s' will be asked to send them again: %s",
+            "study %s accepts nothing: worker '%s' will be asked to send its messages again: %s",
             study_id,
             self._name,
             error,
