@@ -1,6 +1,6 @@
 """The heart of the scheduler: what follows from the inputs of one study.
 
-decide(study, inputs, fold, rows) → Plan
+    decide(study, inputs, fold, rows) → Plan
 
 `decide` is pure: no clock, no database, no randomness beyond the study's seed. It is a generator that yields the
 questions that it needs answered (`core.needs`) and is sent the answers. It runs once and is never restarted,
