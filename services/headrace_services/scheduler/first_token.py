@@ -14,9 +14,9 @@ from headrace_services.scheduler.store.migrate import migrate
 def create(
     database_url: str, *, name: str, project: str, role: str, lifetime_s: float | None
 ) -> tuple[str, str]:
-    """Make a token in a database, whose schema is brought up to date. Return its id and its text.
+    """Make a token in a database, whose schema is brought up to date. Returns its id and its text.
 
-    Raise InvalidFieldError, or DatabaseUnavailableError if the database does not answer.
+    Raises InvalidFieldError, or DatabaseUnavailableError if the database does not answer.
     """
     check_project(project)
     return asyncio.run(_create(database_url, name, project, Role(role), lifetime_s))

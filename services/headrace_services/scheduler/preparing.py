@@ -28,7 +28,7 @@ LONGEST_PAUSE_S = 5.0
 async def prepare(engine: AsyncEngine, *, migrates: bool, wait_s: float) -> None:
     """Reach the database, waiting for it if it is unavailable, and migrate it, or only check whether that is due.
 
-    Raise DatabaseUnavailableError if it refuses, or does not answer within `wait_s`, and SchemaError.
+    Raises DatabaseUnavailableError if it refuses, or does not answer within `wait_s`, and SchemaError.
     """
     until, pause_s, refusals = monotonic() + wait_s, PAUSE_S, 0
     while True:
@@ -80,7 +80,7 @@ async def look_back(engine: AsyncEngine, *, certain: bool = False) -> Restored |
 
 
 async def mark_restored(database_url: str) -> Restored:
-    """Record that a database was restored from a copy of the server's files. Raise HeadraceError."""
+    """Record that a database was restored from a copy of the server's files. Raises HeadraceError."""
     engine = open_engine(database_url)
     try:
         async with reached(engine):

@@ -173,7 +173,7 @@ def _problem(field_name: str, value: str, message: str, remedy: str) -> Violatio
 
 
 async def serve(settings: Settings) -> None:
-    """Run a scheduler until it is told to stop. Raise HeadraceError if it cannot start."""
+    """Run a scheduler until it is told to stop. Raises HeadraceError if it cannot start."""
     check(settings)
     engine, stop = open_engine(settings.database_url), Stop()
     loop = asyncio.get_running_loop()
@@ -200,7 +200,7 @@ class Stop:
         self.called.set()
 
     async def allows(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Do some work unless the replica is to stop, which cancels it. Return whether it was done."""
+        """Do some work unless the replica is to stop, which cancels it. Returns whether it was done."""
         tasks = [asyncio.create_task(work), asyncio.create_task(self.called.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -385,7 +385,7 @@ def _authority(folder: Path) -> "Authority":
 
 
 def _listeners(settings: Settings, gate: Gate | None) -> Bound:
-    """Bind the ports before anything else starts. Raise HeadraceError."""
+    """Bind the ports before anything else starts. Raises HeadraceError."""
     authority = _authority(settings.ca) if settings.ca is not None else None
     credentials = None
     if settings.tls_cert and settings.tls_key:

@@ -43,14 +43,14 @@ class AnalysisPools:
         *,
         caller: str = "",
     ) -> "Preview":
-        """The preview of a spec. Raise TooLargeError."""
+        """The preview of a spec. Raises TooLargeError."""
         asked = pickle.dumps((spec, slots, seconds_per_step, target_seconds_per_step))
         answer = await self._previews.result("preview", asked, caller=caller)
         found: Preview = pickle.loads(answer)  # noqa: S301  (our own process wrote it)
         return found
 
     async def front(self, vectors: Sequence[Sequence[float]], signs: Sequence[float]) -> list[int]:
-        """The indices of the vectors on the front. Raise TooLargeError."""
+        """The indices of the vectors on the front. Raises TooLargeError."""
         if len(vectors) <= SMALL_FRONT:
             from headrace_services.scheduler.samplers.front import front  # numpy, only for such studies
 
@@ -62,7 +62,7 @@ class AnalysisPools:
     async def importances(
         self, spec: "StudySpec", level: int, results: "Sequence[Result]", *, caller: str = ""
     ) -> "tuple[Importance, ...]":
-        """How much each parameter matters, by objective, from results at one level. Raise TooLargeError."""
+        """How much each parameter matters, by objective, from results at one level. Raises TooLargeError."""
         asked = pickle.dumps((spec, level, results))
         answer = await self._importances.result("importances", asked, caller=caller)
         found: tuple[Importance, ...] = pickle.loads(answer)  # noqa: S301  (our own process wrote it)

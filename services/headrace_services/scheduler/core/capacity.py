@@ -92,7 +92,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     """The shortest first step with the most members. It is shown to users only: no decision depends on it."""
 
     def learn(self, cost: TurnCost) -> "Profile":
-        """Add a measurement. Return the same profile if that number of members is known well enough, or nothing
+        """Add a measurement. Returns the same profile if that number of members is known well enough, or nothing
         was measured."""
         return self._learn_first(cost)._learn_turns(cost)
 

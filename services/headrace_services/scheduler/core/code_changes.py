@@ -217,7 +217,7 @@ def _refused(path: str) -> Violation:
 
 
 def check(state: CycleState, lease: Lease, code: AttemptCode | None) -> bool:
-    """Record what a live attempt runs. Return False if the attempt was taken off its worker for it: then no part
+    """Record what a live attempt runs. Returns False if the attempt was taken off its worker for it: then no part
     of the message counts any more."""
     if code is None:
         return True

@@ -216,7 +216,7 @@ def _prepare(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
 def _place(
     state: CycleState, before: Standing, inputs: int, keep_every_s: float
 ) -> Deciding[tuple[bool, bool]]:
-    """Reclaim, repack, relaunch. Return whether slots are left over, and whether there is more to place."""
+    """Reclaim, repack, relaunch. Returns whether slots are left over, and whether there is more to place."""
     freed = list(state.free)
     if state.study.spec.template is not None:
         yield from cluster_view.look_around(state, FREE_SLOTS_AT_ONCE)
@@ -276,7 +276,7 @@ def _sum_up(state: CycleState) -> Deciding[None]:
 def _finish(state: CycleState) -> Deciding[bool]:
     """Terminate the remaining trials of a study that has ended: all that run, and a page of the others.
 
-    Return whether later cycles have more to terminate. A study may leave many thousands of trials behind.
+    Returns whether later cycles have more to terminate. A study may leave many thousands of trials behind.
     """
     before = state.study.standing.ended_through
     left = yield from ask(Unfinished(after=-1 if before is None else before, limit=ENDED_AT_ONCE))

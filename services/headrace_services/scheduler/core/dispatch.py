@@ -39,9 +39,9 @@ from headrace_services.scheduler.core.state import CycleState
 
 
 def apply(state: CycleState, one: Input, *, position: int = 0) -> Outcome | None:
-    """Apply one input. Return None for a Suggest, which is answered under its `position` after placing.
+    """Apply one input. Returns None for a Suggest, which is answered under its `position` after placing.
 
-    Raise a HeadraceError if a user's command cannot be carried out; nothing has changed then.
+    Raises a HeadraceError if a user's command cannot be carried out; nothing has changed then.
     """
     match one:
         case ReportArrived():

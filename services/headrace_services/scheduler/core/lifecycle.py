@@ -130,7 +130,7 @@ class TransitionError(Exception):
 def next_state(source: State | None, action: Action, *, checkpoint: bool) -> State:
     """Return the state to which `action` leads from `source`, given whether the trial has a durable checkpoint.
 
-    Raise TransitionError if the table has no such row.
+    Raises TransitionError if the table has no such row.
     """
     targets = [row.target for row in TRANSITIONS if row.source is source and row.action is action]
     if len(targets) > 1:

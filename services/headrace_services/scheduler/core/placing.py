@@ -259,7 +259,7 @@ def _of_shape(
 
 def _let_go_of_stale(state: CycleState, number: int) -> bool:
     """Cancel the reservation for a trial that no longer waits because another one was promoted in its place: if
-    trials differ in size, trial `number` may need those slots. Return whether there was one."""
+    trials differ in size, trial `number` may need those slots. Returns whether there was one."""
     reserved = state.study.standing.reserved
     if reserved is None or not sizes_differ(state.study.spec):
         return False

@@ -25,7 +25,7 @@ Factory = Callable[[StudySpec, Mapping[str, Value]], Any]
 
 @cache
 def factory(kind: str, name: str) -> Factory:
-    """The function that makes the policy or sampler of this name. Raise InvalidFieldError if there is none, if
+    """The function that makes the policy or sampler of this name. Raises InvalidFieldError if there is none, if
     several packages have one, or if its package cannot be imported. Once the package is fixed, it is found without
     a restart."""
     found = [point for point in _installed(kind) if point.name == name]
@@ -50,7 +50,7 @@ def factory(kind: str, name: str) -> Factory:
 def made(
     kind: str, spec: StudySpec, name: str, options: Mapping[str, Value], *, methods: tuple[str, ...]
 ) -> Any:
-    """Make the policy or the sampler of a study. Raise InvalidFieldError if its package refuses the options, or
+    """Make the policy or the sampler of a study. Raises InvalidFieldError if its package refuses the options, or
     returns something without these methods."""
     make = factory(kind, name)
     try:

@@ -45,7 +45,7 @@ _AGAIN = frozenset({Reason.FAILED, Reason.CANCELLED})
 
 
 def apply(state: CycleState, command: Reopening) -> Deciding[Outcome]:
-    """Carry a command out. Raise a HeadraceError if that is not possible; nothing has changed then."""
+    """Carry a command out. Raises a HeadraceError if that is not possible; nothing has changed then."""
     match command:
         case RetryTrials():
             return (yield from _retry(state, command.numbers))

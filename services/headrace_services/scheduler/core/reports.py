@@ -59,7 +59,7 @@ _NAMES_SHOWN = 8
 def receive(state: CycleState, report: ReportArrived) -> Outcome:
     """Apply a report.
 
-    Raise InvalidFieldError if an ask/tell client reports a step that its trial must not report, or omits an
+    Raises InvalidFieldError if an ask/tell client reports a step that its trial must not report, or omits an
     objective's metric. A worker's report is accepted as it is: a worker repeats what it has until it is accepted.
     """
     lease = state.lease(report)

@@ -48,7 +48,7 @@ def at_report(state: "CycleState", lease: Lease, report: ReportArrived, decision
 
 
 def timed_out(state: "CycleState", trial: Trial, message: ExitedArrived) -> Reason:
-    """End a trial that its worker has ended because its time was over. Return the reason with which it ended."""
+    """End a trial that its worker has ended because its time was over. Returns the reason with which it ended."""
     limit_s = _limit_s(state.study.spec)
     why = message.error if limit_s is None else _words(limit_s)
     reported = state.study.spec.objective.metric in trial.metrics

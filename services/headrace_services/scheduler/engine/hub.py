@@ -94,7 +94,7 @@ class Hub:
     async def submit(self, study_id: int, submission: Submission) -> Settled:
         """Put an input into the study's next cycle, and return when it is committed.
 
-        Raise the HeadraceError that refused a command, and DrainingError while shutting down.
+        Raises the HeadraceError that refused a command, and DrainingError while shutting down.
         """
         if self.closing:
             raise DrainingError("this scheduler is shutting down")

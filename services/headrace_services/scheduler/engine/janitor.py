@@ -128,7 +128,7 @@ class Janitor:
             pause_s = EVERY_S
 
     async def clean(self) -> Done | None:
-        """Delete everything that can be deleted. Return the work done, or None if another replica is doing it."""
+        """Delete everything that can be deleted. Returns the work done, or None if another replica is doing it."""
         done = Done()
         try:
             async with self._turn() as conn:
@@ -295,7 +295,7 @@ class _Aging:
         self._janitor.looked_through[self._kind] = min([through, *left.values()])
 
     async def _one(self, conn: AsyncConnection, done: Done, one: Due) -> bool:
-        """Delete what is due of a study. Return False if the study continues or is busy: the next round checks
+        """Delete what is due of a study. Returns False if the study continues or is busy: the next round checks
         again."""
         keep: frozenset[int] = frozenset()
         if self._kind == "checkpoints":

@@ -34,7 +34,7 @@ class LogSession(Protocol):
     """The part of a worker's session that is needed here."""
 
     async def read_log(self, ask: worker_pb2.ReadLog) -> worker_pb2.LogChunk:
-        """Ask the worker. Raise WorkerAwayError if it does not answer."""
+        """Ask the worker. Raises WorkerAwayError if it does not answer."""
 
 
 Find = Callable[[int], LogSession | None]
@@ -53,7 +53,7 @@ class LogReads:
         self._serving: set[int] = set()
 
     async def read(self, worker_id: int, ask: worker_pb2.ReadLog) -> worker_pb2.LogChunk:
-        """Read a part of a log from a worker. Raise WorkerAwayError or DatabaseUnavailableError."""
+        """Read a part of a log from a worker. Raises WorkerAwayError or DatabaseUnavailableError."""
         session = self._find(worker_id)
         if session is not None:
             return await session.read_log(ask)

@@ -106,7 +106,7 @@ class StudyRunner:
         """Put an input into the next cycle and wait until it is committed.
 
         This waits while the queue is full, in the order of the calls: if a worker's later message overtook an
-        earlier one, the earlier one would look stale. Raise the HeadraceError that refused a command.
+        earlier one, the earlier one would look stale. Raises the HeadraceError that refused a command.
         """
         if self._closing:
             raise DrainingError("this scheduler is shutting down")
@@ -311,7 +311,7 @@ class StudyRunner:
         """Why the study is at fault for a cycle that failed on one input; None if the input is at fault, or
         neither.
 
-        Raise if the database is the reason, or prevents finding it.
+        Raises if the database is the reason, or prevents finding it.
         """
         if is_unavailable(error):
             raise error

@@ -27,7 +27,7 @@ class NoScaleError(Exception):
 
 
 def choose(pilot: Pilot, trials: Iterable[PilotTrial], *, study: str, maximize: bool) -> ScaleChoice:
-    """The choice of a pilot that has ended; `study` is the pilot's name. Raise NoScaleError if there is none."""
+    """The choice of a pilot that has ended; `study` is the pilot's name. Raises NoScaleError if there is none."""
     found: dict[int, dict[str, float | None]] = {}
     for trial in trials:
         of_scale = found.setdefault(int(trial.params.get(SCALE, 0)), {})

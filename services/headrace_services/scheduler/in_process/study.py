@@ -108,7 +108,7 @@ class InProcessStudy:
     def report(self, asked: Asked, step: int, metrics: Mapping[str, float], *, held: bool) -> Decision:
         """Record a result and say what to do next.
 
-        `held`: the caller keeps the trial's state, so that it can continue after a pause. Raise InvalidFieldError
+        `held`: the caller keeps the trial's state, so that it can continue after a pause. Raises InvalidFieldError
         for a step that the trial must not report, and for a report without an objective.
         """
         saved = Checkpoint(uri=f"memory:{asked.number}", step=step) if held else None
@@ -180,7 +180,7 @@ class InProcessStudy:
         )
 
     def _apply(self, one: Input) -> Outcome:
-        """Run one cycle. Raise the error if the input was refused."""
+        """Run one cycle. Raises the error if the input was refused."""
         outcome = self._step(one)
         if isinstance(outcome, HeadraceError):
             raise outcome

@@ -129,7 +129,7 @@ class Replay:
         self._reworded = 0
 
     def apply(self, event: Event) -> None:
-        """Fold in one event. Raise ValueError if events are missing."""
+        """Fold in one event. Raises ValueError if events are missing."""
         if event.cursor != self._cursor + 1:
             raise ValueError(f"event {event.cursor} follows event {self._cursor}: the log has a gap")
         self._cursor = event.cursor

@@ -78,7 +78,7 @@ class AskTellCalls(Calls):
                     await changed.wait(min(left_s, ASK_AGAIN_S))
 
     async def _suggest(self, request: Request | None, asking: "_Asking") -> pb.SuggestTrialResponse:
-        """Ask once. Raise ProposalComingError if a model is computing the next trial."""
+        """Ask once. Raises ProposalComingError if a model is computing the next trial."""
 
         def command(study: Study) -> Suggest:
             _require_ask_tell(study)
@@ -88,7 +88,7 @@ class AskTellCalls(Calls):
         return pb.SuggestTrialResponse.FromString(response)
 
     async def ReportTrial(self, request: pb.ReportTrialRequest, context: Context) -> pb.ReportTrialResponse:
-        """Record a result and say what to do next. Raise LeaseStaleError for a lease that is over."""
+        """Record a result and say what to do next. Raises LeaseStaleError for a lease that is over."""
         checks = Checks()
         name = _valid_lease(checks, request.lease)
         uri = request.checkpoint_uri
@@ -139,7 +139,7 @@ class AskTellCalls(Calls):
     async def RenewTrial(self, request: pb.RenewTrialRequest, context: Context) -> pb.RenewTrialResponse:
         """Restart the lease time. A lease that has lapsed is restored in the study's cycle.
 
-        Raise LeaseStaleError for a lease that is over.
+        Raises LeaseStaleError for a lease that is over.
         """
         checks = Checks()
         name = _valid_lease(checks, request.lease)
@@ -179,7 +179,7 @@ class AskTellCalls(Calls):
     async def _end(
         self, request: Request | None, name: names.TrialName, ending: ExitedArrived
     ) -> pb.CompleteTrialResponse:
-        """End a lease. Raise LeaseStaleError if it was over, unless it was the last lease of a trial that is over
+        """End a lease. Raises LeaseStaleError if it was over, unless it was the last lease of a trial that is over
         too."""
 
         def command(study: Study) -> ExitedArrived:

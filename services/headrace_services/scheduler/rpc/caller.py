@@ -34,7 +34,7 @@ _ANYBODY = Identity()
 
 
 def caller() -> Caller:
-    """The maker of the current call. Raise LookupError outside of calls."""
+    """The maker of the current call. Raises LookupError outside of calls."""
     current = _caller.get()
     if current is None:
         raise LookupError("no call is being served here")

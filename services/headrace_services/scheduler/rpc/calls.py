@@ -67,7 +67,7 @@ class Calls:
     async def change(
         self, request: Request | None, study_id: str, command: Callable[[Study], Change], answer: Answer
     ) -> bytes:
-        """Put a change into the study's next cycle. Return the response, or the first one of a repeated request.
+        """Put a change into the study's next cycle. Returns the response, or the first one of a repeated request.
 
         `command` may refuse the request. It may use only those parts of the study that never change.
         `answer` makes the response from what the cycle decided. A request without an id gets one here, because
@@ -91,7 +91,7 @@ class Calls:
     async def order(
         self, request: Request | None, study_id: str, command: Command, answer: Answer
     ) -> tuple[bytes, int]:
-        """Put a command on the study itself into its next cycle. Return the response, and the study's id.
+        """Put a command on the study itself into its next cycle. Returns the response, and the study's id.
 
         This also works for a study whose row cannot be read, because it reads only the id. The id is 0 if the
         study was deleted since and only the request's first answer is left.
@@ -104,7 +104,7 @@ class Calls:
     async def _find(
         self, request: Request | None, find: Callable[[AsyncConnection], Awaitable[Found]]
     ) -> Found | bytes:
-        """The study, or the request's answer from when the study existed. Raise StudyNotFoundError."""
+        """The study, or the request's answer from when the study existed. Raises StudyNotFoundError."""
         try:
             async with transaction(self.hub.engine) as conn:
                 return await find(conn)
@@ -139,7 +139,7 @@ def identity_of(message: Message, request_id: str) -> Request | None:
 async def once(
     engine: AsyncEngine, request: Request | None, work: Callable[[AsyncConnection], Awaitable[Message]]
 ) -> bytes:
-    """Do some work in a transaction of its own. Return the response, or the first one of a repeated request.
+    """Do some work in a transaction of its own. Returns the response, or the first one of a repeated request.
 
     The work checks for obstacles before it writes. If it loses a race against another replica, it runs again and
     sees what the other one did. An obstacle may be the work of this very request, committed a moment ago. So a
@@ -167,7 +167,7 @@ async def once(
 
 
 async def _answered(engine: AsyncEngine, request: Request | None) -> bytes | None:
-    """The earlier answer to a request, if there is one. Raise RequestIdReusedError."""
+    """The earlier answer to a request, if there is one. Raises RequestIdReusedError."""
     if request is None:
         return None
     async with transaction(engine) as conn:
@@ -176,7 +176,7 @@ async def _answered(engine: AsyncEngine, request: Request | None) -> bytes | Non
 
 
 async def find_study(conn: AsyncConnection, study_id: str) -> Study:
-    """The study with a name in the caller's project. Raise StudyNotFoundError, or StudyDefectError if its row
+    """The study with a name in the caller's project. Raises StudyNotFoundError, or StudyDefectError if its row
     cannot be read."""
     study = await studies.find(conn, caller().project, study_id)
     if study is None:
@@ -185,7 +185,7 @@ async def find_study(conn: AsyncConnection, study_id: str) -> Study:
 
 
 async def find_brief(conn: AsyncConnection, study_id: str, *, lock: bool = False) -> Brief:
-    """The always readable part of a study in the caller's project. Raise StudyNotFoundError."""
+    """The always readable part of a study in the caller's project. Raises StudyNotFoundError."""
     study = await aside.brief_named(conn, caller().project, study_id, lock=lock)
     if study is None:
         raise StudyNotFoundError(f"there is no study '{study_id}'")
@@ -200,7 +200,7 @@ async def new_study(conn: AsyncConnection, study_id: int) -> pb.Study:
 async def whole_study(engine: AsyncEngine, analysis: AnalysisPools, study_id: int) -> pb.Study:
     """A study with its status. No transaction is open while its front is computed.
 
-    For a study that cannot be shown or is too large, only the always readable part. Raise StudyNotFoundError.
+    For a study that cannot be shown or is too large, only the always readable part. Raises StudyNotFoundError.
     """
     async with transaction(engine) as conn:
         found = await _read(conn, study_id)
@@ -255,7 +255,7 @@ async def _render(conn: AsyncConnection, study_id: int, found: "_Found | Defect"
 
 
 async def require_trial(conn: AsyncConnection, study: Study, number: int) -> TrialView:
-    """A trial with its rungs. Raise TrialNotFoundError."""
+    """A trial with its rungs. Raises TrialNotFoundError."""
     view = await trials.one(conn, study.id, number)
     if view is None:
         raise TrialNotFoundError(f"study '{study.name}' has no trial {number}")
@@ -263,7 +263,7 @@ async def require_trial(conn: AsyncConnection, study: Study, number: int) -> Tri
 
 
 def shown_trial(shown: Shown, number: int) -> trial_pb2.Trial:
-    """A trial as a cycle leaves it, with its rungs. Raise TrialNotFoundError."""
+    """A trial as a cycle leaves it, with its rungs. Raises TrialNotFoundError."""
     view = shown.trials.get(number)
     if view is None or not isinstance(shown.study, Study):
         raise TrialNotFoundError(f"study '{shown.study.name}' has no trial {number}")
@@ -271,7 +271,7 @@ def shown_trial(shown: Shown, number: int) -> trial_pb2.Trial:
 
 
 async def trial_message(conn: AsyncConnection, study: Study, number: int) -> trial_pb2.Trial:
-    """A trial with its rungs and with what it waits for. Raise TrialNotFoundError."""
+    """A trial with its rungs and with what it waits for. Raises TrialNotFoundError."""
     view = await require_trial(conn, study, number)
     waiting = await waits_for(conn, study, [view.trial])
     return convert.trial(study.name, view, study.spec, waits_for=waiting.get(number, ""))

@@ -12,7 +12,7 @@ HEADER = "headrace-project"
 
 
 def in_chosen_project(who: Caller, metadata: Iterable[tuple[str, str | bytes]] | None) -> Caller:
-    """The caller, in the project that the call names. Raise InvalidFieldError if the call may not name another
+    """The caller, in the project that the call names. Raises InvalidFieldError if the call may not name another
     one."""
     wanted = next((value for key, value in metadata or () if key == HEADER), None)
     if wanted is None or wanted == who.project:

@@ -103,7 +103,7 @@ class LogCalls(Calls):
     async def _read(
         self, found: _Answer, study: Study, trial: Trial, attempt: Attempt, others: Sequence[int]
     ) -> bool:
-        """Continue to read an attempt's log. Return whether there is no more for now."""
+        """Continue to read an attempt's log. Returns whether there is no more for now."""
         ask = worker_pb2.ReadLog(
             lease=event_pb2.LeaseRef(
                 lease_id=attempt.lease_id,

@@ -75,7 +75,7 @@ class Created:
 
 
 async def wanted_studies(study_id: str, message: SpecMessage) -> WantedStudies:
-    """The new study and those that are created with it. Raise InvalidFieldError with every violation of spec and
+    """The new study and those that are created with it. Raises InvalidFieldError with every violation of spec and
     id."""
     checks = Checks()
     is_named = checks.run(lambda: check_study_id(study_id)) is not None
@@ -132,7 +132,7 @@ async def load_own(spec: StudySpec) -> None:
     """Import the policy and sampler of installed packages that a study names, in a thread: a slow import delays no
     other call.
 
-    Raise InvalidFieldError if one is not available, or takes longer than `LOAD_S`.
+    Raises InvalidFieldError if one is not available, or takes longer than `LOAD_S`.
     """
     own = {"policy.name": spec.policy, "sampler.name": spec.sampler}
     named = {field: one.name for field, one in own.items() if isinstance(one, OwnPolicy | OwnSampler)}
@@ -176,7 +176,7 @@ async def create_studies(conn: AsyncConnection, project: str, wanted: WantedStud
     """Create them in a project, which is created with its first study. No gate is created if one of the project
     has passed with the same key.
 
-    Raise QuotaExceededError if the project may not have this many studies, and InvalidFieldError if a trial could
+    Raises QuotaExceededError if the project may not have this many studies, and InvalidFieldError if a trial could
     never get its slots within the project's quota.
     """
     first, gate = wanted.first, wanted.gate

@@ -117,7 +117,7 @@ def shown(item: T | Defect, convert: Callable[[T], M]) -> M | Defect:
 def window(request: ListRequest, shape: Shape) -> Window:
     """The page that a request asks for, in a list whose keys have the types of `shape`.
 
-    A size of 0 is the default, and one over the maximum is the maximum. Raise BadPageTokenError if the token is
+    A size of 0 is the default, and one over the maximum is the maximum. Raises BadPageTokenError if the token is
     invalid.
     """
     binding = _binding(request)

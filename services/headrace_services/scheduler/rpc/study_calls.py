@@ -133,7 +133,7 @@ class StudyCalls(Calls):
         return pb.ExtendStudyResponse(study=await self._move_study(change, request.name, command))
 
     async def _move_study(self, request: Request | None, name: str, command: Command) -> pb.Study:
-        """Carry out a command on a study. Return the study as it is now.
+        """Carry out a command on a study. Returns the study as it is now.
 
         For a repeat only the study's own row is stored, as the command left it. It is returned if the study was
         deleted since.

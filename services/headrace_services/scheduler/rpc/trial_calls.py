@@ -203,7 +203,7 @@ def _added(outcome: Outcome) -> tuple[int, ...]:
 
 
 def _valid_params(spec: StudySpec, messages: Sequence[spec_pb2.ParameterAssignment]) -> tuple[Params, ...]:
-    """The configurations in the form of the space. Raise InvalidFieldError with all violations."""
+    """The configurations in the form of the space. Raises InvalidFieldError with all violations."""
     most = numbers.CONFIGURATION_CHECKS // breadth(spec.space)
     checks = Checks()
     if len(messages) > most:

@@ -45,7 +45,7 @@ class Uploads:
     async def opened(
         self, project: str, messages: AsyncIterator[pb.PutCodeRequest]
     ) -> AsyncIterator["Upload"]:
-        """Open an upload of a project. Raise BusyError if it has too many."""
+        """Open an upload of a project. Raises BusyError if it has too many."""
         here = self._projects.setdefault(project, _Project(asyncio.Semaphore(PLACES_EACH)))
         if here.open >= OPEN_EACH:
             raise BusyError(f"project '{project}' has {here.open} uploads of code open already")
@@ -81,7 +81,7 @@ class Upload:
             yield
 
     async def next(self) -> pb.PutCodeRequest | None:
-        """The next message; None if there are no more. Raise DeadlineError if it takes too long."""
+        """The next message; None if there are no more. Raises DeadlineError if it takes too long."""
         until = self._since + self._silence_s + self._received / PACE_BYTES
         try:
             async with asyncio.timeout_at(until):

@@ -107,7 +107,7 @@ class Snapshot:
         return pb.WatchStudyResponse(events=fitting(covered, beside=study.ByteSize()), study=study)
 
     async def beyond(self, cursor: int) -> pb.Study:
-        """The study, newer than `cursor` if there is anything newer. Raise StudyNotFoundError."""
+        """The study, newer than `cursor` if there is anything newer. Raises StudyNotFoundError."""
         async with self._lock:
             if self._study is None or self._study.status.cursor <= cursor:
                 loop = asyncio.get_running_loop()

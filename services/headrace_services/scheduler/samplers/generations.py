@@ -111,7 +111,7 @@ class Generations:
     def keep_optimizer(self, finished: Sequence[FrozenTrial], asked: FrozenTrial) -> bool:
         """Keep the optimizer that was just given a generation, with the result that completed the generation.
 
-        Return False if it was given no generation: then the proposal is valid. If it was, a further generation may
+        Returns False if it was given no generation: then the proposal is valid. If it was, a further generation may
         already have all its results.
         """
         kept = {key: value for key, value in asked.system_attrs.items() if key.startswith(_CMA_OPTIMIZER)}

@@ -97,7 +97,7 @@ class OptunaLearner:
         self._learn(results)
 
     def suggest(self, number: int, pending: Sequence[Params], *, attempt: int = 0) -> Suggestion:
-        """Proposal `number`. Raise whatever Optuna raises."""
+        """Proposal `number`. Raises whatever Optuna raises."""
         sampler = self._sampler
         startup = 0 if isinstance(sampler, Nsga2Sampler | Nsga3Sampler) else sampler.startup_trials
         finished = len(self._table.finished)

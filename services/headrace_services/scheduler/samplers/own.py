@@ -36,7 +36,7 @@ class OwnSampler(Protocol):
 
 
 def make_own_sampler(spec: StudySpec, own: Named) -> OwnSampler:
-    """The sampler that the package makes from the study's options. Raise InvalidFieldError if there is none."""
+    """The sampler that the package makes from the study's options. Raises InvalidFieldError if there is none."""
     made: OwnSampler = plugins.made(plugins.SAMPLER, spec, own.name, own.options, methods=("suggest",))
     return made
 
@@ -64,7 +64,7 @@ class OwnLearner:
 
 
 def _plain(name: str, value: object) -> Value:
-    """A proposed value without NumPy's types. Raise TypeError for what cannot be a parameter's value."""
+    """A proposed value without NumPy's types. Raises TypeError for what cannot be a parameter's value."""
     plain = value.item() if isinstance(value, np.generic) else value
     if isinstance(plain, bool | int | float | str):
         return plain

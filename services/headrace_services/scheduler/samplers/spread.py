@@ -14,7 +14,7 @@ DRAWS = 8
 
 
 def pilot_configurations(spec: StudySpec) -> tuple[Params, ...]:
-    """The configurations that the pilot of a study tries. Raise InvalidFieldError if the space has too few."""
+    """The configurations that the pilot of a study tries. Raises InvalidFieldError if the space has too few."""
     assert spec.surrogate is not None
     assert spec.surrogate.pilot is not None
     wanted = spec.surrogate.pilot.configurations

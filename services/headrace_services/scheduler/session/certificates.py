@@ -28,5 +28,5 @@ async def identified(
 
 async def certified(conn: AsyncConnection, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
     """Refuse a call whose certificate was revoked, or has ended since its connection started: gRPC only knows that
-    it was signed here. Raise WorkerIdentityError or WorkerRevokedError."""
+    it was signed here. Raises WorkerIdentityError or WorkerRevokedError."""
     await joins.check(conn, certificate_of(context))

@@ -49,7 +49,7 @@ class Doubts:
             )
 
     async def reached(self, message: Durable) -> bool:
-        """A message shows that an attempt reached its program. Return whether its worker gets trials again because
+        """A message shows that an attempt reached its program. Returns whether its worker gets trials again because
         of it."""
         lease_id = message.lease.lease_id
         if lease_id in self._asked or not _shows_it(message) or not (before := await self._doubt()).times:
@@ -62,7 +62,7 @@ class Doubts:
         return before.aside
 
     async def try_again(self) -> bool:
-        """Let trials start again if the worker's quarantine is over. Return whether it was."""
+        """Let trials start again if the worker's quarantine is over. Returns whether it was."""
         if not (before := await self._doubt()).aside:
             return False
         async with transaction(self._engine) as conn:

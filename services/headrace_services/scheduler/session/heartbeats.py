@@ -30,7 +30,7 @@ class Heartbeats:
         self._has_some = asyncio.Event()
 
     async def note(self, beat: Beat) -> Noted:
-        """Write a heartbeat and return what the rows hold. Raise DatabaseUnavailableError."""
+        """Write a heartbeat and return what the rows hold. Raises DatabaseUnavailableError."""
         return await asyncio.shield(self._put(beat))
 
     def ended(self, worker_id: int, session: int) -> None:

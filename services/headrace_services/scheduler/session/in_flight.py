@@ -34,7 +34,7 @@ class InFlight:
         self._patience_s = PATIENCE_S
 
     async def enter(self, study_id: int) -> bool:
-        """Wait for room for a message. Return False if its study is behind, and the message must be left
+        """Wait for room for a message. Returns False if its study is behind, and the message must be left
         unanswered."""
         if study_id in self._behind:
             return False

@@ -22,7 +22,7 @@ class LogAsks:
         self._waiting: dict[int, asyncio.Future[worker_pb2.LogChunk]] = {}
 
     async def ask(self, ask: worker_pb2.ReadLog) -> worker_pb2.LogChunk:
-        """Ask, and wait for the answer. Raise WorkerAwayError."""
+        """Ask, and wait for the answer. Raises WorkerAwayError."""
         try:
             async with asyncio.timeout(PATIENCE_S), self._few:
                 return await self._answer_to(ask)

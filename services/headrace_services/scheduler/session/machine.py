@@ -48,7 +48,7 @@ class Machine:
     async def heard(self, heartbeat: worker_pb2.Heartbeat) -> bool:
         """Take failed devices, or the whole worker, out of the cluster before later messages are handled.
 
-        Return whether trials must be told to leave.
+        Returns whether trials must be told to leave.
         """
         await self._look_at_store(heartbeat.store_id)
         if new := self.wishes.new_defects(heartbeat):
@@ -88,15 +88,15 @@ class Machine:
             log.warning("worker '%s': devices %s are quarantined: %s", self._name, list(found), words)
 
     async def reached(self, message: Durable) -> bool:
-        """Record that an attempt reached its program. Return whether the worker gets trials again because of it."""
+        """Record that an attempt reached its program. Returns whether the worker gets trials again because of it."""
         return await self._doubts.reached(message)
 
     async def try_again(self) -> bool:
-        """Let trials start again if the worker's quarantine is over. Return whether it was."""
+        """Let trials start again if the worker's quarantine is over. Returns whether it was."""
         return await self._doubts.try_again()
 
     async def heed(self) -> tuple[tuple[Lease, str], ...]:
-        """Pass on what users ask of the daemon. Return the leases that must leave, with the reason."""
+        """Pass on what users ask of the daemon. Returns the leases that must leave, with the reason."""
         async with transaction(self._engine) as conn:
             wish = await machines.wish_of(conn, self._worker_id)
             known = self.wishes.defects

@@ -57,7 +57,7 @@ _TRIAL = re.compile(r"studies/([^/]+)/trials/([0-9]{1,18})")
 
 
 def greeting(hello: worker_pb2.Hello) -> Greeting:
-    """Check and convert a Hello. Raise InvalidFieldError."""
+    """Check and convert a Hello. Raises InvalidFieldError."""
     named = [WORKER.problem(hello.worker, "hello.worker")]
     named += [LABEL.problem(name, "hello.labels") for name in hello.labels]
     problems = [found.violation() for found in named if found is not None]
@@ -131,7 +131,7 @@ def trial_of(lease: event_pb2.LeaseRef) -> tuple[str, int] | None:
 def checked_input(
     message: Durable, number: int, worker_id: int
 ) -> ReportArrived | RestoredArrived | ExitedArrived:
-    """Check the bounds of a worker's message and convert it. Raise InvalidFieldError if it is out of bounds."""
+    """Check the bounds of a worker's message and convert it. Raises InvalidFieldError if it is out of bounds."""
     bounds.check(message)
     match message:
         case worker_pb2.Report():

@@ -81,7 +81,7 @@ class Outgoing:
         await self._queue.join()
 
     async def write_to(self, write: Write) -> None:
-        """Write until cancelled. Raise StreamBrokeError."""
+        """Write until cancelled. Raises StreamBrokeError."""
         while True:
             batch = [await self._queue.get()]
             await asyncio.sleep(0)  # let others that the same commit woke add their messages
@@ -111,7 +111,7 @@ class Outgoing:
         self._writing_since = None
 
     async def cut_off_when_slow(self) -> None:
-        """Cut off a worker that does not read; it reads what it missed in its next session. Raise SlowWorkerError."""
+        """Cut off a worker that does not read; it reads what it missed in its next session. Raises SlowWorkerError."""
         while not self._is_stuck():
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._patience_s / 8):

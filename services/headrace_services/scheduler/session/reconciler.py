@@ -26,7 +26,7 @@ class LeaseReconciler:
         self.known.discard(lease_id)
 
     def heartbeat(self, said: set[str]) -> bool:
-        """Add a heartbeat. Return True if the rows should be read."""
+        """Add a heartbeat. Returns True if the rows should be read."""
         self.said = said
         differs = said != self.known
         look = differs and self._differed
@@ -39,7 +39,7 @@ class LeaseReconciler:
         self.known = live
 
     def settle(self, live: set[str], said: set[str]) -> tuple[set[str], set[str]]:
-        """Update from the rows. Return the live leases that the worker does not run, and those that it runs
+        """Update from the rows. Returns the live leases that the worker does not run, and those that it runs
         wrongly.
 
         `said` is what it had named before the rows were read: what it started since is not in the rows yet.

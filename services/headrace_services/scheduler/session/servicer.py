@@ -190,7 +190,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
 
 def _check_protocol(hello: worker_pb2.Hello) -> None:
-    """Refuse a worker whose protocol version does not fit this scheduler. Raise VersionMismatchError."""
+    """Refuse a worker whose protocol version does not fit this scheduler. Raises VersionMismatchError."""
     theirs = Spoken(newest=hello.protocol, oldest=hello.oldest_protocol, release=hello.version)
     if reason := why_not(SPOKEN, theirs, we="this scheduler", they=f"worker '{hello.worker}'"):
         raise VersionMismatchError(reason)

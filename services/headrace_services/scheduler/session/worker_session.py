@@ -130,7 +130,7 @@ class WorkerSession:
         self._outgoing.put(order)
 
     async def read_log(self, ask: worker_pb2.ReadLog) -> worker_pb2.LogChunk:
-        """Ask the worker for a part of a log. Raise WorkerAwayError."""
+        """Ask the worker for a part of a log. Raises WorkerAwayError."""
         return await self._logs.ask(ask)
 
     @property

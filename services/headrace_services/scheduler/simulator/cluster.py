@@ -106,7 +106,7 @@ def machines_for(spec: StudySpec, trials: int) -> tuple[Machine, ...]:
 
 
 def parse_types(text: str) -> tuple[Machine, ...]:
-    """The machines that `--types` names. Raise a ValueError that says what is wrong, and how to write it."""
+    """The machines that `--types` names. Raises a ValueError that says what is wrong, and how to write it."""
     found: list[Machine] = []
     for part in text.split(","):
         match = _TYPE.fullmatch(part.strip())

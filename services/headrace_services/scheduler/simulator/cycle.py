@@ -58,7 +58,7 @@ Studies = Mapping[int, StudyRows]
 def cycle(
     rows: StudyRows, studies: Studies, cluster: ClusterRows, inputs: Sequence[Input], now_s: float
 ) -> Plan:
-    """Decide what follows from the inputs, and write it to the rows. Raise the error of an input that was refused."""
+    """Decide what follows from the inputs, and write it to the rows. Raises the error of an input that was refused."""
     plan = written(rows, studies, cluster, inputs, now_s)
     for outcome in plan.outcomes:
         if isinstance(outcome, HeadraceError):

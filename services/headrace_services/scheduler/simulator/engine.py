@@ -90,7 +90,7 @@ class Simulation:
         self._down: dict[int, float] = {}
 
     def run(self) -> None:
-        """Run to the end. Raise SimulationError if a study can never end on this cluster."""
+        """Run to the end. Raises SimulationError if a study can never end on this cluster."""
         for machine in self.cluster.machines.values():
             self._break_later(machine.id, self._failures.clock(machine.id))
         for study in self.studies:

@@ -145,7 +145,7 @@ class RecordedCurves:
 
 
 def read_curves(path: Path, *, steps: str = REPORTS) -> CurveFile:
-    """The runs of a file. Raise CurveFileError with the line and what is wrong there."""
+    """The runs of a file. Raises CurveFileError with the line and what is wrong there."""
     try:
         with FILE.open(path) as file:
             stream = cast("BinaryIO", gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file

@@ -27,7 +27,7 @@ FORM = "STAGES[xREPLICAS]/MICRO_BATCHES@HARVEST, as in 4x8/16@0.5"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """A pipeline job. Raise a ValueError that says what is wrong with it."""
+    """A pipeline job. Raises a ValueError that says what is wrong with it."""
 
     stages: int
     micro_batches: int
@@ -93,7 +93,7 @@ class Stages:
 
 
 def parse_stages(text: str) -> Stages:
-    """The job that `--stages` describes. Raise a ValueError that says what is wrong, and how to write it."""
+    """The job that `--stages` describes. Raises a ValueError that says what is wrong, and how to write it."""
     match = _STAGES.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"'{text.strip()}' is not of the form {FORM}")

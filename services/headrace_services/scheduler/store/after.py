@@ -42,7 +42,7 @@ class WaitOver:
 
     @property
     def spec(self) -> StudySpec:
-        """This study's spec. Raise ValidationError if its columns are not a valid one."""
+        """This study's spec. Raises ValidationError if its columns are not a valid one."""
         return rows.spec_of(self.uid, self.revision, self.columns)
 
 

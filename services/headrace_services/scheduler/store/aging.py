@@ -91,7 +91,7 @@ async def count_due(conn: AsyncConnection, kind: str, age: timedelta, project: s
 
 
 async def hold(conn: AsyncConnection, one: Due) -> bool:
-    """Lock a study as it is until the transaction ends. Return False if it continues, is busy, or a live one needs
+    """Lock a study as it is until the transaction ends. Returns False if it continues, is busy, or a live one needs
     it."""
     query = select(_s.c.id).where(_s.c.id == one.id, _s.c.delete_time.is_(None), _ended == one.ended)
     query = query.where(~is_ending, ~is_referred_to).with_for_update(read=True, skip_locked=True, of=_s)

@@ -63,7 +63,7 @@ class SetAside:
 
 
 async def set_aside(conn: AsyncConnection, study_id: int, why: str) -> SetAside | None:
-    """End a study and everything of it that is live; a study that has ended keeps its state. Return None if it was
+    """End a study and everything of it that is live; a study that has ended keeps its state. Returns None if it was
     deleted."""
     study = await brief(conn, study_id, lock=True)
     if study is None:

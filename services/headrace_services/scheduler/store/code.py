@@ -51,7 +51,7 @@ async def needed(conn: AsyncConnection) -> set[str]:
 
 
 async def touch(conn: AsyncConnection, digest: str, project: str) -> bool:
-    """Keep a code for a while from now on. Return whether this project has it."""
+    """Keep a code for a while from now on. Returns whether this project has it."""
     c, p = tables.code, tables.code_project
     has_it = exists().where(p.c.digest == c.c.digest, p.c.project == project)
     used = update(c).where(c.c.digest == digest, has_it).values(use_time=func.clock_timestamp())
@@ -62,7 +62,7 @@ async def put(
     conn: AsyncConnection, digest: str, project: str, size_bytes: int, chunks: AsyncIterator[bytes]
 ) -> None:
     """Store an archive that was checked against its digest, and record that a project has it. An existing one is
-    left as it is. Raise QuotaExceededError, with nothing to commit."""
+    left as it is. Raises QuotaExceededError, with nothing to commit."""
     c, p = tables.code, tables.code_project
     used = {"use_time": func.clock_timestamp()}
     # Its row is locked from here on, so that it is not deleted meanwhile.
@@ -136,7 +136,7 @@ async def is_run_by(conn: AsyncConnection, digest: str, worker: str) -> bool:
 
 
 async def forget_unneeded(conn: AsyncConnection, age: timedelta, most: int) -> int:
-    """Delete at most this many codes that are not needed and were not requested lately. Return how many."""
+    """Delete at most this many codes that are not needed and were not requested lately. Returns how many."""
     c = tables.code
     some = select(c.c.digest).where(_unneeded(age)).order_by(c.c.use_time).limit(most)
     some = some.with_for_update(skip_locked=True)

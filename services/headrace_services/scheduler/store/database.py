@@ -69,7 +69,7 @@ _AWAY = (
 def parse_url(url: str) -> URL:
     """Return a database URL in psycopg's dialect, from any spelling of a Postgres URL.
 
-    Raise InvalidFieldError for any other database.
+    Raises InvalidFieldError for any other database.
     """
     try:
         parsed = make_url(url)
@@ -162,7 +162,7 @@ def _state(error: BaseException) -> str:
 
 @asynccontextmanager
 async def reached(engine: AsyncEngine) -> AsyncIterator[None]:
-    """Report a database that cannot be reached within the block in one line. Raise DatabaseUnavailableError."""
+    """Report a database that cannot be reached within the block in one line. Raises DatabaseUnavailableError."""
     try:
         yield
     except Exception as error:
@@ -178,7 +178,7 @@ async def reached(engine: AsyncEngine) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """Run a block in one transaction. Raise DatabaseUnavailableError if the database is unavailable or lacks
+    """Run a block in one transaction. Raises DatabaseUnavailableError if the database is unavailable or lacks
     resources."""
     try:
         async with engine.begin() as conn:

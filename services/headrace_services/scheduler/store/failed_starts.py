@@ -64,7 +64,7 @@ async def count(conn: AsyncConnection, worker_id: int, lease_id: str, why: str) 
 
 
 async def reached(conn: AsyncConnection, worker_id: int, lease_id: str) -> bool:
-    """An attempt reached its program. Return whether its worker is cleared of failed starts."""
+    """An attempt reached its program. Returns whether its worker is cleared of failed starts."""
     later = exists().where(
         _le.c.id == lease_id, _le.c.worker_id == _w.c.id, _le.c.grant_time > _w.c.unreached_time
     )
@@ -76,7 +76,7 @@ async def reached(conn: AsyncConnection, worker_id: int, lease_id: str) -> bool:
 
 
 async def try_again(conn: AsyncConnection, worker_id: int) -> bool:
-    """Let trials start again on a worker whose pause is over. Return whether it was."""
+    """Let trials start again on a worker whose pause is over. Returns whether it was."""
     ripe = update(_w).where(_w.c.id == worker_id, _w.c.aside_until <= now)
     if not (await conn.execute(ripe.values(aside_until=null()))).rowcount:
         return False

@@ -74,7 +74,7 @@ async def listed(conn: AsyncConnection) -> list[StoredToken]:
 
 
 async def revoke(conn: AsyncConnection, token_id: str) -> StoredToken:
-    """End a token. Raise JoinTokenNotFoundError if there is none."""
+    """End a token. Raises JoinTokenNotFoundError if there is none."""
     t = tables.join_token
     query = update(t).where(t.c.id == token_id).values(revoke_time=func.coalesce(t.c.revoke_time, _now))
     row = (await conn.execute(query.returning(t))).one_or_none()
@@ -86,10 +86,10 @@ async def revoke(conn: AsyncConnection, token_id: str) -> StoredToken:
 async def join(
     conn: AsyncConnection, token: JoinToken, *, worker: str, key_digest: bytes, now: datetime, until: datetime
 ) -> bool:
-    """Admit a worker, and count the use unless it repeats a join. Return whether the token is now used up.
+    """Admit a worker, and count the use unless it repeats a join. Returns whether the token is now used up.
 
     A worker that did not get the answer repeats its join with the same key. It may do so as long as the
-    certificate that it missed is valid, even after the token has expired. Raise JoinRefusedError.
+    certificate that it missed is valid, even after the token has expired. Raises JoinRefusedError.
     """
     t, j = tables.join_token, tables.joined_worker
     found = (await conn.execute(select(t).where(t.c.id == token.id).with_for_update())).one_or_none()
@@ -149,7 +149,7 @@ async def has_joined(conn: AsyncConnection, worker: str, *, lasts: timedelta) ->
 async def renew(
     conn: AsyncConnection, shown: WorkerCertificate, *, key_digest: bytes, now: datetime, until: datetime
 ) -> None:
-    """Record that a worker gets its next certificate. Raise what `check` raises."""
+    """Record that a worker gets its next certificate. Raises what `check` raises."""
     await check(conn, shown)
     j = tables.joined_worker
     query = upsert(j).values(
@@ -163,7 +163,7 @@ async def renew(
 async def check(conn: AsyncConnection, shown: WorkerCertificate) -> float:
     """For how many seconds a certificate still admits its worker.
 
-    Raise WorkerIdentityError if it has ended, and WorkerRevokedError if it was signed before a revocation. A
+    Raises WorkerIdentityError if it has ended, and WorkerRevokedError if it was signed before a revocation. A
     revocation waits for this transaction, so it finds the session that starts in it.
     """
     j = tables.joined_worker

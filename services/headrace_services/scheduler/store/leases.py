@@ -34,7 +34,7 @@ SOURCE = _le.outerjoin(_g, _g.c.id == _le.c.grant_id)
 async def renew(
     conn: AsyncConnection, project: str, study: str, number: int, *, lease_id: str, attempt: int
 ) -> bool:
-    """Restart the time of a client's lease. Return False if there is no such live lease."""
+    """Restart the time of a client's lease. Returns False if there is no such live lease."""
     le, s = tables.lease, tables.study
     mine = (le.c.study_id == s.c.id, s.c.project == project, s.c.name == study, s.c.delete_time.is_(None))
     which = (le.c.id == lease_id, le.c.number == number, le.c.attempt == attempt)

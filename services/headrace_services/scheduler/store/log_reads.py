@@ -64,7 +64,7 @@ async def connected(conn: AsyncConnection, most: int) -> list[int]:
 
 
 async def put_ask(conn: AsyncConnection, worker_id: int, ask: bytes) -> int:
-    """Ask the replica that a worker is connected to for a part. Return the id of the request."""
+    """Ask the replica that a worker is connected to for a part. Returns the id of the request."""
     r = tables.log_read
     query = insert(r).values(worker_id=worker_id, ask=ask).returning(r.c.id)
     found = (await conn.execute(query)).scalar_one()
@@ -105,7 +105,7 @@ async def give_up(conn: AsyncConnection, read_id: int) -> None:
 
 
 async def forget_old(conn: AsyncConnection, most: int) -> int:
-    """Delete at most this many parts that a replica left behind. Return how many."""
+    """Delete at most this many parts that a replica left behind. Returns how many."""
     r = tables.log_read
     old = select(r.c.id).where(r.c.time < func.clock_timestamp() - KEPT_FOR).limit(most)
     gone: Sequence[int] = (await conn.execute(old.with_for_update(skip_locked=True))).scalars().all()

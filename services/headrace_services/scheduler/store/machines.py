@@ -140,7 +140,7 @@ async def uncordon(conn: AsyncConnection, worker_id: int, indices: Sequence[int]
 async def quarantine(conn: AsyncConnection, worker_id: int, lease_id: str, words: str) -> tuple[int, ...]:
     """Quarantine the devices of a lease, on which attempts failed again and again with an error of the device.
 
-    Only if trials of its study make progress elsewhere: otherwise the program fails everywhere. Return the
+    Only if trials of its study make progress elsewhere: otherwise the program fails everywhere. Returns the
     devices' indices.
     """
     async with pipeline(conn) as sent:

@@ -56,7 +56,7 @@ class Looked:
 
 
 async def look(engine: AsyncEngine) -> Looked:
-    """Find the pending migrations. Raise SchemaError if the database is too new for this program."""
+    """Find the pending migrations. Raises SchemaError if the database is too new for this program."""
     async with guard(engine, "headrace migrate") as conn:
         return await _look(conn)
 
@@ -76,9 +76,9 @@ async def migrate(
     wait_s: float = WAIT_S,
     say: Callable[[str], None] = log.info,
 ) -> list[Migration]:
-    """Apply every migration that the database lacks. Safe to repeat. Return what was applied.
+    """Apply every migration that the database lacks. Safe to repeat. Returns what was applied.
 
-    Raise SchemaError if the database is too new for this program, or the migration cannot be done within `wait_s`.
+    Raises SchemaError if the database is too new for this program, or the migration cannot be done within `wait_s`.
     The schema is unchanged then.
     """
     async with guard(engine, "headrace migrate") as conn:

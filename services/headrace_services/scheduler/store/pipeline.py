@@ -126,7 +126,7 @@ class Pipeline:
 async def pipeline(conn: Connection) -> AsyncIterator[Pipeline]:
     """Send what the block has added, in the transaction of `conn`, and receive the replies when the block ends.
 
-    Raise the first statement's error; the statements after it did not run then.
+    Raises the first statement's error; the statements after it did not run then.
     """
     asked = Pipeline()
     yield asked

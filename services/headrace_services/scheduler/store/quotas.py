@@ -106,7 +106,7 @@ async def room_for_studies(conn: AsyncConnection, study_id: int) -> StudiesQuota
 
 
 async def make(conn: AsyncConnection, name: str) -> bool:
-    """Make sure that there is a project with this name. Return whether it is new."""
+    """Make sure that there is a project with this name. Returns whether it is new."""
     made = insert(tables.project).values(name=name).on_conflict_do_nothing()
     return (await conn.execute(made.returning(tables.project.c.name))).first() is not None
 

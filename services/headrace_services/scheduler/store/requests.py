@@ -69,7 +69,7 @@ def ask_answers(sent: Pipeline, requests: Sequence[Request]) -> AskedAnswers:
 
 
 def check_repeat(request: Request, answer: Answer) -> bytes:
-    """Return the first answer. Raise RequestIdReusedError if the id belongs to another request."""
+    """Return the first answer. Raises RequestIdReusedError if the id belongs to another request."""
     if (answer.method, answer.digest) != (request.method, request.digest):
         raise RequestIdReusedError(f"request_id '{request.id}' was used before for another request")
     return answer.response
@@ -96,7 +96,7 @@ def remember_all(sent: Pipeline, answers: Sequence[tuple[Request, bytes]]) -> No
 
 
 async def forget_old(conn: AsyncConnection, age: timedelta, most: int) -> int:
-    """Delete at most this many answers of this age, except those that another transaction holds. Return how many."""
+    """Delete at most this many answers of this age, except those that another transaction holds. Returns how many."""
     r = tables.request
     old = select(r.c.project, r.c.request_id).where(
         r.c.time < func.now() - age

@@ -110,7 +110,7 @@ UPDATE: Final = (
 
 
 def pending(standing: Standing) -> list[Migration]:
-    """The migrations that a database lacks. Raise SchemaError if it needs a newer program."""
+    """The migrations that a database lacks. Raises SchemaError if it needs a newer program."""
     if reason := too_old(standing, head()):
         raise SchemaError(reason, remedy=UPDATE)
     return [one for one in migrations() if number(one.revision) > number(standing.revision)]

@@ -126,7 +126,7 @@ _ENDING: ColumnElement[bool] = literal_column(
 
 
 async def find(conn: AsyncConnection, project: str, name: str) -> Study | None:
-    """The study with this name in a project. Raise StudyDefectError if its row cannot be read."""
+    """The study with this name in a project. Raises StudyDefectError if its row cannot be read."""
     return await _one(conn, named(project, name), f"study '{name}'")
 
 
@@ -136,7 +136,7 @@ def named(project: str, name: str) -> ColumnElement[bool]:
 
 
 async def get(conn: AsyncConnection, study_id: int) -> Study | None:
-    """The study with this id. Raise StudyDefectError if its row cannot be read."""
+    """The study with this id. Raises StudyDefectError if its row cannot be read."""
     return await _one(conn, tables.study.c.id == study_id, "the study")
 
 
@@ -235,7 +235,7 @@ async def create(
     event: Event,
     checks: str | None = None,
 ) -> Study:
-    """Insert an active study with its first event; `checks` is the key of what a gate checks. Raise IntegrityError
+    """Insert an active study with its first event; `checks` is the key of what a gate checks. Raises IntegrityError
     if the name is taken in the project."""
     s = tables.study
     values = {

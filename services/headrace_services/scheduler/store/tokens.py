@@ -102,7 +102,7 @@ async def revoke(conn: AsyncConnection, token_id: str) -> TokenView | None:
 
 
 async def forget_over(conn: AsyncConnection, most: int) -> int:
-    """Delete at most this many tokens that have been over for long. Return how many."""
+    """Delete at most this many tokens that have been over for long. Returns how many."""
     end = func.least(_t.c.revoke_time, _t.c.expire_time)  # LEAST ignores NULL
     some = select(_t.c.id).where(end < _now - KEPT_AFTER_END).limit(most).with_for_update(skip_locked=True)
     gone = delete(_t).where(_t.c.id == any_(func.array(some.scalar_subquery())))

@@ -127,7 +127,7 @@ class StudyInfo:
 
     @cached_property
     def spec(self) -> StudySpec:
-        """The spec. Raise ValidationError if its columns are not a valid one: only the study's own assignments
+        """The spec. Raises ValidationError if its columns are not a valid one: only the study's own assignments
         need it."""
         return StudySpec.stored(self._columns)
 
@@ -145,9 +145,9 @@ def _seconds(value: float) -> Any:
 
 
 async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tuple[int, int]:
-    """Open a session: write the worker and its slots. Return the worker's id and the session's number.
+    """Open a session: write the worker and its slots. Returns the worker's id and the session's number.
 
-    Raise WorkerNameTakenError while another worker with this name is connected.
+    Raises WorkerNameTakenError while another worker with this name is connected.
     """
     w, s = tables.worker, tables.slot
     await _refuse_namesake(conn, greeting)
@@ -439,7 +439,7 @@ async def studies_waiting_for_slots(conn: AsyncConnection) -> list[int]:
 
 
 async def forget_gone(conn: AsyncConnection, age: timedelta, most: int) -> int:
-    """Remove at most `most` workers that have been gone for `age`. Return how many.
+    """Remove at most `most` workers that have been gone for `age`. Returns how many.
 
     Their slots are removed. A worker itself is removed when no grant refers to it any more: until then its row is
     the name that past attempts show.

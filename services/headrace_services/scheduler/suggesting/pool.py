@@ -75,7 +75,7 @@ class Pool:
         return seat.learnt.get(study)
 
     async def ask(self, study_id: int, question: Question, now: Learnt) -> Suggestion:
-        """The answer to a question, after which the process has learned `now`. Raise AttemptFailedError."""
+        """The answer to a question, after which the process has learned `now`. Raises AttemptFailedError."""
         seat = self._seat(study_id)
         done = False
         try:

@@ -125,7 +125,7 @@ class Suggester:
             study.task = None
 
     async def _propose(self, study_id: int, study: _Study) -> bool:
-        """Have the next proposal computed, and submit it. Return False if the study accepts none now."""
+        """Have the next proposal computed, and submit it. Returns False if the study accepts none now."""
         failures: list[str] = []
         attempts = 1 if study.broken else ATTEMPTS
         while True:
@@ -175,7 +175,7 @@ class Suggester:
         return True
 
     async def _attempt(self, row: Study, levels: Levels, attempt: int) -> tuple[Params, Proposal]:
-        """The pool's answer, checked against the space. Raise AttemptFailedError."""
+        """The pool's answer, checked against the space. Raises AttemptFailedError."""
         known = self._pool.learnt(row.id, row.uid)
         try:
             async with transaction(self._hub.engine) as conn:

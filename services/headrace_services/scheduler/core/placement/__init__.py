@@ -1,6 +1,6 @@
 """Placement: which trial runs where, and for which trials slots are reserved. A pure core: values in, values out.
 
-    (devices, running, waiting, measured times) → placements, reservations, who is to leave
+    (devices, running, waiting, measured times) → placements, reservations, which trials must leave
 
 `fit` finds the slots for one request, `reserving` reserves slots for one that fits nowhere yet, and `placer`
 combines the two behind the protocol `Placer`. `speeds` learns how fast each trial is on a device type, `shares`

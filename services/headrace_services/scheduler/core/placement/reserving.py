@@ -66,7 +66,7 @@ def reserve(
 ) -> tuple[Reservation, tuple[Ask, ...]] | None:
     """Choose the slots to reserve for a trial that fits nowhere now, and the grants that must leave them.
 
-    Return None if no worker could ever serve the trial, or if it only has to wait for its turn.
+    Returns None if no worker could ever serve the trial, or if it only has to wait for its turn.
     """
     occupants = occupants or Occupants.of(cluster)
     if _only_waits_its_turn(cluster, waiting, occupants):

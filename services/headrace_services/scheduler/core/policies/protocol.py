@@ -138,7 +138,7 @@ class Policy(Protocol):
         return 0
 
     def ladder(self, bracket: int) -> tuple[int, ...]:
-        """The milestones of the bracket in steps; the last one is the full budget. Raise IndexError if there is no
+        """The milestones of the bracket in steps; the last one is the full budget. Raises IndexError if there is no
         such bracket."""
         ...
 
@@ -147,11 +147,11 @@ class Policy(Protocol):
         del trial, bracket, params
 
     def record(self, result: RungResult) -> None:
-        """Fold in one result. Raise ValueError if the trial is already there, or there is no such rung."""
+        """Fold in one result. Raises ValueError if the trial is already there, or there is no such rung."""
         ...
 
     def promoted(self, trial: int, bracket: int, rung: int) -> None:
-        """Fold in that a trial continued past the rung. Idempotent. Raise ValueError if the trial is not there."""
+        """Fold in that a trial continued past the rung. Idempotent. Raises ValueError if the trial is not there."""
         ...
 
     def exploited(self, exploit: Exploit) -> None:
@@ -179,7 +179,7 @@ class Policy(Protocol):
         ...
 
     def verdict(self, trial: int, bracket: int, rung: int, *, more: bool = True) -> Verdict:
-        """What a trial recorded at the rung may do, without a promotion. Raise ValueError if it is not recorded
+        """What a trial recorded at the rung may do, without a promotion. Raises ValueError if it is not recorded
         there."""
         ...
 
