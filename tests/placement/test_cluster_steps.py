@@ -126,7 +126,7 @@ async def test_slots_are_kept_for_a_gang_and_those_who_run_there_leave_at_their_
     assert len(await query(engine, "SELECT grant_id FROM leave WHERE NOT at_report")) == 2
     (event,) = await query(engine, "SELECT message FROM event WHERE kind = 'slots_reserved'")
     assert event[0] == (
-        "trial 0 fits nowhere yet: 2 slots of w are kept for it, free in 2 s by measured times"
+        "trial 0 fits nowhere yet: 2 slots of w are reserved for it, free in 2 s by measured times"
     )
     assert (await small.tell(first, 2)).action == "PAUSE"
     assert await query(engine, "SELECT grant_id FROM slot WHERE index = 0") == [(None,)], (

@@ -346,7 +346,7 @@ def slots_reserved(number: int, worker: str, slots: tuple[int, ...], ready_in_s:
     return Event(
         number=number,
         kind="slots_reserved",
-        message=f"trial {number} fits nowhere yet: {len(slots)} slot{plural} of {worker} are kept for it{when}",
+        message=f"trial {number} fits nowhere yet: {len(slots)} slot{plural} of {worker} are reserved for it{when}",
         detail=detail,
     )
 

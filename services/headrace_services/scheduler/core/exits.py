@@ -218,7 +218,7 @@ def _failed_afterwards(state: CycleState, trial: Trial, message: ExitedArrived) 
     detail = f"{trial.detail}{AFTERWARDS}{error}"
     state.update(trial.number, detail=detail, log_tail=message.log_tail or trial.log_tail)
     warning = (
-        f"its program ended early, after its last report: {error}. Its result stands; code behind the loop may not "
+        f"its program ended early, after its last report: {error}. Its result stands; code after the loop may not "
         "have run, and does not run again"
     )
     state.emit(events.trial_warned(trial.number, warning))
@@ -237,7 +237,7 @@ def _ended_afterwards(state: CycleState, trial: Trial, exit_code: int) -> None:
     state.update(trial.number, detail=f"{trial.detail}{ENDED_AFTERWARDS}{how}")
     warning = (
         f"its process did not end after its last report, and was ended by {how}. Until then its slots were not free. "
-        "A thread was still running, code behind the loop took longer than the study's trial.grace_s, or its worker "
+        "A thread was still running, code after the loop took longer than the study's trial.grace_s, or its worker "
         "was stopped"
     )
     state.emit(events.trial_warned(trial.number, warning))

@@ -379,7 +379,7 @@ def _told(state: CycleState, placement: Placement, lease: Lease) -> str:
     elif placement.rule == ephemeral.RULE:
         told.append(ephemeral.placed(placement.slots[0].owner_stage))
     elif placement.rule == "backfill":
-        told.append("on slots that are kept for another trial: it ends before that one can start")
+        told.append("on slots that are reserved for another trial: it ends before that one can start")
     if joint(placement.slots) is not Link.UNKNOWN:
         told.append(_how_joined(state, placement))
     return "; ".join(told)

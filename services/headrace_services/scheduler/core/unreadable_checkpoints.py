@@ -65,7 +65,7 @@ def handle(state: CycleState, trial: Trial, lease: Lease, message: ExitedArrived
                 return
         case "NO_CHECKPOINT" if is_its_own:
             if before.missing or before.earlier:
-                _give_up(state, trial, before, "is not there any more", message.error)
+                _give_up(state, trial, before, "no longer exists", message.error)
                 return
             unread = replace(unread, missing=True)
         case _:

@@ -61,7 +61,7 @@ _OF_CLUSTER: dict[str, Forget] = {
     "code": code.forget_unneeded,
 }
 _OVER: dict[str, ForgetOver] = {
-    "tokens that are over": tokens.forget_over,
+    "old tokens": tokens.forget_over,
     "old join tokens": joins.forget_old,
     "parts of logs": log_reads.forget_old,
 }

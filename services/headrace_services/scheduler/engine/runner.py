@@ -337,7 +337,7 @@ class StudyRunner:
             return None
         self._failed_in_row += 1
         if must or self._failed_in_row >= MESSAGES_IN_ROW:
-            return f"the scheduler cannot take the messages of its trials: {reason_of(error)}"
+            return f"the scheduler cannot process the messages of its trials: {reason_of(error)}"
         return None
 
     async def _holds(self, message: Leased) -> bool:

@@ -308,7 +308,7 @@ def _abridge(message: trial_pb2.Trial, spec: StudySpec, most_bytes: int) -> None
         if message.ByteSize() > most_bytes:
             message.ClearField(field)
             left_out.append(what)
-    message.unshown = f"left out, for the trial takes {size / 2**20:.1f} MiB: {', '.join(left_out)}"
+    message.unshown = f"left out, because the trial takes {size / 2**20:.1f} MiB: {', '.join(left_out)}"
 
 
 def saturated(number: int) -> int:

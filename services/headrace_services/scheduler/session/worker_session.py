@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 REPLICA = f"{socket.gethostname()}:{os.getpid()}"
 """The name of this replica in its workers' logs."""
-_NO_STUDY = "its study is not there any more"
+_NO_STUDY = "its study no longer exists"
 _NOT_HELD = "this worker no longer holds it: {}"
 
 

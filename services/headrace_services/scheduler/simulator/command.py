@@ -165,8 +165,8 @@ def simulate(
         str | None,
         typer.Option(
             metavar="MEMBERS:TIMES,…",
-            help="How many times as long a bundle's step takes as a lone trial's, as in 8:1,32:4: in straight lines. "
-            "Default: as long, with any number of members.",
+            help="How many times as long a bundle's step takes as a lone trial's, as in 8:1,32:4, interpolated "
+            "linearly. Default: 1 with any number of members.",
             rich_help_panel=COSTS,
             show_default=False,
         ),

@@ -165,7 +165,7 @@ def show_target(output: Output, runs: Sequence[tuple[str, Summary]], times: Time
         best = f"{wording.number(one.best_value)}, trial {one.best}"
         goal = f"within {within:.3g} of the best value at the full budget ({best})"
         if one.to_target_s is None:
-            output.line(f"{label}: never came {goal}.")
+            output.line(f"{label}: never got {goal}.")
         else:
             output.line(
                 f"{label}: {goal} after {times(one.to_target_s)}, {times(one.to_target_slot_s)} of slot time."

@@ -102,8 +102,8 @@ async def require_room(
         raise QuotaExceededError(
             f"project '{project}' has {size(held_bytes)} of code kept, and may have {size(most_bytes)}: no room for "
             f"{size(size_bytes) if size_bytes else 'more'}",
-            remedy="Code that no study needs goes after a while. Or ship less, with a .headraceignore. Or ask an admin "
-            f"of project '{DEFAULT_PROJECT}': `headrace project set {project} --code-mib N`.",
+            remedy="Code that no study needs is deleted after a while. Or ship less, with a .headraceignore. Or ask an "
+            f"admin of project '{DEFAULT_PROJECT}': `headrace project set {project} --code-mib N`.",
         )
 
 

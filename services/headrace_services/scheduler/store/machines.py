@@ -281,7 +281,7 @@ def _those_on_failed_devices() -> Any:
     """Includes grants on ephemeral slots that their owner has taken back."""
     cordoned = _s.outerjoin(_c, and_(_c.c.device == _s.c.uuid, _has_uuid, _c.c.quarantined))
     gone = "the bubbles that it runs in are gone: " + func.coalesce(
-        func.nullif(_s.c.defect, ""), "its worker names them no more"
+        func.nullif(_s.c.defect, ""), "its worker no longer names them"
     )
     failed = "its device failed: " + func.coalesce(func.nullif(_s.c.defect, ""), _c.c.reason)
     why = case((_s.c.owner != "", gone), else_=failed)
