@@ -12,7 +12,7 @@ from headrace import Client
 from headrace.v1 import spec_pb2, study_pb2
 
 NO_FRONT = "the front is left out: it takes more than 10 s"
-LARGE = "left out, for the trial takes 5.0 MiB: the parameters"
+LARGE = "left out, because the trial takes 5.0 MiB: the parameters"
 
 
 @pytest.fixture

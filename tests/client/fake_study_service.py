@@ -197,7 +197,7 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
             for name, share, trials in self.importances:
                 one.parameters.add(parameter=name, share=share, trials=trials)
             if not self.importances:
-                one.reason = "at most 3 trials came to the same rung, and fewer than 10 say nothing"
+                one.reason = "at most 3 trials reached the same rung, and at least 10 are needed"
         self._finish(before, context)
         return answer
 

@@ -126,7 +126,7 @@ async def test_slots_are_kept_for_a_gang_and_those_who_run_there_leave_at_their_
     assert len(await query(engine, "SELECT grant_id FROM leave WHERE NOT at_report")) == 2
     (event,) = await query(engine, "SELECT message FROM event WHERE kind = 'slots_reserved'")
     assert event[0] == (
-        "trial 0 fits nowhere yet: 2 slots of w are kept for it, free in 2 s by measured times"
+        "trial 0 fits nowhere yet: 2 slots of w are reserved for it, free in 2 s by measured times"
     )
     assert (await small.tell(first, 2)).action == "PAUSE"
     assert await query(engine, "SELECT grant_id FROM slot WHERE index = 0") == [(None,)], (
@@ -296,7 +296,7 @@ async def test_a_trial_on_a_share_gets_its_whole_gpu_though_others_share_it(engi
         assert row is not None
         found = await conn.execute(select(tables.trial).where(tables.trial.c.number == 0))
         told = await waits_for(conn, row, [rows.trial(one) for one in found])
-    assert told == {0: "1 GPU to be free (from step 2 on it takes so much)"}
+    assert told == {0: "1 GPU to be free (from step 2 on it requires this)"}
     for lease in leases[1:]:
         assert (await study.tell(lease, 2)).action in ("PAUSE", "STOP")
     whole = [lease for lease in study.leases.values() if lease.attempt == 2]

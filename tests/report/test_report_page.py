@@ -330,9 +330,9 @@ def test_the_importance_of_parameters_is_a_bar_each(data: StudyData) -> None:
     reader = read(render(replace(data, importances=(found,))))
     assert "of the 11 trials that came to step 3" in " ".join(reader.text)
     assert "figure-importance-0" in [attrs.get("id") for _, attrs in reader.tags]
-    missing = replace(found, parameters=(), reason="at most 3 trials came to the same rung")
+    missing = replace(found, parameters=(), reason="at most 3 trials reached the same rung")
     page = render(replace(data, importances=(missing,)))
-    assert "Not known: at most 3 trials came to the same rung." in " ".join(read(page).text)
+    assert "Not known: at most 3 trials reached the same rung." in " ".join(read(page).text)
 
 
 def test_devices_of_the_study_are_drawn_with_their_loads(

@@ -154,7 +154,7 @@ def test_why_nothing_is_compared() -> None:
     assert why_none(spec, {1: 12}.items()) == ""
     assert (
         why_none(spec, {1: 9, 3: 3}.items())
-        == "at most 9 trials came to the same rung, and fewer than 10 say nothing"
+        == "at most 9 trials reached the same rung, and at least 10 are needed"
     )
     assert "at most 0 trials" in why_none(spec, {}.items())
     one = make_spec(space={"lr": SPACE["lr"], "kind": {"type": "categorical", "values": ["only"]}})

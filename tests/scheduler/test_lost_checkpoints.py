@@ -74,7 +74,7 @@ async def test_the_second_time_it_begins_anew_and_is_charged_nothing(engine: Asy
     trial = await site.trial(0)
     assert (trial.state, trial.checkpoint, trial.failures, trial.losses_in_row) == ("RUNNING", None, 0, 0)
     told = [event.message for event in await site.log() if event.trial == 0]
-    assert any("its checkpoint of step 3 is not there any more, so it starts over" in line for line in told)
+    assert any("its checkpoint of step 3 no longer exists, so it starts over" in line for line in told)
     assert any(GONE in line for line in told)
     await site.tell(third, 1, 0.4)
     assert (await site.tell(third, 9, 0.1)).action == "STOP"

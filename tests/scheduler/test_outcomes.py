@@ -245,7 +245,7 @@ async def test_a_study_in_which_none_came_to_the_first_rung_asks_for_its_unit(en
     study = await site.study()
     assert study.state == "COMPLETED"
     assert study.detail == (
-        "all trials have finished, and none reached the first rung, at step 100: the furthest came to step 9. "
+        "all trials have finished, and none reached the first rung, at step 100: the furthest reached step 9. "
         "Unless the script stops early, does it count its steps as the study does, up to 900?"
     )
 

@@ -49,7 +49,7 @@ async def test_a_trial_ends_at_the_report_after_its_time(engine: AsyncEngine) ->
     assert (trial.reason, trial.detail, trial.score) == ("STOPPED_EARLY", OVER, 0.4)
     study = await site.study()
     assert study.state == "COMPLETED"
-    assert study.detail.endswith("the furthest came to step 2. Is trial_timeout_s, 60 s, long enough?")
+    assert study.detail.endswith("the furthest reached step 2. Is trial_timeout_s, 60 s, long enough?")
 
 
 async def test_attempts_add_up_and_what_is_left_goes_to_the_next_one(engine: AsyncEngine) -> None:

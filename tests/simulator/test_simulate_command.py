@@ -187,7 +187,7 @@ def test_runs_of_another_metric_or_goal_are_refused(small, runs, tmp_path):
     with pytest.raises(CommandError, match=r"recorded 'accuracy', the study's objective is 'loss'"):
         run(str(study), "--curves", runs)
     study.write_text(SMALL.replace("maximize", "minimize"))
-    with pytest.raises(CommandError, match=r"to maximize their metric, the study is to minimize"):
+    with pytest.raises(CommandError, match=r"the runs maximize their metric, but the study is to minimize it"):
         run(str(study), "--curves", runs)
 
 
@@ -233,7 +233,7 @@ def test_a_bundle_s_step_takes_longer_as_it_says(fused):
 
 @pytest.mark.parametrize("text", ["8", "1:2", "8:0.5", "eight:1", "8:nan", "8:1,,9:2"])
 def test_a_bundle_s_step_that_makes_no_sense_is_refused(fused, text):
-    with pytest.raises(CommandError, match=r"--bundle: '.*' is no number of members"):
+    with pytest.raises(CommandError, match=r"--bundle: '.*' is not a number of members"):
         run(fused, "--bundle", text)
 
 

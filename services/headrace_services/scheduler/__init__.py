@@ -1,12 +1,12 @@
 """The trial scheduler: a stateless service over Postgres.
 
-- `core`: what is decided, from values to values. `core.decide` is its heart; `core.lifecycle` the five states of a
-  trial; `core.policies` and `core.placement` the algorithms.
+- `core`: all decisions, from values to values. `core.decide` is its heart, `core.lifecycle` has the five states of
+  a trial, and `core.policies` and `core.placement` have the algorithms.
 - `store`: Postgres. `store.load` answers the core's questions, `store.apply` writes its plan.
-- `engine`: runs the cycles of a study. `engine.cycle` is one transaction, `engine.runner` gathers what arrives for a
-  study meanwhile, `engine.hub` has a runner for each study and tells who must know.
+- `engine`: runs the cycles of studies. `engine.cycle` is one transaction, `engine.runner` collects what arrives
+  for a study meanwhile, and `engine.hub` has a runner for each study and sends the results on.
 - `session`: the streams to the worker daemons. `rpc`: the calls of users.
-- `samplers`, `suggesting`: how configurations are proposed, here and in processes of their own.
+- `samplers`, `suggesting`: how configurations are proposed, in this process and in separate ones.
 - `simulator`, `replay`: the same core on virtual time, and over a recorded event log.
-- `process`: puts the parts together, serves, drains.
+- `process`: assembles the parts, serves, drains.
 """

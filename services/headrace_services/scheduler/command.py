@@ -122,8 +122,8 @@ def scheduler(
         bool,
         typer.Option(
             "--mark-restored",
-            help="Note that the database was restored from a copy of the server's files, and end. "
-            "A dump that was loaded is noticed without this.",
+            help="Record that the database was restored from a copy of the server's files, and exit. "
+            "A loaded dump is detected without this.",
         ),
     ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
@@ -139,7 +139,8 @@ def scheduler(
     headrace scheduler --database-url postgresql://headrace@db/headrace --listen 127.0.0.1:7440
     headrace scheduler --ca /etc/headrace/ca --listen 0.0.0.0:7440 --worker-listen 0.0.0.0:7442
     """
-    # What is imported stays, so no collection looks at it: neither meanwhile (a tenth of the start) nor afterwards.
+    # Imported modules stay, so garbage collections skip them, both during the start (a tenth of its time) and
+    # later.
     gc.disable()
     from headrace.ages import ages_of
     from headrace.hidden import hide_url

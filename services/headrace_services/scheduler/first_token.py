@@ -1,6 +1,6 @@
-"""A token made from the database's side: the first one, and the way back in where all admins lost theirs.
+"""A token made directly in the database: the first one, and the way back in if all admins lost theirs.
 
-Whoever has the database has everything, so nobody is asked for a token here.
+Whoever has the database has everything, so no token is required here.
 """
 
 import asyncio
@@ -16,7 +16,8 @@ def create(
 ) -> tuple[str, str]:
     """Make a token in a database, whose schema is brought up to date. Returns its id and its text.
 
-    Raises InvalidFieldError, and DatabaseUnavailableError where the database does not answer."""
+    Raises InvalidFieldError, or DatabaseUnavailableError if the database does not answer.
+    """
     check_project(project)
     return asyncio.run(_create(database_url, name, project, Role(role), lifetime_s))
 

@@ -1,7 +1,8 @@
-"""The ports of a scheduler: one for users, and one for workers where workers have certificates.
+"""The ports of a scheduler: one for users, and one for workers if workers have certificates.
 
-gRPC cannot ask for a certificate and do without one. So there are two listeners, and which services each has is said
-here. Without a listener for workers, they come to that of users and say themselves who they are.
+gRPC cannot accept connections both with and without a certificate on one port. So there are two listeners, and
+this module defines which services each has. Without a listener for workers, workers use the users' listener and
+state themselves who they are.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -44,7 +45,7 @@ HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
 
 class Listener:
-    """A server and its port, bound and not yet serving."""
+    """A server and its port, bound but not yet serving."""
 
     def __init__(
         self,
@@ -54,8 +55,8 @@ class Listener:
         gate: Gate | None = None,
         known: Known | None = None,
     ) -> None:
-        """`option` is how the address was given; `gate` asks calls for tokens; `known` is what a caller may have.
-        Raises HeadraceError where the address is not available."""
+        """`option` is how the address was given; `gate` checks tokens; `known` limits what a caller may use. Raise
+        HeadraceError if the address is not available."""
         self.asks_for_tokens = gate is not None
         admission = AdmissionInterceptor(gate, known=known)
         self._serving = Server(make_server_interceptors(admission), admission.connections)
@@ -65,48 +66,48 @@ class Listener:
         self._names: list[str] = []
 
     def add_studies(self, servicer: study_pb2_grpc.StudyServiceServicer) -> None:
-        """Serve users."""
+        """Add the services for users."""
         study_pb2_grpc.add_StudyServiceServicer_to_server(servicer, self.server)
         self._names.append(STUDIES)
 
     def add_workers(self, servicer: worker_pb2_grpc.WorkerServiceServicer) -> None:
-        """Serve workers."""
+        """Add the service for workers."""
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, self.server)
         self._names.append(WORKERS)
 
     def add_identities(self, servicer: identity_pb2_grpc.IdentityServiceServicer) -> None:
-        """Serve those who ask who they are, and who else may call."""
+        """Add the service for identities and tokens."""
         identity_pb2_grpc.add_IdentityServiceServicer_to_server(servicer, self.server)
         self._names.append(IDENTITIES)
 
     def add_projects(self, servicer: project_pb2_grpc.ProjectServiceServicer) -> None:
-        """Serve those who ask what projects may have."""
+        """Add the service for projects."""
         project_pb2_grpc.add_ProjectServiceServicer_to_server(servicer, self.server)
         self._names.append(PROJECTS)
 
     def add_code(self, servicer: code_pb2_grpc.CodeServiceServicer) -> None:
-        """Serve those who ship code, and workers who fetch it."""
+        """Add the service for clients that ship code, and workers that fetch it."""
         code_pb2_grpc.add_CodeServiceServicer_to_server(servicer, self.server)
         self._names.append(CODE)
 
     def add_joins(self, servicer: join_pb2_grpc.JoinServiceServicer) -> None:
-        """Serve those that join, or renew."""
+        """Add the service for workers that join, or renew their certificate."""
         join_pb2_grpc.add_JoinServiceServicer_to_server(servicer, self.server)
         self._names.append(JOINS)
 
     async def start(self, health: Health) -> None:
-        """Serve, with health and reflection."""
+        """Start serving, with health and reflection."""
         health_pb2_grpc.add_HealthServicer_to_server(health, self.server)
         reflecting.enable([*self._names, HEALTH], self.server)
         await self._serving.start()
 
     async def stop(self, grace_s: float) -> None:
-        """End, after calls that are over by then."""
+        """Stop, after calls that finish within the grace."""
         await self._serving.stop(grace_s)
 
 
 def certified(authority: "Authority") -> grpc.ServerCredentials:
-    """TLS that asks for a certificate of this authority."""
+    """TLS that requires a certificate of this authority."""
     pair = (authority.server_key_pem, authority.server_pem)
     return grpc.ssl_server_credentials(
         [pair], root_certificates=authority.trusted_pem, require_client_auth=True
@@ -114,5 +115,5 @@ def certified(authority: "Authority") -> grpc.ServerCredentials:
 
 
 def encrypted(key_pem: bytes, certificate_pem: bytes) -> grpc.ServerCredentials:
-    """TLS that asks for no certificate."""
+    """TLS that requires no certificate."""
     return grpc.ssl_server_credentials([(key_pem, certificate_pem)])

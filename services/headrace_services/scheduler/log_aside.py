@@ -1,7 +1,7 @@
-"""A log that the event loop does not wait for.
+"""Logging that the event loop does not wait for.
 
-A write to a log file stands still while the file system commits, 0.1 s and more on a disk that Postgres flushes all the
-time. So the records of a scheduler go through a queue, and a thread writes them.
+A write to a log file blocks while the file system commits, for 0.1 s and more on a disk that Postgres flushes all
+the time. So the records of a scheduler go through a queue, and a thread writes them.
 """
 
 import logging
@@ -13,7 +13,7 @@ from queue import SimpleQueue
 
 @contextmanager
 def log_aside() -> Iterator[None]:
-    """Within the block the root logger's handlers are served by a thread; at its end everything is written."""
+    """Within the block a thread runs the root logger's handlers; when the block ends, everything has been written."""
     root = logging.getLogger()
     handlers = list(root.handlers)
     records: SimpleQueue[logging.LogRecord] = SimpleQueue()

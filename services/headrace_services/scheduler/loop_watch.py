@@ -1,11 +1,11 @@
 """The longest stall of the event loop.
 
-Everything in a scheduler shares one event loop, so a long computation or a blocking call delays every stream and every
-cycle. The watch sleeps for `TICK_S` again and again, and measures how late it wakes up.
+All parts of a scheduler share one event loop, so a long computation or a blocking call delays every stream and
+every cycle. The watch repeatedly sleeps for `TICK_S`, and measures how late it wakes up.
 
-On a busy machine the loop's thread may be ready and wait for a core. That wait is not the scheduler's doing, so a stall
-leaves it out. The kernel counts it in `/proc/thread-self/schedstat`; without that file it counts as part of the stall.
-`late_within` counts it too: whatever the reason, messages wait.
+On a busy machine the loop's thread may be ready and wait for a core. The scheduler does not cause that wait, so it
+is not part of a stall. The kernel counts it in `/proc/thread-self/schedstat`; without that file it counts as part
+of the stall. `late_within` includes it: messages wait, whatever the reason.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.02
 LONG_S = 0.05
-"""What streams and cycles should never wait for. A longer stall is logged."""
+"""Streams and cycles should never wait this long. A longer stall is logged."""
 REMEMBERED_S = 600.0
-"""For how long it is known when the loop was late."""
+"""How long the watch remembers when the loop was late."""
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
 
 class LoopWatch:
-    """Watches the event loop in which `run` runs."""
+    """Watches the event loop that `run` runs in."""
 
     def __init__(self) -> None:
         self.longest_s = 0.0
@@ -52,9 +52,10 @@ class LoopWatch:
             self.note(late_s, computing_s=computed - computed_before, waiting_s=waited - waited_before)
 
     def note(self, late_s: float, *, computing_s: float, waiting_s: float) -> None:
-        """Take one measurement: how late it is, and what the thread did since the one before.
+        """Add one measurement: how late it is, and what the thread did since the previous one.
 
-        Part of the wait may lie before the measurement was due. So a stall is at least what the thread computed.
+        Part of the wait may be from before the measurement was due. So a stall is at least as long as the thread
+        computed.
         """
         stall_s = max(late_s - waiting_s, min(late_s, computing_s))
         self.longest_s = max(self.longest_s, stall_s)
@@ -63,7 +64,7 @@ class LoopWatch:
             log.info("the event loop stood still for %.0f ms", stall_s * 1e3)
 
     def late_within(self, seconds: float) -> float:
-        """For how long, of the last so many seconds, nothing that arrived could be handled."""
+        """For how long, within the last `seconds`, arriving messages could not be handled."""
         since = time.monotonic() - seconds
         return sum(min(late_s, at - since) for at, late_s in self._late if at > since)
 
@@ -72,7 +73,7 @@ class LoopWatch:
 
 
 def _waited_for_a_core_s() -> float:
-    """How long this thread has been ready without a core; 0 where the kernel does not say."""
+    """How long this thread has been ready without a core; 0 if the kernel does not report it."""
     try:
         return int(_SCHEDSTAT.read_bytes().split()[1]) / 1e9
     except OSError:

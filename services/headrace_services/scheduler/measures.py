@@ -1,8 +1,8 @@
-"""What a scheduler measures of itself while it works.
+"""The measurements that a scheduler makes of its own work.
 
-Everything here counts up, or is a distribution: whoever measures adds to it, in a microsecond or two. What a replica
-has at a moment (queues, streams, connections) is read when it is asked for (`monitored`). What the cluster has is
-read from the database now and then (`engine.overview`), never by a scrape.
+Everything here is a counter or a distribution: code adds to it, in a microsecond or two. The present state of a
+replica (queues, streams, connections) is read when it is requested (`monitored`). The state of the cluster is read
+from the database from time to time (`engine.overview`), never by a scrape.
 """
 
 from collections.abc import Iterable
@@ -28,18 +28,20 @@ CYCLES = Histogram(
     buckets=SECONDS,
     registry=REGISTRY,
 )
-CYCLE_INPUTS = Counter("headrace_cycle_inputs", "Inputs that cycles took.", registry=REGISTRY)
+CYCLE_INPUTS = Counter("headrace_cycle_inputs", "Inputs that cycles processed.", registry=REGISTRY)
 WAKE_UPS = Counter(
     "headrace_placement_wakeups",
-    "How often a study's cycle was begun to look for a free slot: other studies left it one, slots were left over, or "
-    "it looks again since cycles of others had locked free ones.",
+    "Cycles started to look for a free slot: another study left one, slots were left over, or free ones were locked "
+    "by cycles of other studies before.",
     ("why",),
     registry=REGISTRY,
 )
 GRANTS = Counter(
-    "headrace_grants", "Grants of slots that began, and that ended.", ("what",), registry=REGISTRY
+    "headrace_grants", "Grants of slots that started, and that ended.", ("what",), registry=REGISTRY
 )
-TRIAL_MOVES = Counter("headrace_trial_moves", "Moves of trials into a state.", ("state",), registry=REGISTRY)
+TRIAL_MOVES = Counter(
+    "headrace_trial_moves", "Transitions of trials into a state.", ("state",), registry=REGISTRY
+)
 TRIALS_ENDED = Counter("headrace_trials_ended", "Trials that are over.", ("reason",), registry=REGISTRY)
 ATTEMPTS_ENDED = Counter(
     "headrace_attempts_ended",
@@ -48,16 +50,16 @@ ATTEMPTS_ENDED = Counter(
     registry=REGISTRY,
 )
 LEASES_EXPIRED = Counter(
-    "headrace_leases_expired", "Leases that ended because their holder was not heard of.", registry=REGISTRY
+    "headrace_leases_expired", "Leases that ended because their holder was silent.", registry=REGISTRY
 )
 DATABASE_ERRORS = Counter(
     "headrace_database_errors",
-    "Transactions that failed: the database was away, it was strained, or another transaction came first.",
+    "Transactions that failed: the database was unavailable, lacked resources, or another transaction came first.",
     ("kind",),
     registry=REGISTRY,
 )
 DATABASE_RETRIES = Counter(
-    "headrace_database_retries", "Cycles that were tried again.", ("kind",), registry=REGISTRY
+    "headrace_database_retries", "Cycles that were retried.", ("kind",), registry=REGISTRY
 )
 PROPOSALS = Histogram(
     "headrace_proposal_duration_seconds",
@@ -68,7 +70,7 @@ PROPOSALS = Histogram(
 )
 LOOP_LAG = Histogram(
     "headrace_event_loop_lag_seconds",
-    "How late the event loop runs what is due, without waits for a core.",
+    "How late the event loop runs tasks that are due, without waits for a core.",
     buckets=SECONDS[:-3],
     registry=REGISTRY,
 )
@@ -76,13 +78,13 @@ SLOTS = Gauge("headrace_slots", "Slots of the cluster.", ("state",), registry=RE
 STUDIES = Gauge("headrace_studies", "Studies that have not ended.", ("state",), registry=REGISTRY)
 TRIALS = Gauge(
     "headrace_trials",
-    "Trials on workers, and trials that wait for a slot; of the latter 10,000 at most.",
+    "Trials on workers, and trials that wait for a slot (at most 10,000 of these).",
     ("state",),
     registry=REGISTRY,
 )
 SAMPLED = Gauge(
     "headrace_overview_timestamp_seconds",
-    "When the slots, studies and trials of the cluster were counted last.",
+    "When the slots, studies and trials of the cluster were last counted.",
     registry=REGISTRY,
 )
 SCHEMA = Gauge(
@@ -92,7 +94,7 @@ SCHEMA = Gauge(
     registry=REGISTRY,
 )
 
-for kind in ("away", "strained", "conflict"):  # shown from the start, so that their first increase is seen
+for kind in ("away", "strained", "conflict"):  # shown from the start, so that their first increase is visible
     DATABASE_ERRORS.labels(kind)
     DATABASE_RETRIES.labels(kind)
 for outcome in ("FINISHED", "RELEASED", "FAILED", "LOST", "NO_CHECKPOINT", "UNPREPARED", "UNREACHED"):
@@ -102,7 +104,7 @@ for outcome in ("FINISHED", "RELEASED", "FAILED", "LOST", "NO_CHECKPOINT", "UNPR
 def count_cycle(
     changes: Changes, inputs: Iterable[Input], outcomes: Iterable[Outcome | HeadraceError]
 ) -> None:
-    """Count what a committed cycle did."""
+    """Count the effects of a committed cycle."""
     GRANTS.labels("begun").inc(len(changes.grants))
     GRANTS.labels("ended").inc(len(changes.ended_grants))
     for change in changes.trials:

@@ -1,4 +1,4 @@
-"""`headrace migrate`: brings a database's schema up to date, or says what there is to do."""
+"""`headrace migrate`: bring a database's schema up to date, or list the pending migrations."""
 
 import asyncio
 from typing import Annotated
@@ -16,7 +16,7 @@ def migrate(
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Change nothing: say what there is to do. Exits with 1 if there is something."
+            "--check", help="Change nothing, only list the pending migrations. Exits with 1 if there are any."
         ),
     ] = False,
     wait: Annotated[
@@ -30,11 +30,11 @@ def migrate(
 ) -> None:
     """Bring the database's schema up to date with this program.
 
-    All that is due is one transaction: it is done, or nothing is changed. Replicas
-    of older releases go on beside the new schema where they can. Where they cannot,
-    they are told, drain and end, and the migration waits for that.
+    All pending migrations are one transaction: either all are applied, or nothing is
+    changed. Replicas of older releases continue with the new schema if they can. If
+    they cannot, they are notified, drain and exit, and the migration waits for that.
 
-    `headrace up` and `headrace scheduler` migrate by themselves when they start.
+    `headrace up` and `headrace scheduler` migrate automatically when they start.
 
     \b
     headrace migrate --check
@@ -50,7 +50,7 @@ def migrate(
 
 
 async def _migrate(database_url: str, *, check: bool, wait_s: float) -> bool:
-    """Returns whether nothing is left to do."""
+    """Return whether nothing is left to do."""
     from headrace_services.scheduler.store import schema
     from headrace_services.scheduler.store.database import open_engine, reached
     from headrace_services.scheduler.store.migrate import look, migrate

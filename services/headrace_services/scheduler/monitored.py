@@ -1,6 +1,6 @@
-"""What a replica has at a moment: its queues, streams and connections, read when a scrape asks for them.
+"""The present state of a replica: its queues, streams and connections, read when a scrape asks for them.
 
-A scrape comes in a thread of its own. It reads sizes alone, which no other thread can tear.
+A scrape runs in its own thread. It only reads sizes, which other threads cannot leave half changed.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from headrace_services.scheduler.session.registry import Registry
 
 
 class ReplicaCollector(Collector):
-    """Reads a replica's parts."""
+    """Reads the state of a replica's parts."""
 
     def __init__(self, hub: Hub, registry: Registry, engine: AsyncEngine) -> None:
         self._hub = hub
@@ -25,13 +25,13 @@ class ReplicaCollector(Collector):
         self._engine = engine
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The numbers as they are now."""
+        """The present numbers."""
         connected = self._registry.connected
         yield GaugeMetricFamily(
             "headrace_workers_connected", "Workers whose stream is open at this replica.", len(connected)
         )
         queues = GaugeMetricFamily(
-            "headrace_queue_length", "What waits in this replica's queues.", labels=["queue"]
+            "headrace_queue_length", "Entries that wait in this replica's queues.", labels=["queue"]
         )
         queues.add_metric(["cycle inputs"], self._hub.queued)
         queues.add_metric(["to workers"], sum(session.to_say for session in connected))
@@ -61,7 +61,7 @@ class ReplicaCollector(Collector):
 
 @contextmanager
 def monitored(hub: Hub, registry: Registry, engine: AsyncEngine) -> Iterator[None]:
-    """Show a replica's parts among the metrics within the block."""
+    """Include a replica's parts in the metrics within the block."""
     collector = ReplicaCollector(hub, registry, engine)
     REGISTRY.register(collector)
     try:

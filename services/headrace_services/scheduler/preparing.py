@@ -1,7 +1,8 @@
-"""Before a scheduler serves: it waits for the database, migrates it, and notices one that was restored from a copy.
+"""Before a scheduler serves: wait for the database, migrate it, and detect whether it was restored from a copy.
 
-Machines start in any order. So a database that does not answer yet is waited for, with a limit: a supervisor is to
-learn of one that never comes. One that answers and refuses (a wrong password, an unknown database) is not waited for.
+Machines start in any order. So the scheduler waits for a database that does not answer yet, with a limit: a
+supervisor must learn if it never does. If the database answers and refuses (a wrong password, an unknown
+database), the scheduler does not wait.
 """
 
 import asyncio
@@ -25,9 +26,9 @@ LONGEST_PAUSE_S = 5.0
 
 
 async def prepare(engine: AsyncEngine, *, migrates: bool, wait_s: float) -> None:
-    """Reach the database, waiting for it where it is away, and migrate it, or only see whether that is due.
+    """Reach the database, waiting for it if it is unavailable, and migrate it, or only check whether that is due.
 
-    Raises DatabaseUnavailableError where it refuses, or does not come within `wait_s`; SchemaError.
+    Raises DatabaseUnavailableError if it refuses, or does not answer within `wait_s`, and SchemaError.
     """
     until, pause_s, refusals = monotonic() + wait_s, PAUSE_S, 0
     while True:
@@ -37,7 +38,7 @@ async def prepare(engine: AsyncEngine, *, migrates: bool, wait_s: float) -> None
                 return
         except DatabaseUnavailableError as error:
             refusals = 0 if await asyncio.to_thread(_is_away, engine) else refusals + 1
-            if refusals > 1 or monotonic() >= until:  # once: it may have come up just then
+            if refusals > 1 or monotonic() >= until:  # only one: it may have come up just then
                 raise
             if pause_s == PAUSE_S:
                 log.warning("%s; waiting for it for up to %g s", error.message, wait_s)
@@ -46,7 +47,7 @@ async def prepare(engine: AsyncEngine, *, migrates: bool, wait_s: float) -> None
 
 
 def _is_away(engine: AsyncEngine) -> bool:
-    """Whether nobody answers at the database's address, or a server that is still starting."""
+    """Whether there is no answer at the database's address, or a server that is still starting."""
     url = engine.url.set(drivername="postgresql").update_query_dict({"connect_timeout": "5"})
     found = pq.PGconn.ping(url.render_as_string(hide_password=False).encode())
     return found in (pq.Ping.NO_RESPONSE, pq.Ping.REJECT)
@@ -66,7 +67,7 @@ async def _prepare(engine: AsyncEngine, *, migrates: bool) -> None:
 
 
 async def look_back(engine: AsyncEngine, *, certain: bool = False) -> Restored | None:
-    """Notice a database that was restored from a copy, before anything is issued from it."""
+    """Detect a database that was restored from a copy, before anything is issued from it."""
     async with engine.begin() as conn:
         restored = await notice_restore(conn, certain=certain)
     if restored is not None:
@@ -79,7 +80,7 @@ async def look_back(engine: AsyncEngine, *, certain: bool = False) -> Restored |
 
 
 async def mark_restored(database_url: str) -> Restored:
-    """Note that a database was restored from a copy of the server's files. Raises HeadraceError."""
+    """Record that a database was restored from a copy of the server's files. Raises HeadraceError."""
     engine = open_engine(database_url)
     try:
         async with reached(engine):

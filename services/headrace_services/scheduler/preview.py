@@ -1,9 +1,9 @@
-"""What a spec would cost, before anything is spent: a few small simulations (`simulator`) on its own policy.
+"""The cost of a spec, before any time is spent on it: a few small simulations (`simulator`) with its own policy.
 
-The trials have the simulator's synthetic curves, a step takes one unit of time, machines are alike and never fail.
-The figures are means over fixed seeds, so the same spec always gets the same preview. What is simulated is bounded
-(`REPORTS`): beyond it the counts at the rungs grow in proportion, so the preview of a very large study costs no more
-than one of that size.
+The trials have the simulator's synthetic curves, a step takes one unit of time, and machines are alike and never
+fail. The figures are means over fixed seeds, so the same spec always gets the same preview. The simulated size is
+limited (`REPORTS`): beyond it the counts at the rungs grow in proportion, so the preview of a very large study
+costs no more than one of that size.
 """
 
 from collections import Counter
@@ -30,7 +30,7 @@ _MOST_TRIALS = 600
 _FEWEST_TRIALS = 20
 _SAMPLES = 5
 _MOST_COUNTED = 5000
-"""Of how many configurations the sizes are counted; beyond it the counts grow in proportion."""
+"""The number of configurations whose sizes are counted; beyond it the counts grow in proportion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class _Run:
     recorded: Counter[tuple[int, int]]
     end_s: float
     slot_s: float
-    """Time on slots, each counted."""
+    """Time on slots, summed over all slots."""
 
 
 def preview(
@@ -49,9 +49,9 @@ def preview(
     seconds_per_step: float | None = None,
     target_seconds_per_step: float | None = None,
 ) -> Preview:
-    """The preview of a spec on so many parallel slots (at least 1, at most what the spec allows).
+    """The preview of a spec on this many parallel slots (at least 1, at most what the spec allows).
 
-    Steps of targets take as long as those of the study where `target_seconds_per_step` is not given.
+    Without `target_seconds_per_step`, steps of targets take as long as those of the study.
     """
     connected = max(1, slots)
     slots = max(1, min(slots, spec.max_parallel) if spec.max_parallel else slots)
@@ -85,15 +85,15 @@ def preview(
 def _simulated(spec: StudySpec, trials: int) -> tuple[int, int]:
     """How many trials to simulate, and how often."""
     rungs = len(make_policy(spec).ladder(0))
-    # Halving leaves most trials at the first rung; rules that stop trials on the way see most of the rungs.
+    # Halving leaves most trials at the first rung; with stopping rules, trials reach most of the rungs.
     each = 1.5 if isinstance(spec.policy, GeometricPolicy) else float(rungs)
     simulated = min(trials, _MOST_TRIALS, max(_FEWEST_TRIALS, int(REPORTS / each)))
     return simulated, min(_MOST_RUNS, max(1, int(REPORTS / (each * max(1, simulated)))))
 
 
 def _simulate(spec: StudySpec, trials: int, slots: int, seed: int) -> _Run:
-    """One study on a virtual clock, a unit of time a step. No policy decides by a further objective. What ends a study
-    before its trials have is left out: these curves and this clock say nothing of it."""
+    """One study on a virtual clock, with one unit of time for each step. No policy uses a further objective. Ends
+    by `until` are left out, as these curves and this clock do not apply to them."""
     changes = {"max_trials": trials, "enqueued": (), "sampler": RandomSampler(), "seed": spec.seed + seed}
     small = spec.model_copy(update={**changes, "further_objectives": (), "until": None})
     at_once = trials + (spec.baseline is not None)
@@ -108,7 +108,7 @@ def _simulate(spec: StudySpec, trials: int, slots: int, seed: int) -> _Run:
 
 
 def _sizes(spec: StudySpec, trials: int) -> tuple[PreviewSize, ...]:
-    """How many trials take how much, by the configurations that the study would try."""
+    """How many trials have each size, by the configurations that the study would try."""
     if spec.resources.by is None:
         return ()
     found = Counter(_size_of(spec, params) for params in _tried(spec, trials))
@@ -123,7 +123,7 @@ def _sizes(spec: StudySpec, trials: int) -> tuple[PreviewSize, ...]:
 
 
 def _bundle_groups(spec: StudySpec, trials: int) -> int:
-    """Into how many groups `fuse.apart` parts the configurations that the study would try."""
+    """The number of groups into which `fuse.apart` divides the configurations that the study would try."""
     fuse = spec.fuse
     return 0 if fuse is None else len({fuse.key(params) for params in _tried(spec, trials)})
 

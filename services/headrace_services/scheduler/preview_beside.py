@@ -1,7 +1,7 @@
-"""What the studies cost that are created with a study: the pilot before it, and the targets behind it.
+"""The cost of the studies that are created together with a study: the pilot before it, and the targets after it.
 
-Both train every trial to the end of their own budget, so their steps are exact. Their trials run as many at once as the
-slots hold that the preview assumes. The gate is not counted: it trains a few steps.
+Both train every trial to the end of their own budget, so their steps are exact. As many of their trials run at
+once as fit on the slots that the preview assumes. The gate is not counted: it trains only a few steps.
 """
 
 import heapq
@@ -20,9 +20,10 @@ NAME = "previewed"
 def companions(
     spec: StudySpec, slots: int, step_s: float | None, target_step_s: float | None
 ) -> tuple[PreviewCompanion, ...]:
-    """The studies beside a study for which a preview assumes `slots`, in the order in which they run.
+    """The other studies that are created with a study, in the order in which they run. A preview assumes `slots`
+    for the study.
 
-    A step of a target, and of a pilot's trial that trains the model itself, takes `target_step_s`.
+    A step of a target, or of a pilot's trial that trains the model itself, takes `target_step_s`.
     """
     found = []
     if spec.surrogate is not None and spec.surrogate.pilot is not None:
@@ -45,20 +46,20 @@ def companions(
 
 
 def at_once(spec: StudySpec, slots: int, other: StudySpec) -> int:
-    """How many trials of another study run at once where a study has `slots`, as its preview counts them."""
+    """How many trials of another study run at once if a study has `slots`, as its preview counts them."""
     room = slots * (WHOLE if sizes_differ(spec) else size(spec))
     return max(1, room // size(other))
 
 
 def size(spec: StudySpec) -> int:
-    """Thousandths of slots that a trial takes at most, over all its slots."""
+    """The thousandths of slots that a trial takes at most, over all its slots."""
     return requests_of(spec)[-1].size
 
 
 def _companion(
     role: str, study: StudySpec, machines: int, kinds: list[tuple[int, float | None]]
 ) -> PreviewCompanion:
-    """A study of so many trials of each kind, with the time that a step of theirs takes."""
+    """A study of this many trials of each kind, with the time that their steps take."""
     trials = sum(count for count, _ in kinds)
     each = study.fuse.most if study.fuse is not None else 1
     jobs = Counter[float]()
@@ -76,7 +77,7 @@ def _companion(
 
 
 def _wall_s(jobs: Counter[float], machines: int) -> float:
-    """When the last of these jobs ends, of which the longest ones begin first."""
+    """When the last of these jobs ends, if the longest ones start first."""
     if len(jobs) == 1:
         ((each_s, count),) = jobs.items()
         return -(-count // machines) * each_s

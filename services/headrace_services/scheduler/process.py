@@ -1,9 +1,9 @@
 """The scheduler's process: connect, migrate, serve, drain.
 
 Start: the database is reached and migrated before the port opens (`preparing`).
-End (SIGTERM, SIGINT): health says NOT_SERVING, workers are told to go elsewhere, inputs that were taken are
-committed and answered, then the server closes. A second signal, or the end of the grace, ends it at once;
-that loses nothing either.
+
+End (SIGTERM, SIGINT): health is NOT_SERVING, workers are asked to connect elsewhere, accepted inputs are committed and
+answered, then the server closes. A second signal, or the end of the grace, ends it at once; that loses nothing either.
 """
 
 import asyncio
@@ -81,28 +81,28 @@ class Settings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     auth: Auth | None = None
-    """Whether calls need a token; None: where other machines reach it over TLS."""
+    """Whether calls need a token; None: only if other machines can reach it, over TLS."""
     worker_listen: str | None = None
-    """Where workers connect, each with its certificate; None: where users do, with none."""
+    """Where workers connect, each with its certificate; None: at the users' listener, without one."""
     ca: Path | None = None
     """The folder of the authority that signs workers' certificates (`headrace ca init`)."""
     workers_at: tuple[str, ...] = ()
-    """Where workers find the listeners for them; empty: on the hosts that they know, at this replica's port."""
+    """Where workers find their listeners; empty: on the hosts that they know, at this replica's port."""
     worker_certificate_lives: timedelta = WORKER_LIVES
     timing: Timing = field(default_factory=Timing)
     drain_grace_s: float = 10.0
     sampler_processes: int = 2
     """How many processes make proposals; they start when a study first asks for one."""
     proposal_limit_s: float = 120.0
-    """How long one attempt at a proposal may take."""
+    """The time limit of one attempt at a proposal."""
     migrates: bool = True
     """Whether to migrate the database at the start."""
     database_wait_s: float = 0.0
-    """For how long to wait for the database at the start, while it is away."""
+    """How long to wait for the database at the start while it is unavailable."""
     metrics_listen: str = ""
-    """Where to show metrics; empty: nowhere."""
+    """Where to serve metrics; empty: nowhere."""
     ages: Ages = field(default_factory=Ages)
-    """For how long what has ended is kept."""
+    """How long the data of ended studies are kept."""
 
 
 def check(settings: Settings) -> None:
@@ -173,7 +173,7 @@ def _problem(field_name: str, value: str, message: str, remedy: str) -> Violatio
 
 
 async def serve(settings: Settings) -> None:
-    """Run a scheduler until it is told to stop. Raises HeadraceError where it cannot start."""
+    """Run a scheduler until it is told to stop. Raises HeadraceError if it cannot start."""
     check(settings)
     engine, stop = open_engine(settings.database_url), Stop()
     loop = asyncio.get_running_loop()
@@ -188,7 +188,7 @@ async def serve(settings: Settings) -> None:
 
 
 class Stop:
-    """When a replica is to stop, and why, where nobody has told it to."""
+    """A request of the replica itself to stop, with the reason."""
 
     def __init__(self) -> None:
         self.called = asyncio.Event()
@@ -200,7 +200,7 @@ class Stop:
         self.called.set()
 
     async def allows(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Do some work, unless the replica is told to stop: it is then cancelled. Returns whether it was done."""
+        """Do some work unless the replica is to stop, which cancels it. Returns whether it was done."""
         tasks = [asyncio.create_task(work), asyncio.create_task(self.called.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -241,7 +241,7 @@ async def _serve(engine: AsyncEngine, settings: Settings, stop: Stop) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """The ports, taken before anything is begun, and what is signed at them."""
+    """The ports, taken before anything else starts, and what is signed at them."""
 
     users: Listener
     workers: Listener | None = None
@@ -251,7 +251,7 @@ class Bound:
 async def _serve_bound(
     engine: AsyncEngine, settings: Settings, stop: Stop, bound: Bound, metrics: str
 ) -> None:
-    """`metrics`: where they are shown; empty where they are not."""
+    """`metrics`: where they are served; empty if they are not."""
     loop, users, for_workers = asyncio.get_running_loop(), bound.users, bound.workers
     async with asyncio.TaskGroup() as tasks:
         hub = Hub(engine, tasks)
@@ -323,7 +323,7 @@ async def _serve_bound(
         gc.freeze()
         if for_workers is not None:
             print(f"headrace scheduler: workers connect to {for_workers.address}", flush=True)
-        print(f"headrace scheduler: serving on {users.address}", flush=True)  # what starters wait for
+        print(f"headrace scheduler: serving on {users.address}", flush=True)  # starters wait for this
         if metrics:
             print(f"headrace scheduler: metrics at http://{metrics}/metrics", flush=True)
         with monitored(hub, registry, engine):
@@ -363,29 +363,29 @@ async def _drain(
         async with asyncio.timeout(grace_s):
             await hub.drain()
     except TimeoutError:
-        log.warning("the database did not take everything in %s s; the senders keep it", grace_s)
+        log.warning("the database did not accept everything within %s s; the senders keep the rest", grace_s)
     await asyncio.gather(*(listener.stop(min(2.0, grace_s)) for listener in listeners))
 
 
 def _gate(engine: AsyncEngine, settings: Settings) -> Gate | None:
-    """What asks calls for tokens; None where nobody needs one."""
+    """The check of tokens; None if no caller needs one."""
     asks = asks_for_tokens(settings.auth, settings.listen, tls=_has_tls(settings))
     return Gate(KnownTokens(TokenRows(engine))) if asks else None
 
 
 def _has_tls(settings: Settings) -> bool:
-    """Whether users come over TLS."""
+    """Whether users connect over TLS."""
     return settings.tls_cert is not None or (settings.ca is not None and not settings.insecure)
 
 
 def _authority(folder: Path) -> "Authority":
-    from headrace_services.identity.authority import load  # cryptography, where there is an authority
+    from headrace_services.identity.authority import load  # cryptography, only if there is an authority
 
     return load(folder)
 
 
 def _listeners(settings: Settings, gate: Gate | None) -> Bound:
-    """The ports, taken before anything is begun, and what is signed at them. Raises HeadraceError."""
+    """Bind the ports before anything else starts. Raises HeadraceError."""
     authority = _authority(settings.ca) if settings.ca is not None else None
     credentials = None
     if settings.tls_cert and settings.tls_key:

@@ -81,8 +81,8 @@ async def test_it_says_which_parameter_decides_how_much_it_takes(site: RpcSite, 
         enqueued = [{"batch": 1024}, {"batch": 64}, {"batch": 1024}]
         study = await create(client, "unequal", space=space, resources={"by": sizes}, enqueued=enqueued)
         large, small, _ = await trials(study)
-        assert large.waits_for == "a connected worker with 4 GPUs (batch = 1024 takes so much)"
-        assert small.waits_for == "a connected worker with 1 GPU (batch = 64 takes so much)"
+        assert large.waits_for == "a connected worker with 4 GPUs (batch = 1024 requires this)"
+        assert small.waits_for == "a connected worker with 1 GPU (batch = 64 requires this)"
         assert (await study.status()).waits_for == "4 GPUs"
 
 

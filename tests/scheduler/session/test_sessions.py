@@ -412,7 +412,7 @@ async def test_a_defect_of_the_scheduler_is_charged_to_nobody(
         again = (await w.hears("assign", lambda assign: assign.lease.attempt == 2)).lease
         trial = await site.trial(0)
         assert (trial.failures, trial.interruptions) == (0, 1)
-        assert "could not take a report of it: this is a defect of Headrace" in str(await site.events())
+        assert "could not process a report of it: this is a defect of Headrace" in str(await site.events())
         await w.report(again, 2, 9, 0.5)
         await w.hears("decision", lambda d: d.lease == again)
     trial = await site.trial(0)

@@ -1,4 +1,4 @@
-"""What callers can make large, done beside the event loop within limits: previews, Pareto fronts, importances.
+"""Work that callers can make large, done off the event loop within limits: previews, Pareto fronts, importances.
 
 `AnalysisPools` runs them in processes that can be killed (`headrace_services.sandbox`).
 """

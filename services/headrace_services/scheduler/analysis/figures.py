@@ -1,4 +1,4 @@
-"""What a preview says."""
+"""The figures of a preview."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from headrace_services.scheduler.core.records import Params
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewRung:
-    """What is expected at one rung: trials recorded there, and the steps they spent since the rung before."""
+    """The expectation at one rung: trials recorded there, and the steps they took since the rung before."""
 
     bracket: int
     rung: int
@@ -18,7 +18,7 @@ class PreviewRung:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewSize:
-    """How many trials take so much, the baseline counted."""
+    """How many trials have this size, including the baseline."""
 
     gpus: int
     gpu_milli: int
@@ -28,10 +28,10 @@ class PreviewSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewCompanion:
-    """What a study is expected to do that is created with the one previewed."""
+    """The expected course of a study that is created together with the previewed one."""
 
     role: str
-    """`pilot`: it finds the scale, before. `target`: it trains the best configurations, behind."""
+    """`pilot`: it finds the scale, before the study. `target`: it trains the best configurations, after it."""
     trials: int
     steps: int
     wall_time_s: float | None
@@ -40,7 +40,7 @@ class PreviewCompanion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """What a study is expected to do. Times are None where the seconds per step are unknown."""
+    """The expected course of a study. Times are None if the seconds per step are unknown."""
 
     trials: int
     rungs: tuple[PreviewRung, ...]
@@ -51,8 +51,8 @@ class Preview:
     slot_time_s: float | None
     samples: tuple[Params, ...]
     sizes: tuple[PreviewSize, ...] = ()
-    """The smallest first; empty where all trials take the same."""
+    """Smallest first; empty if all trials have the same size."""
     bundle_groups: int = 0
-    """Into how many groups `fuse.apart` parts the trials; 0 without `fuse`."""
+    """The number of groups into which `fuse.apart` divides the trials; 0 without `fuse`."""
     companions: tuple[PreviewCompanion, ...] = ()
-    """The other studies, in the order in which they run; their figures are in none of the others."""
+    """The other studies, in the order in which they run; their figures are not part of the study's own."""

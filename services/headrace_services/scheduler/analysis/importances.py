@@ -1,4 +1,4 @@
-"""What the process for importances does, from bytes to bytes. It holds Optuna, which the others do not need."""
+"""The work of the process for importances, from bytes to bytes. It imports Optuna, which the others do not need."""
 
 import pickle
 
@@ -7,6 +7,6 @@ from headrace_services.scheduler.samplers.ped_anova import importances
 
 
 def run(task: str, request: bytes, tell: Tell) -> bytes:
-    """One question."""
+    """Answer one question."""
     del task, tell
     return pickle.dumps(importances(*pickle.loads(request)))  # noqa: S301  (our own parent wrote it)

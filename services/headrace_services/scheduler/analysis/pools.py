@@ -1,4 +1,4 @@
-"""Takes questions to the processes, and their answers back."""
+"""Sends questions to the analysis processes, and returns their answers."""
 
 import pickle
 from collections.abc import Sequence
@@ -14,16 +14,17 @@ if TYPE_CHECKING:
 
 PREVIEWS = Limits(memory_bytes=512 * 1024 * 1024, time_s=10.0, wait_s=30.0, waiting=32, each=4)
 FRONTS = Limits(memory_bytes=512 * 1024 * 1024, time_s=10.0, wait_s=2.0, waiting=32, each=32)
-"""A study is shown without its front where that takes longer."""
+"""A study is shown without its front if that takes longer."""
 IMPORTANCES = Limits(memory_bytes=512 * 1024 * 1024, time_s=10.0, wait_s=10.0, waiting=32, each=8)
 SMALL_FRONT = 500
-"""Vectors whose front takes a few milliseconds: less than the way to a process."""
+"""A front of this many vectors takes a few milliseconds: less than sending it to a process."""
 
 
 class AnalysisPools:
-    """Asks three processes of one replica, for previews, fronts and importances: a study is shown while others preview.
+    """Uses three processes for one replica, for previews, fronts and importances, so that previews do not delay
+    fronts.
 
-    Each starts with the first question that needs it.
+    Each process starts with the first question that needs it.
     """
 
     def __init__(
@@ -42,16 +43,16 @@ class AnalysisPools:
         *,
         caller: str = "",
     ) -> "Preview":
-        """What a spec would do. Raises TooLargeError."""
+        """The preview of a spec. Raises TooLargeError."""
         asked = pickle.dumps((spec, slots, seconds_per_step, target_seconds_per_step))
         answer = await self._previews.result("preview", asked, caller=caller)
         found: Preview = pickle.loads(answer)  # noqa: S301  (our own process wrote it)
         return found
 
     async def front(self, vectors: Sequence[Sequence[float]], signs: Sequence[float]) -> list[int]:
-        """The places of the vectors on the front. Raises TooLargeError."""
+        """The indices of the vectors on the front. Raises TooLargeError."""
         if len(vectors) <= SMALL_FRONT:
-            from headrace_services.scheduler.samplers.front import front  # numpy, for such studies alone
+            from headrace_services.scheduler.samplers.front import front  # numpy, only for such studies
 
             return front(vectors, signs)
         answer = await self._fronts.result("front", pickle.dumps((vectors, signs)))
@@ -61,7 +62,7 @@ class AnalysisPools:
     async def importances(
         self, spec: "StudySpec", level: int, results: "Sequence[Result]", *, caller: str = ""
     ) -> "tuple[Importance, ...]":
-        """How much each parameter matters, by objective, of results at one level. Raises TooLargeError."""
+        """How much each parameter matters, by objective, from results at one level. Raises TooLargeError."""
         asked = pickle.dumps((spec, level, results))
         answer = await self._importances.result("importances", asked, caller=caller)
         found: tuple[Importance, ...] = pickle.loads(answer)  # noqa: S301  (our own process wrote it)

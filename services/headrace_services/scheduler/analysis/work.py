@@ -1,4 +1,4 @@
-"""What an analysis process does, from bytes to bytes."""
+"""The work of an analysis process, from bytes to bytes."""
 
 import pickle
 
@@ -8,7 +8,7 @@ from headrace_services.scheduler.samplers.front import front
 
 
 def run(task: str, request: bytes, tell: Tell) -> bytes:
-    """One question."""
+    """Answer one question."""
     del tell
     asked = pickle.loads(request)  # noqa: S301  (our own parent wrote it)
     match task:
@@ -17,4 +17,4 @@ def run(task: str, request: bytes, tell: Tell) -> bytes:
         case "front":
             return pickle.dumps(front(*asked))
         case _:
-            raise AssertionError(f"nobody asks for {task}")
+            raise AssertionError(f"unknown task {task}")

@@ -1,8 +1,8 @@
-"""The pure core: what is decided, from values to values.
+"""The pure core: every scheduling decision is a function from values to values.
 
-It has no clock, no database, no network, and draws nothing that its inputs and the study's seed do not determine.
-`decide` takes the inputs of one study and returns a plan. It asks for the rows that it needs on the way (`needs`),
-and its caller answers. `inputs` says what can arrive, `plan` what comes out, `state` is the working copy in
+It has no clock, database or network, and all its randomness comes from its inputs and the study's seed. `decide`
+takes the inputs of one study and returns a plan. It asks for the rows that it needs on the way (`needs`), and its
+caller answers. `inputs` defines what can arrive, `plan` what comes out, and `state` is the working copy in
 between. `reports`, `exits`, `commands` and `proposals` decide what an input changes; `placing` and `sharing`
 decide what runs next.
 """

@@ -1,22 +1,23 @@
-"""Which configuration of another study comes next, and when: the sampler `best_of`.
+"""The sampler `best_of`: which configuration of another study to try next, and when.
 
-A study with this sampler has `trials` places for the best sound trials of the other study.
+A study with this sampler has `trials` places, for the best sound trials of the other study.
 
-    the other study ──┬── runs: with `eager` the best one so far may take a place early, all but the last one
-                      │     ├── on a slot that is idle: any of these places
-                      │     └── once its share `eager` is decided: the first place, whether a slot is idle or not
-                      ├── has completed: its best ones take the places that are left, the best one first
+    the other study ──┬── runs: with `eager` its best trial so far may take any place but the last one early
+                      │     ├── on an idle slot: any of these places
+                      │     └── once the share `eager` of its trials is decided: the first place, idle slot or not
+                      ├── has completed: its best trials take the remaining places, in order
                       └── has failed, was stopped or deleted: no more are taken
 
-Nothing is taken early before a sound trial of the other study has had its full budget. A trial of it is *decided*
-while it has ended, or is paused at a rung and goes on only if it is promoted.
+No place is taken early until a sound trial of the other study has had its full budget. A trial of that study is
+*decided* once it has ended, or while it is paused at a rung and continues only if it is promoted.
 
-A configuration that was taken early keeps its place when others beat it later. So there are never more trials than
-places, and the last place is kept for the best of the finished study (decision 0091).
+A configuration that was taken early keeps its place even if others beat it later. So there are never more trials
+than places. The last place is reserved for the best trial of the finished study (decision 0091).
 
-The other study is read outside the cycle, and what follows is submitted as an input (`core.proposals`). Whether a slot
-is idle is known inside the cycle alone: the proposal says that it needs one, and is dropped where there is none. While
-the other study is to propose more, a slot that suits its trials is not idle: a sampler may be at work on the next one.
+The other study is read outside the cycle, and the resulting proposal is submitted as an input (`core.proposals`).
+Only the cycle knows whether a slot is idle, so the proposal states that it needs one and is dropped if there is
+none. As long as the other study has configurations to propose, a slot that suits its trials is not idle: its
+sampler may be computing the next one.
 """
 
 from msgspec import Struct
@@ -32,19 +33,19 @@ _ENDED = {"stopped": "was stopped", "failed": "failed"}
 
 
 class Source(Struct, frozen=True, kw_only=True):
-    """The other study, as far as it matters."""
+    """The other study, as far as this sampler needs it."""
 
     id: int
     state: StudyState
     detail: str
     planned: int
-    """How many configurations it tries."""
+    """How many configurations it tries in total."""
     ended: int
     """How many of its trials have ended."""
     decided: int
-    """How many have ended, or are paused and go on only if they are promoted; the baseline not counted."""
+    """How many have ended, or are paused and continue only if promoted, not counting the baseline."""
     has_full: bool
-    """Whether a sound trial, other than the baseline, has had its full budget."""
+    """Whether a sound trial other than the baseline has had its full budget."""
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -55,25 +56,25 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 class Turn(Struct, frozen=True, kw_only=True):
-    """That the next configuration may be taken now."""
+    """The next configuration may be taken now."""
 
     early: str = ""
-    """Why before the other study's end; empty where that has come."""
+    """Why it may be taken before the other study ends; empty once that study has ended."""
 
     @property
     def if_idle(self) -> bool:
-        """Whether it is for an idle slot alone."""
+        """Whether it may only use an idle slot."""
         return self.early == ON_IDLE_SLOT
 
 
 def turn(study: Study, sampler: BestOfSampler, source: Source) -> Turn | None:
-    """Whether the next configuration may be taken now; None: not yet, or never."""
+    """Whether the next configuration may be taken now; None if not yet, or never."""
     if source.state is StudyState.COMPLETED:
         return Turn()
     if sampler.eager is None or source.state is not StudyState.ACTIVE or not source.has_full:
         return None
     if study.planned - study.sampled < 2:
-        return None  # the last place is kept for the end
+        return None  # the last place is reserved for the end
     if not study.sampled and source.decided >= sampler.eager * source.planned > 0:
         return Turn(early=f"{source.decided} of {source.planned} trials are decided")
     on_workers = study.spec.template is not None
@@ -87,9 +88,9 @@ def next_of_best(
     found: Found | None,
     beside: Request | None = None,
 ) -> Proposed | ProposalsOver | None:
-    """The next configuration of a study; None: not yet.
+    """Return the next proposal of a study, or None if it cannot be made yet.
 
-    `found` is the other study's best sound trial that it has not had, `beside` the other one's `next_request`.
+    `found` is the other study's best sound trial not yet taken, `beside` the other study's `next_request`.
     """
     if source is None:
         return over(study, f"study '{sampler.study}', whose best configurations it takes, was deleted")
@@ -113,7 +114,8 @@ def next_of_best(
 
 
 def next_request(other: Study, live: int) -> Request | None:
-    """What the next new trial of the other study takes, which has `live` leases; None where there may be none now."""
+    """Return the request of the other study's next new trial, given its `live` leases; None if it may start none
+    now."""
     is_full = bool(other.spec.max_parallel) and live >= other.spec.max_parallel
     if other.sampled >= other.planned or is_full or other.spec.template is None:
         return None
@@ -121,5 +123,5 @@ def next_request(other: Study, live: int) -> Request | None:
 
 
 def over(study: Study, why: str) -> ProposalsOver:
-    """That there is no further configuration."""
+    """Report that there is no further configuration."""
     return ProposalsOver(index=study.sampled, why=why)

@@ -1,9 +1,10 @@
 """Which bracket a trial belongs to.
 
 Bracket s skips the first s rungs, so its trials are compared later and cost more. Hyperband (JMLR 18, algorithm 1)
-gives every bracket about the same budget, and ASHA draws brackets so that this holds on average: of L levels, bracket
-s has L-s, which Hyperband starts with n = ⌈L/(L-s)·η^(L-s-1)⌉ trials. Weighting by n is what spends alike on all
-brackets; a uniform draw would give nearly everything to the late ones, whose trials cost η^s times as much.
+gives every bracket about the same budget, and ASHA draws brackets so that this holds on average. Of L levels,
+bracket s has L-s, and Hyperband starts it with n = ⌈L/(L-s)·η^(L-s-1)⌉ trials. Weighting the draw by n spends the
+same on all brackets. A uniform draw would spend nearly everything on the late ones, whose trials cost η^s times as
+much.
 """
 
 import hashlib
@@ -18,9 +19,9 @@ def bracket_weights(levels: int, brackets: int, eta: int) -> tuple[int, ...]:
 def draw_bracket(
     seed: int, trial_number: int, brackets: int, *, levels: int | None = None, eta: int = 3
 ) -> int:
-    """The bracket of a trial, from the study's seed and the trial's number alone.
+    """The bracket of a trial, which depends only on the study's seed and the trial's number.
 
-    `levels` is the number of rungs of bracket 0; left out, there is a bracket for each.
+    `levels` is the number of rungs of bracket 0; without it, there is one bracket for each.
     """
     weights = bracket_weights(levels or brackets, brackets, eta)
     text = f"headrace bracket {seed} {trial_number}"

@@ -1,21 +1,23 @@
-"""How many trials of a study share a process: from what was measured, and from processes that ran out of memory.
+"""How many trials of a study share a process, judged from measurements and from processes that ran out of memory.
 
-A study with `fuse` has a profile for each kind of device and each key (`Fuse.key`). It is written with the reports and
-exits that teach it, and read when trials are placed:
+A study with `fuse` has a profile for each kind of device and each key (`Fuse.key`). Reports and exits update it,
+and placing reads it:
 
     steady  the time of a turn and the memory of the process, by number of members
-    fresh   the same of turns before which trials joined or left: these take longer, and are compared with each other
-    most    half the members of the process that ran out of memory; it only gets smaller
-    first   what the first step of a process took
+    fresh   the same for turns before which trials joined or left: they take longer, and are compared only with each
+            other
+    most    half the members of the process that ran out of memory; it never grows
+    first   how long the first step of a process took
 
-A number that the study gives is taken as it is, and only `most` bounds it. With `auto` the number starts at START. It
-doubles while twice the members do RISE times as many steps a second. Where they do not, more turns are measured, as a
-few may have been slow by chance: up to ENOUGH. Then the number is the knee: the least one that does KNEE of the most
-steps a second that were measured. Beyond the knee members cost memory and gain little. Steady and fresh turns may come
-to different numbers. The larger one is taken: more members pay at least where the study's turns are of that sort.
+A number set by the study is used as it is, bounded only by `most`. With `auto` the number starts at START. It
+doubles as long as twice the members do RISE times as many steps a second. If they do not, more turns are measured,
+up to ENOUGH, because a few may have been slow by chance. Then the number is the knee: the smallest one that
+reaches KNEE of the highest measured throughput in steps a second. Beyond the knee members cost memory and gain
+little. If steady and fresh turns lead to different numbers, the larger one is used: more members pay off at least
+where the study's turns are of that sort.
 
-Memory is a straight line through what was measured, and a MARGIN of the device's is kept free. Of one measurement
-nothing is known about the part that all members share, so each is taken to need its part of it all.
+Memory is modelled as a straight line through the measurements, and a MARGIN of the device's memory is kept free. A
+single measurement says nothing about the part that all members share, so the memory is split evenly among them.
 """
 
 from collections.abc import Mapping
@@ -29,9 +31,9 @@ from headrace.spec.fuse import START, Fuse
 __all__ = ["ENOUGH", "START", "Capacity", "FirstStep", "Profile", "TurnCost", "capacity"]
 
 TRUSTED = 3
-"""A number of members counts as measured after so many turns."""
+"""A number of members counts as measured after this many turns."""
 ENOUGH = 10
-"""After so many turns a number of members is not measured any further."""
+"""After this many turns a number of members is not measured any further."""
 RISE = 1.05
 KNEE = 0.9
 MARGIN = 0.1
@@ -43,29 +45,30 @@ class TurnCost(Struct, frozen=True, kw_only=True):
     members: int
     turns: int
     time_s: float
-    """Of all of them together."""
+    """The time of all these turns together."""
     memory_bytes: int = 0
-    """The most that the process ever held; 0 where that was with more members."""
+    """The peak memory of the process; 0 if the peak occurred with more members."""
     fresh: bool = False
-    """Whether trials joined or left right before each of them."""
+    """Whether trials joined or left right before each of these turns."""
     first_step_s: float = 0.0
-    """The step at which the process looked at how to train its members together; 0 where nothing is new."""
+    """The time of the step at which the process worked out how to train its members together; 0 if there is no new
+    one."""
     later_step_s: float = 0.0
-    """The least of the steps that followed."""
+    """The shortest of the steps that followed."""
 
 
 class Measured(Struct, frozen=True, kw_only=True):
-    """What is known of turns with one number of members."""
+    """What is known about turns with one number of members."""
 
     turns: int = 0
     time_s: float = 0.0
-    """Of a turn: the least."""
+    """The shortest time of a turn."""
     memory_bytes: int = 0
-    """The most."""
+    """The peak memory."""
 
 
 class FirstStep(Struct, frozen=True, kw_only=True):
-    """What the first step of a process takes, beside a later one."""
+    """How long the first step of a process takes, compared with a later one."""
 
     members: int
     time_s: float
@@ -73,23 +76,24 @@ class FirstStep(Struct, frozen=True, kw_only=True):
 
 
 Turns = Mapping[int, Measured]
-"""By number of members."""
+"""Measurements by number of members."""
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """What a study knows of its bundles on one kind of device, with one key."""
+    """What a study knows about its bundles on one kind of device, with one key."""
 
     device: str
     key: str
     steady: Turns = field(default_factory=dict)
     fresh: Turns = field(default_factory=dict)
     most: int | None = None
-    """None: no process ran out of memory."""
+    """None if no process ran out of memory."""
     first: FirstStep | None = None
-    """The least of those with the most members. It is for people: no choice follows from it."""
+    """The shortest first step with the most members. It is shown to users only: no decision depends on it."""
 
     def learn(self, cost: TurnCost) -> "Profile":
-        """Take a measurement in; the same profile where it is known well enough, or no measurement."""
+        """Add a measurement. Returns the same profile if that number of members is known well enough, or nothing
+        was measured."""
         return self._learn_first(cost)._learn_turns(cost)
 
     def _learn_first(self, cost: TurnCost) -> "Profile":
@@ -116,13 +120,13 @@ class Profile(Struct, frozen=True, kw_only=True):
         return replace(self, fresh=turns) if cost.fresh else replace(self, steady=turns)
 
     def halved(self, members: int) -> "Profile":
-        """A process with so many members, two or more, ran out of memory; twice the same lesson is one."""
+        """Record that a process with this many members, two or more, ran out of memory. Idempotent."""
         half = max(1, members // 2)
         return replace(self, most=half if self.most is None else min(self.most, half))
 
     @property
     def memory(self) -> dict[int, int]:
-        """The most memory that a process held, by its members; the fewest first."""
+        """The peak memory of a process by its number of members, in ascending order."""
         found: dict[int, int] = {}
         for turns in (self.steady, self.fresh):
             for members, known in trusted(turns).items():
@@ -131,7 +135,7 @@ class Profile(Struct, frozen=True, kw_only=True):
 
 
 def trusted(turns: Turns) -> dict[int, Measured]:
-    """What was measured often enough, the fewest members first."""
+    """What was measured often enough, by number of members in ascending order."""
     return {members: turns[members] for members in sorted(turns) if turns[members].turns >= TRUSTED}
 
 
@@ -139,17 +143,18 @@ class Capacity(Struct, frozen=True, kw_only=True):
     """How many trials may share a process."""
 
     trials: int
-    """Now."""
+    """How many now."""
     seats: int
-    """How many seats a bundle begins with: with `auto` as many as it may ever have."""
+    """How many seats a new bundle has: with `auto`, as many as it may ever need."""
     why: str
-    """Of `trials`, in words."""
+    """Why `trials` is this number, in words."""
     member_bytes: int = 0
-    """What each further member takes of memory; 0 where that is not known."""
+    """The memory that each further member takes; 0 if unknown."""
 
 
 def capacity(fuse: Fuse, profile: Profile, memory_bytes: int) -> Capacity:
-    """How many trials may share a process on a device with so much memory; 0 where that is not known."""
+    """Return how many trials may share a process on a device with this much memory; `memory_bytes` is 0 if
+    unknown."""
     bound, why = fuse.most, f"at most {fuse.most} as the study says"
     if profile.most is not None and profile.most < bound:
         bound, why = profile.most, "half of those with whom a process ran out of memory"
@@ -167,14 +172,14 @@ def capacity(fuse: Fuse, profile: Profile, memory_bytes: int) -> Capacity:
 
 
 def _wanted(profile: Profile) -> tuple[int, str]:
-    """How many members pay, and why."""
+    """How many members pay off, and why."""
     found = [_paying(turns) for turns in (profile.steady, profile.fresh) if trusted(turns)]
     start = (START, f"nothing is measured yet: a bundle starts with {START}")
     return max(found, key=lambda one: one[0], default=start)
 
 
 def _paying(turns: Turns) -> tuple[int, str]:
-    """The same by turns of one sort, of which some are known."""
+    """The same for turns of one sort, some of which are measured."""
     rates = {n: n / known.time_s for n, known in trusted(turns).items()}
     widest = max(rates)
     half = max((n for n in rates if n <= widest // 2), default=None)
@@ -193,7 +198,7 @@ def _paying(turns: Turns) -> tuple[int, str]:
 
 
 def _memory(profile: Profile) -> tuple[float, float]:
-    """The memory that all members share, and that of each; zeros where nothing is known of it."""
+    """The memory that all members share and the memory of each; zeros if nothing is known."""
     points = profile.memory
     if not points:
         return 0.0, 0.0

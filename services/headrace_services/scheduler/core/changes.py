@@ -1,4 +1,4 @@
-"""What a cycle changed, in order; the transaction writes it in one go."""
+"""What a cycle changed, in order. One transaction writes all of it."""
 
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ from headrace_services.scheduler.core.study_status import Leaving
 
 
 class TrialChange(Struct, frozen=True, kw_only=True):
-    """One move or update of a trial: the copy before it guards the copy after it."""
+    """One transition or update of a trial: the copy before it guards the copy after it."""
 
     before: Trial
     after: Trial
@@ -36,7 +36,7 @@ class RungChange(Struct, frozen=True, kw_only=True):
 
 
 class PromotionChange(Struct, frozen=True, kw_only=True):
-    """An entry that its trial has gone past."""
+    """A rung entry that its trial has been promoted past."""
 
     number: int
     rung: int
@@ -45,7 +45,7 @@ class PromotionChange(Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Changes:
-    """Everything to write, in the order in which it came about."""
+    """Everything to write, in order."""
 
     created: list[Trial] = field(default_factory=list)
     trials: list[TrialChange] = field(default_factory=list)
@@ -53,30 +53,30 @@ class Changes:
     rungs: list[RungChange] = field(default_factory=list)
     promotions: list[PromotionChange] = field(default_factory=list)
     exploits: list[tuple[Exploit, int]] = field(default_factory=list)
-    """Each with the event that tells of it."""
+    """Each with its event."""
     granted: dict[str, Lease] = field(default_factory=dict)
     updated: dict[str, Lease] = field(default_factory=dict)
     reclaimed: set[str] = field(default_factory=set)
-    """Those of the updated leases that had lapsed before the cycle."""
+    """Those of the updated leases that had expired before the cycle."""
     grants: dict[str, Grant] = field(default_factory=dict)
     """New grants."""
     ended_grants: list[str] = field(default_factory=list)
     closed_grants: list[str] = field(default_factory=list)
-    """Bundles that take no further trial."""
+    """Bundles that accept no more trials."""
     profiles: dict[tuple[str, str], Profile] = field(default_factory=dict)
-    """What was learnt of the study's bundles, by kind of device and key."""
+    """What was learned about the study's bundles, by kind of device and key."""
     occupied: dict[tuple[int, int], str] = field(default_factory=dict)
-    """The grants that slots are given to whole."""
+    """The grants that get whole slots."""
     vacated: dict[tuple[int, int], str] = field(default_factory=dict)
-    """The grants that slots are taken from."""
+    """The grants that give up whole slots."""
     shared: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
-    """By how much the shared thousandths and memory of a slot change."""
+    """By how much the shared thousandths and the memory of a slot change."""
     asks: dict[str, Leaving] = field(default_factory=dict)
-    """Grants, of any study, that are to end for this one."""
+    """Grants, of any study, that are to end for the sake of this one."""
     withdraw_asks: bool = False
-    """Whether what this study asked of others before is void."""
+    """Whether the earlier asks of this study are void."""
     forgotten_asks: list[str] = field(default_factory=list)
-    """Grants that ended and had been asked to."""
+    """Grants that have ended, of those that were asked to."""
     events: list[Event] = field(default_factory=list)
 
     @property
@@ -107,7 +107,7 @@ class Changes:
             self.vacated[key] = grant.id
 
     def revive(self, grant: Grant) -> None:
-        """Note that a grant that has just ended goes on, on its slots."""
+        """Note that a grant that has just ended continues on its slots."""
         self.ended_grants.remove(grant.id)
         for key in _places(grant):
             if grant.milli < WHOLE:
@@ -116,7 +116,7 @@ class Changes:
                 del self.vacated[key]
 
     def forget_asks(self, study: Study) -> None:
-        """Note which messages between studies are void now."""
+        """Note which asks between studies are void now."""
         self.forgotten_asks = [grant_id for grant_id in self.ended_grants if grant_id in study.leaving]
         self.withdraw_asks |= study.state.ended and study.standing.reserved is not None
 

@@ -1,22 +1,24 @@
-"""A study that `until` ends closes first, so that the trials that run lose no state.
+"""A study that ends by `until` closes first, so that its running trials lose no state.
 
-    open ── something comes true ──→ closing ── nobody holds a trial, or the grace is over ──→ ended
+    open ── a condition comes true ──→ closing ── no trial is held, or the grace is over ──→ ended
 
-While it closes, the study is active by its state and starts nothing. Its trials are asked to leave at their next
-report, as those are whose slots others need (`core.preemption`): they save there, are told STOP, and end by themselves.
-They have the template's grace for that (`trial.grace_s`), all together, from the moment on in which the study closes.
-What runs after it is cancelled. The trial whose own report ends the study hears STOP in answer, if that report was
-saved.
+While the study closes, its state is still active, but it starts nothing. Its trials are asked to leave at their
+next report, as when other studies need their slots (`core.preemption`): they save a checkpoint there, are answered
+STOP, and exit by themselves. They have the template's grace for that (`trial.grace_s`), counted for all of them
+from the moment in which the study closes. Trials that still run after it are cancelled. A trial whose own report
+ends the study is answered STOP if that report came with a checkpoint.
 
-A report without a checkpoint may have been on its way before its program was asked, so the trial continues to the next
-one. After `HEARD_S` its program has heard, and saves nothing: it is told STOP all the same.
+A report without a checkpoint may have been sent before the program received the request, so the trial continues to
+the next report. After `HEARD_S` the program must have received it and evidently saves nothing, so it is answered
+STOP.
 
-A client of ask and tell has its trial for as long as it holds the lease: the result of an evaluation that has begun
-counts, and is answered with STOP. Where no worker runs the study, that is waited for up to `CLIENTS_S`.
+An ask/tell client keeps its trial for as long as it holds the lease: the result of an evaluation that has started
+counts, and is answered STOP. In a study without workers, the scheduler waits for such results for up to
+`CLIENTS_S`.
 
-The study's row says that it closes, and until when. So any replica can finish it (`engine.budgets`), and a worker
-that missed the message is told with its next heartbeat. A scheduler of an earlier version does not see it: to it the
-same thing comes true again, and it ends the study at once.
+The study's row records that it closes, and the deadline. So any replica can finish it (`engine.budgets`), and a
+worker that missed the message gets it again with its next heartbeat. A scheduler of an earlier version does not
+know about closing: the same condition comes true again there, and it ends the study at once.
 """
 
 from headrace.grants import DEFAULT_GRACE_S
@@ -29,7 +31,7 @@ from headrace_services.scheduler.core.state import CycleState
 from headrace_services.scheduler.core.study_status import HEARD_S, Closing, Leaving
 
 CLIENTS_S = 6 * 3600.0
-"""For clients that renew without end, or hold a trial for days: as long as they hold one that do not say."""
+"""The grace of studies without workers: a client may hold its trial for days, or renew its lease without end."""
 
 
 def begin(state: CycleState, why: str, asked: str) -> None:
@@ -43,7 +45,7 @@ def begin(state: CycleState, why: str, asked: str) -> None:
 
 
 def advance(state: CycleState) -> Deciding[None]:
-    """Ask trials to leave that were not asked yet; end the study where none is left, or the grace is over."""
+    """Ask trials to leave that were not asked yet. End the study once none is left, or the grace is over."""
     closing = state.study.closing
     if closing is None or state.study.state.ended:
         return
@@ -66,7 +68,8 @@ def advance(state: CycleState) -> Deciding[None]:
 
 
 def at_report(state: CycleState, lease: Lease, report: ReportArrived, decision: Decision) -> Decision:
-    """What a trial is told that reports while its study closes, or whose report ends it: STOP, once it has saved."""
+    """Decide on the report of a trial whose study closes, or whose report ends the study: STOP, once it has
+    saved."""
     study, trial = state.study, state.trials[lease.number]
     if not trial.leased or (study.closing is None and not study.state.ended):
         return decision
@@ -94,7 +97,7 @@ def _end(state: CycleState) -> None:
 
 
 def _how(study: Study, closing: Closing) -> tuple[StudyState, str]:
-    """How the study ends, by what its trials have come to."""
+    """How the study ends, given the results of its trials."""
     if study.standing.progress.best_value is None:
         return StudyState.FAILED, f"{closing.why}, and no trial has a usable value ({closing.asked})"
     return StudyState.COMPLETED, f"{closing.why} ({closing.asked})"

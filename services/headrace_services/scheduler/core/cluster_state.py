@@ -1,9 +1,10 @@
-"""What a cycle knows of the cluster beyond its own study.
+"""What a cycle knows about the cluster beyond its own study.
 
-Empty, it means that the study is alone: then the first trial that fits gets the slots. `cluster_view` fills it before
-placing; the slow part (`devices`, `running`) only when a trial fits nowhere and slots may have to be kept for it.
+If it is empty, the study is alone, and the first trial that fits gets the slots. `cluster_view` fills it before
+placing. The slow parts (`devices`, `running`) are filled only when a trial fits nowhere and slots may have to be
+reserved for it.
 
-Of many other studies it knows the first that wait for slots, until `sharing` asks for the next ones.
+Of many other studies it holds only the first that wait for slots, until `sharing` asks for the next ones.
 """
 
 from collections.abc import Iterable
@@ -21,67 +22,67 @@ class ClusterState:
     """The cluster as one study's cycle sees it."""
 
     passed_over: bool = False
-    """Whether there were more free slots, which the cycles of other studies looked at just then."""
+    """Whether there were more free slots, which cycles of other studies were considering at that moment."""
     crowded: bool = False
     """Whether there are other active studies on workers."""
     others: dict[int, Share] = field(default_factory=dict)
-    """Those that are known, by their ids."""
+    """The other studies that are known, by id."""
     known_to: Claim | None = None
-    """Up to which claim all that wait are known; None where all of them are that could use any slot."""
+    """All waiting studies up to this claim are known; None if all are that could use any slot."""
     least_s: float | None = None
-    """The least virtual time among the others, where the study comes back from being idle."""
+    """The lowest virtual time among the other studies, if this study returns from being idle."""
     totals: Totals = field(default_factory=lambda: Totals(gpu_milli=0, cpu_slots=0))
     devices: tuple[Slot, ...] | None = None
-    """Every device that could serve the study, whoever is on it; None until it was looked at."""
+    """Every device that could serve the study, occupied or not; None until it was read."""
     running: tuple[Running, ...] = ()
     withheld: list[Placement] = field(default_factory=list)
     """Slots that this cycle leaves to other studies."""
     kicks: set[int] = field(default_factory=set)
-    """The studies that are to look at what was left to them."""
+    """The studies that are to check what was left to them."""
     blocked: Waiting | None = None
-    """The first trial that could run and got no slots."""
+    """The first runnable trial that got no slots."""
     quota: Quota | None = None
-    """That of the study's project, where it has one."""
+    """The quota of the study's project, if it has one."""
     held_off: int = 0
-    """Thousandths of slots of the first trial that could run and that the quota keeps off; 0 for none."""
+    """The thousandths of slots that the first runnable trial held off by the quota needs; 0 if there is none."""
     has_own: bool | None = None
-    """Whether any worker could serve the study with slots that are not ephemeral; None until it was asked."""
+    """Whether any worker could serve the study with slots that are not ephemeral; None until it was checked."""
     left_ephemeral: set[tuple[int, int]] = field(default_factory=set)
     """Ephemeral slots that this cycle leaves to other studies."""
     wanted_ephemeral_bytes: int | None = None
-    """Of a trial that waits and may have an ephemeral slot: the memory that the slot must have at least."""
+    """The least memory that an ephemeral slot must have for a trial that waits and may use one."""
     moving: int = 0
-    """How many trials this cycle lets leave ephemeral slots for slots or seats of their own."""
+    """How many trials may leave ephemeral slots in this cycle, for ordinary slots or seats."""
     idle: tuple[Slot, ...] = ()
     """The slots that members of the study's bundles may spread to: free ones that no trial waits for."""
     spread: int = 0
-    """How many members this cycle lets leave their bundles for them."""
+    """How many members may leave their bundles for these slots in this cycle."""
     has_idle: bool = False
-    """Whether slots that suffice for a further trial of the study are idle: nothing waits for them."""
+    """Whether enough slots for a further trial of the study are idle: nothing waits for them."""
     nothing_waits: bool = False
     """Whether there are spare slots: free ones that no trial waits for."""
 
     def meet(self, shares: Iterable[Share]) -> None:
-        """Get to know other studies; of those that are known already, what this cycle left to them stays."""
+        """Add other studies. Those that are known already keep what this cycle left to them."""
         for share in shares:
             self.others.setdefault(share.study_id, share)
 
     def extend(self, line: Line) -> None:
-        """Get to know the next studies that wait."""
+        """Add the next studies that wait."""
         self.meet(line.shares)
         self.known_to = line.known_to
 
     def ahead_of(self, own: Claim, now_s: float) -> list[tuple[Claim, Share]]:
-        """The studies that want slots and surely go before a claim, with their own claims, the first one first."""
+        """The studies that need slots and certainly go before a claim, with their own claims, in order."""
         ordered = in_order(self.others.values(), self.totals, now_s)
         return [(place, other) for place, other in ordered if self.is_ahead(other, place, own)]
 
     def is_ahead(self, other: Share, place: Claim, own: Claim) -> bool:
-        """Whether a study wants slots and surely goes before a claim. `place` is its own."""
+        """Whether a study needs slots and certainly goes before the claim `own`. `place` is its own claim."""
         return other.wanted > 0 and place < own and (self.known_to is None or place <= self.known_to)
 
     def others_may_go_before(self, own: Claim) -> bool:
-        """Whether studies that are not known may go before a claim."""
+        """Whether unknown studies may go before a claim."""
         return self.known_to is not None and self.known_to < own
 
     @property
@@ -90,6 +91,6 @@ class ClusterState:
         return any(share.wants is not None for share in self.others.values())
 
     def reservations(self, now_s: float) -> list[Reservation]:
-        """What other studies have slots kept for."""
+        """The reservations of other studies."""
         kept = (share.reservation(now_s) for share in self.others.values())
         return [reservation for reservation in kept if reservation is not None]

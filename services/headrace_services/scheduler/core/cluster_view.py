@@ -1,4 +1,4 @@
-"""What a cycle learns of the cluster around its study, and what it leaves there."""
+"""What a cycle learns about the cluster around its study, and what it leaves there."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -23,11 +23,11 @@ from headrace_services.scheduler.core.state import CycleState
 from headrace_services.scheduler.core.study_status import Standing
 
 FIRST_IN_LINE = 32
-"""Of how many studies that wait a cycle learns at first."""
+"""How many waiting studies a cycle reads at first."""
 
 
 def look_around(state: CycleState, limit: int) -> Deciding[None]:
-    """Offer the study free slots, and note how the other active studies on workers stand."""
+    """Offer the study free slots, and record the state of the other active studies on workers."""
     study, cluster = state.study, state.cluster
     spec, standing = study.spec, study.standing
     smallest, *larger = requests = requests_of(spec, standing.avoided)
@@ -47,7 +47,7 @@ def look_around(state: CycleState, limit: int) -> Deciding[None]:
     )
     state.offer_found(found.free)
     cluster.passed_over = found.passed_over or (found.quota is not None and found.quota.is_taken)
-    if len(found.free) >= limit:  # a gang's slots may lie behind so many
+    if len(found.free) >= limit:  # a gang's slots may come after this many
         for request in larger if wanted is least else requests:
             state.offer_found((yield from ask(FreeSlots(request=request, limit=limit))))
     cluster.crowded, cluster.totals, cluster.least_s = found.crowded, found.totals, found.least_s
@@ -57,7 +57,7 @@ def look_around(state: CycleState, limit: int) -> Deciding[None]:
 
 
 def _least(smallest: Request, larger: Iterable[Request]) -> Request:
-    """What a slot must have at least to be of use to any of several requests."""
+    """The least that a slot must have to be of use to any of several requests."""
     for other in larger:
         smallest = replace(
             smallest,
@@ -69,8 +69,9 @@ def _least(smallest: Request, larger: Iterable[Request]) -> Request:
 
 
 def _beside_freed(state: CycleState, least: Request) -> Request:
-    """The same with as many slots fewer as this cycle freed on one worker, where joints are known: a gang may be joined
-    better with a slot that was free already than with all that were freed, so workers with few free ones count too."""
+    """The same request, less the most slots that this cycle freed on one worker, if interconnects are known. A
+    gang may be better connected with a slot that was already free than on the freed slots alone, so workers with
+    few free slots count too."""
     freed = Counter(slot.worker_id for slot in state.free if slot.links)
     if least.slots == 1 or not freed:
         return least
@@ -78,20 +79,20 @@ def _beside_freed(state: CycleState, least: Request) -> Request:
 
 
 def look_for_spare(state: CycleState) -> Deciding[None]:
-    """Where the spec lets finalists have spare slots: see, before reports are judged, whether there are any."""
+    """If the spec lets finalists use spare slots, check whether there are any before reports are judged."""
     elastic = state.study.spec.elastic
     if elastic is None or not elastic.spare or not state.leases:
         return
     yield from look_around(state, elastic.spare)
     own = requests_of(state.study.spec, state.study.standing.avoided)[0]
-    if own.milli < WHOLE:  # so many slots may all be shared
+    if own.milli < WHOLE:  # this many slots may all be shared
         whole = FreeSlots(request=own.grown(1), limit=elastic.spare)
         state.offer_found((yield from ask(whole)))
     state.cluster.nothing_waits = not state.cluster.others_wait and not (yield from ask(AnyRunnable()))
 
 
 def at_a_rung(state: CycleState, inputs: Iterable[Input]) -> Iterator[Lease]:
-    """The leases of the trials whose reports come to a rung."""
+    """The leases of the trials whose reports arrive at a rung."""
     for one in inputs:
         if isinstance(one, ReportArrived) and (lease := state.lease(one)) is not None and lease.live:
             milestone = state.trials[lease.number].milestone
@@ -100,7 +101,7 @@ def at_a_rung(state: CycleState, inputs: Iterable[Input]) -> Iterator[Lease]:
 
 
 def free_for_study(state: CycleState) -> list[Slot]:
-    """The slots that a trial of the study could have now, on none of which another study goes before."""
+    """The slots that a trial of the study could have now, and for none of which another study goes first."""
     cluster, now_s, own = state.cluster, state.study.now_s, precedence.own_claim(state)
     if cluster.ahead_of(own, now_s) or cluster.others_may_go_before(own):
         return []
@@ -117,7 +118,8 @@ def free_for_study(state: CycleState) -> list[Slot]:
 
 
 def keep_slots(state: CycleState, every_s: float) -> Deciding[None]:
-    """Look whether slots are to be kept for a trial that fits nowhere, at most every `every_s` for each size."""
+    """Decide whether to reserve slots for a trial that fits nowhere, at most every `every_s` seconds for each
+    size."""
     cluster, now_s = state.cluster, state.study.now_s
     if cluster.blocked is None or not sharing.may_need_keeping(state):
         return
@@ -135,7 +137,7 @@ def keep_slots(state: CycleState, every_s: float) -> Deciding[None]:
 
 
 def _as_of_this_cycle(state: CycleState, slot: Slot) -> Slot:
-    """A device as this cycle leaves it: what it freed or took is not in the rows yet."""
+    """A device as this cycle leaves it: the rows do not show yet what the cycle freed or took."""
     key = (slot.worker_id, slot.index)
     for free in state.free:
         if (free.worker_id, free.index) == key:
@@ -146,10 +148,11 @@ def _as_of_this_cycle(state: CycleState, slot: Slot) -> Slot:
 
 
 def left_over(state: CycleState, before: Standing, freed: list[Slot]) -> bool:
-    """Whether slots are left that other studies may take from this cycle on, so that they must be told.
+    """Whether slots are newly left for other studies, so that these must be notified.
 
-    Those are slots that the cycle freed, slots that were kept for the study, and, where the study waited for slots and
-    does so no longer, any free ones: others left them to it. `before` is the study's standing before the cycle.
+    Those are slots that the cycle freed and slots that were reserved for the study. If the study waited for slots
+    and no longer does, they are any free slots, as others left them to it. `before` is the study's status before
+    the cycle.
     """
     withheld = {(s.worker_id, s.index) for placement in state.cluster.withheld for s in placement.slots}
     free = {(slot.worker_id, slot.index) for slot in state.free} - withheld

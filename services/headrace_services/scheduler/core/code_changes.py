@@ -1,24 +1,27 @@
-"""What code the trials of a study run, and what happens when it is not the code that the study began with.
+"""Which code the trials of a study run, and what happens when it differs from the code that the study started
+with.
 
-An attempt says which source files it runs, each with the digest of its content. The first content of a file that any
-attempt of the study runs is the study's own. Until a report is recorded no value depends on it: once the attempts that
-ran it are over, the study may begin with other code, such as the fix of a script that failed at once.
+An attempt reports which source files it runs, each with the digest of its content. The first content of a file
+that any attempt of the study runs is the study's own. Until a report is recorded no value depends on it. So once
+the attempts that ran it are over, the study may start with other code, such as a fix for a script that failed at
+once.
 
-Files are compared one by one, because attempts import different ones: by their configurations, or late. A trial that
-runs another content is marked for good, and the log says so. So is one that takes over what such a trial has trained
-(`other_code`).
+Files are compared one by one, because attempts import different ones, depending on their configurations, and some
+of them late. A trial that runs other content is marked for good, and the event log records it. So is a trial that
+copies the state of such a trial (`other_code`).
 
 `on_code_change` decides what else happens:
 
-- warn: nothing. The first attempt with a new content is told to whoever watches the study.
-- pause: the attempt is given back before it counts, and the study pauses. To resume the study is to accept what came
-  before: these contents are let pass from then on.
+- warn: nothing. The first attempt with new content is shown to everyone who watches the study.
+- pause: the attempt is returned before it counts, and the study pauses. Resuming it accepts the changes so far:
+  these contents are allowed from then on.
 - refuse: the same, but nothing is ever accepted.
 
-Nobody is charged for an attempt that was given back. What the trial had reported before stays, with its checkpoint.
+An attempt that was returned counts as nobody's failure. The trial keeps its earlier reports and its checkpoint.
 
-A process may not know which version of a file it runs (`headrace.not_known`). That is never the study's own content,
-nor one that was let pass before: each such attempt is treated as one with a new content. The next attempt knows.
+A process may not know which version of a file it runs (`headrace.not_known`). Such content is never the study's
+own, nor one that was allowed before: each such attempt is treated as one with new content. The next attempt knows
+its version.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,37 +51,40 @@ from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.core.state import CycleState
 
 MOST_VERSIONS = 16
-"""So many contents of a file are remembered: the first one, and the last ones. Accepted ones stay longer."""
+"""How many contents of a file are remembered: the first one, and the most recent ones. Accepted ones are kept
+longer."""
 
 _HELD = "?"
-"""Before the digest of a content that was not let pass."""
+"""The prefix of a digest whose content was not allowed."""
 _ACCEPTED = "+"
-"""Before the digest of a content that is let pass from now on, and that no attempt has run yet."""
+"""The prefix of a digest whose content is allowed from now on, and which no attempt has run yet."""
 _LATER = "~"
-"""Before the digest of a first content that came with an attempt which ran other code already."""
+"""The prefix of a first digest that came with an attempt which already ran other code."""
 
 Versions = Mapping[str, tuple[str, ...]]
-"""The contents of each file that attempts ran or were to run, by their digests: the study's own first."""
+"""For each file, the digests of the contents that attempts ran or were to run; the study's own comes first."""
 
 
 class Compared(Struct, frozen=True, kw_only=True):
     """Some files, compared with those of a study."""
 
     versions: Versions
-    """Those of the study, with these files."""
+    """The study's versions, with these files added."""
     differing: tuple[str, ...]
-    """The files that are not as the study began with, or may not be: these are marked (`not_known`)."""
+    """The files that differ from those that the study started with, or may differ: the latter are marked
+    (`not_known`)."""
     new: tuple[str, ...]
-    """Those among them with a content that no attempt had before."""
+    """Those among them with content that no attempt had before."""
     held: bool
-    """Whether one of them has a content that is not accepted."""
+    """Whether one of them has content that is not accepted."""
 
 
 def compared(known: Versions, files: Sequence[SourceFile], *, accepts: bool, marked: bool) -> Compared:
-    """Compare an attempt's files with those that a study knows, and add them to these.
+    """Compare an attempt's files with the study's versions, and add them to these.
 
-    Without `accepts` a new content of a known file is not let pass. `marked` says whether the trial ran other code
-    before: what its attempts import first is the study's own only until one with the study's code imports it.
+    Without `accepts`, new content of a known file is not allowed. `marked` says whether the trial ran other code
+    before: the files that its attempts are the first to import are the study's own only until an attempt with the
+    study's code imports them.
     """
     versions = dict(known)
     marked = marked or any(_differs(known.get(file.path, ()), file.digest) for file in files)
@@ -112,8 +118,8 @@ def compared(known: Versions, files: Sequence[SourceFile], *, accepts: bool, mar
 
 
 def _with_room(seen: tuple[str, ...]) -> tuple[str, ...]:
-    """The contents of a file without one where there are as many as are remembered: what was not let pass goes first,
-    because what was accepted stays so."""
+    """The contents of a file with room for another one. Of a full list, a content that was not allowed is dropped
+    first, because accepted ones must stay accepted."""
     if len(seen) < MOST_VERSIONS:
         return seen
     goes = next((at for at, one in enumerate(seen) if one.startswith(_HELD)), 1)
@@ -121,14 +127,14 @@ def _with_room(seen: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _differs(seen: tuple[str, ...], digest: str) -> bool:
-    """Whether a content is not the study's own, or nobody knows."""
+    """Whether a content is not the study's own, or is unknown."""
     known = bool(seen) and not seen[0].startswith(_LATER)
     return not_known.is_digest(digest) or (known and seen[0] != digest)
 
 
 def accepted(known: Versions) -> Versions:
-    """The same, with all contents accepted that were not let pass. That says nothing of whether a trial ever runs
-    them: the files may have been restored."""
+    """The same versions, with all contents accepted that were not allowed. No trial may ever run them: the files
+    may have been restored."""
     return {
         path: tuple(_ACCEPTED + _content(one) if one.startswith(_HELD) else one for one in seen)
         for path, seen in known.items()
@@ -136,7 +142,7 @@ def accepted(known: Versions) -> Versions:
 
 
 def ran(known: Versions, files: Sequence[SourceFile]) -> Versions:
-    """The same, once a trial that counts has run these contents."""
+    """The same versions, once a trial that counts has run these contents."""
     run = {file.path: file.digest for file in files}
     return {
         path: tuple(_content(one) if _content(one) == run.get(path) else one for one in seen)
@@ -145,12 +151,12 @@ def ran(known: Versions, files: Sequence[SourceFile]) -> Versions:
 
 
 def _content(noted: str) -> str:
-    """The digest of a later content, without what is noted of it."""
+    """The digest of a later content, without its prefix."""
     return noted.removeprefix(_HELD).removeprefix(_ACCEPTED)
 
 
 def changed_files(known: Versions) -> tuple[str, ...]:
-    """The files of which trials ran more than one content, or may have, as many as are named."""
+    """The files of which trials ran more than one content, or may have, as far as they are listed."""
     were_run = {
         path: [one for one in seen if not one.startswith((_HELD, _ACCEPTED))] for path, seen in known.items()
     }
@@ -162,7 +168,7 @@ def _not_known(seen: Sequence[str]) -> bool:
 
 
 def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
-    """Learn whether other attempts run, where the study may begin with other code."""
+    """Learn whether other attempts run, if the study may still start with other code."""
     if state.study.reports:
         return
     for one in inputs:
@@ -173,25 +179,26 @@ def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
 
 
 def reopened(state: CycleState) -> None:
-    """A user lets trials of the study go on, or the study: without a report it may begin with other code."""
+    """A user lets trials or the study continue: without a report, it may start with other code."""
     if not state.study.reports and not state.live and state.study.code_files:
         state.study = replace(state.study, code_files={})
 
 
 def _known(state: CycleState) -> Versions:
-    """What a live attempt is compared with: nothing while no report is recorded and no other attempt runs."""
+    """The versions that a live attempt is compared with: none while no report is recorded and no other attempt
+    runs."""
     return {} if not state.study.reports and state.live <= 1 else state.study.code_files
 
 
 def resumed(state: CycleState) -> None:
-    """A user resumes the study: with `pause` that accepts the changes for which it was paused."""
+    """A user resumes the study: with `pause`, that accepts the changes for which it was paused."""
     reopened(state)
     if state.study.spec.on_code_change is OnCodeChange.PAUSE:
         state.study = replace(state.study, code_files=accepted(state.study.code_files))
 
 
 def require_unchanged(state: CycleState, code: AttemptCode | None) -> None:
-    """Raises InvalidFieldError for a report of an ask/tell client that runs other code, where that is refused."""
+    """Raise InvalidFieldError for a report of an ask/tell client that runs other code, if that is refused."""
     if code is None or state.study.spec.on_code_change is not OnCodeChange.REFUSE:
         return
     if differing := compared(_known(state), code.files, accepts=False, marked=False).differing:
@@ -210,14 +217,14 @@ def _refused(path: str) -> Violation:
 
 
 def check(state: CycleState, lease: Lease, code: AttemptCode | None) -> bool:
-    """Take in what a live attempt runs. Returns False where it was taken off its worker for that: then nothing of it
-    counts from here on."""
+    """Record what a live attempt runs. Returns False if the attempt was taken off its worker for it: then no part
+    of the message counts any more."""
     if code is None:
         return True
     policy = state.study.spec.on_code_change
     marked = other_code.ran(state.trials[lease.number])
     found = compared(_known(state), code.files, accepts=policy is OnCodeChange.WARN, marked=marked)
-    # A client's loop is its own, and hears of the pause with its next decision.
+    # A client's loop is its own, and learns of the pause with its next decision.
     runs = not found.held or lease.worker_id is None
     versions = ran(found.versions, code.files) if runs else found.versions
     if versions != state.study.code_files:
@@ -236,8 +243,9 @@ def check(state: CycleState, lease: Lease, code: AttemptCode | None) -> bool:
 def _mark(state: CycleState, lease: Lease, code: AttemptCode, found: Compared) -> None:
     trial = state.trials[lease.number]
     marked, news = other_code.runs(trial, lease, found.differing)
-    new = [one for one in found.new if news or not not_known.is_marked(one)]  # an attempt may say it twice
-    if marked != trial or new:  # a later attempt changes the row too, which only the log tells other replicas
+    new = [one for one in found.new if news or not not_known.is_marked(one)]  # an attempt may report it twice
+    # a later attempt changes the row too, and other replicas learn that only from the log
+    if marked != trial or new:
         state.emit(events.code_changed(lease, code.digest, found.differing, new, refused=False))
     state.update(lease.number, code_changed=marked.code_changed, other_code=marked.other_code)
 
@@ -254,7 +262,8 @@ def _give_back(state: CycleState, lease: Lease, code: AttemptCode, found: Compar
 
 
 def _pause(state: CycleState, lease: Lease, found: Compared) -> None:
-    """Pause the study. One that is paused already says what changed, because to resume it accepts that."""
+    """Pause the study. The reason of one that is already paused is updated, because resuming it accepts these
+    changes."""
     before = state.study
     if before.state is not StudyState.PAUSED:
         state.move_study(
@@ -268,12 +277,12 @@ def _pause(state: CycleState, lease: Lease, found: Compared) -> None:
 
 
 def _held_files(known: Versions) -> tuple[str, ...]:
-    """The files of which a content was not let pass."""
+    """The files with content that was not allowed."""
     return tuple(path for path, seen in known.items() if any(one.startswith(_HELD) for one in seen))
 
 
 def _changed(state: CycleState, paths: Sequence[str]) -> str:
-    """What changed, and what can be done. What is not known is told where nothing is known to have changed."""
+    """What changed, and what can be done. Unknown files are listed only if no file is known to have changed."""
     resume = f"`headrace resume {state.study.name}`"
     if all(map(not_known.is_marked, paths)):
         if state.study.spec.template is None:

@@ -1,4 +1,4 @@
-"""What users ask of a study and its trials. A command that cannot be carried out changes nothing."""
+"""Commands of users on a study and its trials. A command that cannot be carried out changes nothing."""
 
 from headrace.errors import (
     InvalidFieldError,
@@ -42,12 +42,12 @@ def add_trials(state: CycleState, command: AddTrials) -> Added:
             [Violation(field="trials", message="cannot join a population that trains", remedy=remedy)]
         )
     state.wants_placement = True
-    placing.create_baseline(state)  # it is the first trial, also of a study that waits
+    placing.create_baseline(state)  # it is the first trial, even of a study that waits
     return Added(numbers=tuple(placing.create(state, params).number for params in command.params))
 
 
 def pause_trial(state: CycleState, number: int, *, user_paused: bool) -> None:
-    """Pause a trial at its next rung and keep it paused, or let it go on."""
+    """Pause a trial at its next rung and keep it paused, or let it continue."""
     trial = _live_trial(state, number)
     if trial.user_paused != user_paused:
         state.update(number, user_paused=user_paused)

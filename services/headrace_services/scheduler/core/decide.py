@@ -2,12 +2,14 @@
 
     decide(study, inputs, fold, rows) → Plan
 
-`decide` is pure: no clock, no database, no chance beyond the study's seed. It is a generator that yields what it
-has to know (`core.needs`) and is sent the answers. It runs once and is never restarted, because results are folded
-into the policy on the way. A caller that gives up a decision drops the fold with it.
+`decide` is pure: no clock, no database, no randomness beyond the study's seed. It is a generator that yields the
+questions that it needs answered (`core.needs`) and is sent the answers. It runs once and is never restarted,
+because results are folded into the policy on the way. A caller that abandons a decision must drop the fold with
+it.
 
-The order: load what the inputs name; take the inputs in, one after the other, those that reopen trials first; offer
-free slots, place, keep slots for what fits nowhere; end the study where nothing is left; see what the answers show.
+The order: load the rows that the inputs name; apply the inputs one after the other, those that reopen trials
+first; offer free slots, place trials, reserve slots for a trial that fits nowhere; end the study if nothing is
+left; read the rows that the answers show.
 """
 
 from collections.abc import Iterable, Sequence
@@ -64,17 +66,17 @@ from headrace_services.scheduler.core.state import CycleState
 from headrace_services.scheduler.core.study_status import Standing
 
 FREE_SLOTS_AT_ONCE = 64
-"""How many free slots that suit its trials one cycle looks at; more are left to the next one."""
+"""How many free slots that suit its trials one cycle considers; the rest are left to the next cycle."""
 ENDED_AT_ONCE = 256
-"""How many trials that do not run one cycle terminates when their study has ended."""
+"""When a study has ended, how many of its trials that do not run one cycle terminates."""
 KEEP_EVERY_S = 1.0
-"""A study whose trial fits nowhere looks this often whether slots are to be kept for it."""
+"""How often a study with a trial that fits nowhere checks whether to reserve slots for it."""
 _FOR_OTHERS = frozenset({"UNPREPARED", "UNREACHED"})
-"""Ends after which other workers are asked for."""
+"""Exits after which other workers are sought."""
 
 
 def named(inputs: Iterable[Input]) -> Named:
-    """What the inputs name, to be read in the same round trip as the study."""
+    """The rows that the inputs name, to be read in the same round trip as the study."""
     leases: set[str] = set()
     numbers: set[int] = set()
     shown: set[int] = set()
@@ -107,7 +109,7 @@ def decide(
     """Decide what follows from the inputs, in their order.
 
     `study` is the study's row under its lock, `fold` what the policy has seen up to that row's cursor, `rows` the
-    answer to `named(inputs)`. A simulator, in which looking costs no time and nothing is ever away, gives
+    answer to `named(inputs)`. A simulator, in which reservations cost no time and there are no outages, passes
     `keep_every_s` = 0 and `most_gap_s` = `hours.NO_OUTAGES`.
     """
     state = CycleState(study, fold)
@@ -163,12 +165,13 @@ def decide(
 
 
 def _reopens_nothing(numbered: tuple[int, Input]) -> bool:
-    """A key that sorts what reopens trials first: it folds the rows in, which know nothing of this cycle."""
+    """A sort key that puts inputs first that reopen trials: they rebuild the fold from rows that do not include
+    this cycle."""
     return not isinstance(numbered[1], Reopening)
 
 
 def _rests_s(state: CycleState) -> float | None:
-    """How long until a trial may run that is not to be placed yet."""
+    """How long until a trial may run that may not be placed yet."""
     return None if state.rests_until_s is None else max(0.0, state.rests_until_s - state.study.now_s)
 
 
@@ -179,7 +182,7 @@ def _outcome(state: CycleState, refused: dict[int, HeadraceError], position: int
 
 
 def _prepare(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
-    """Learn what judging the inputs may need beside the rows that they name."""
+    """Read what judging the inputs may need beyond the rows that they name."""
     repeated = frozenset(
         (one.number, one.attempt, one.sequence)
         for one in inputs
@@ -221,7 +224,7 @@ def _place(
     offered = len(state.free)
     next_one, reserved = state.next_promotion(), before.reserved
     named = [next_one.trial] if next_one else []
-    if reserved is not None and sizes_differ(state.study.spec):  # its trial may not wait any more
+    if reserved is not None and sizes_differ(state.study.spec):  # its trial may no longer wait
         named.append(reserved.number)
     spec = state.study.spec
     limit = offered + len(state.pending_suggestions) + placing.LOOKAHEAD + inputs + 1
@@ -260,7 +263,7 @@ def _place(
 
 
 def _sum_up(state: CycleState) -> Deciding[None]:
-    """Learn what all trials came to, as far as the study's end depends on it."""
+    """Read the outcomes of all trials, as far as the study's end depends on them."""
     state.results = state.own_results()
     after = -1
     while not state.results.settled and (page := (yield from ask(ResultsAfter(number=after)))):
@@ -271,9 +274,9 @@ def _sum_up(state: CycleState) -> Deciding[None]:
 
 
 def _finish(state: CycleState) -> Deciding[bool]:
-    """Terminate what is left of a study that has ended: all trials that run, and a page of the others.
+    """Terminate the remaining trials of a study that has ended: all that run, and a page of the others.
 
-    Returns whether later cycles are to terminate more. A study may leave many thousands of trials behind.
+    Returns whether later cycles have more to terminate. A study may leave many thousands of trials behind.
     """
     before = state.study.standing.ended_through
     left = yield from ask(Unfinished(after=-1 if before is None else before, limit=ENDED_AT_ONCE))

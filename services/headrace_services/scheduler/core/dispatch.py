@@ -1,6 +1,7 @@
-"""One input of each kind, and who takes it in; and the end of a study.
+"""Dispatch inputs to the modules that handle them, and end a study.
 
-`apply` changes the state for one input. What changed is in `state.changes`, whom to tell in `state.orders`.
+`apply` changes the state for one input. The changes are in `state.changes`, the messages to send in
+`state.orders`.
 """
 
 from collections.abc import Iterable
@@ -38,9 +39,9 @@ from headrace_services.scheduler.core.state import CycleState
 
 
 def apply(state: CycleState, one: Input, *, position: int = 0) -> Outcome | None:
-    """Take one input in. Returns None for a Suggest, which is answered under its `position` after placing.
+    """Apply one input. Returns None for a Suggest, which is answered under its `position` after placing.
 
-    Raises a HeadraceError where a user's command cannot be carried out; nothing has changed then.
+    Raises a HeadraceError if a user's command cannot be carried out; nothing has changed then.
     """
     match one:
         case ReportArrived():
@@ -87,7 +88,8 @@ def apply(state: CycleState, one: Input, *, position: int = 0) -> Outcome | None
 
 
 def finish(state: CycleState, numbers: Iterable[int]) -> None:
-    """Terminate what is left of a study that has just ended: these trials, which are loaded, with their live leases."""
+    """Terminate the remaining trials of a study that has just ended: these, which are loaded, with their live
+    leases."""
     complete = state.study.state is StudyState.COMPLETED
     reason = Reason.STOPPED_EARLY if complete else Reason.CANCELLED
     failed = state.study.state is StudyState.FAILED
@@ -106,7 +108,7 @@ def finish(state: CycleState, numbers: Iterable[int]) -> None:
 
 
 def _never_promoted(trial: Trial) -> str:
-    """Why a trial that waited to the end did not go on."""
+    """Why a trial that waited until the end did not continue."""
     if trial.value is None or isfinite(trial.value):
         return "not promoted before the study was complete"
     said = "NaN" if isnan(trial.value) else str(trial.value)

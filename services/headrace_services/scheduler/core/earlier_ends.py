@@ -1,17 +1,18 @@
-"""What a trial had come to each time it was over, before a user let it continue (`headrace extend`, `headrace retry`).
+"""The results that a trial had each time it ended, before a user let it continue (`headrace extend`, `headrace
+retry`).
 
-A trial that continues may fail, diverge or get worse. Its earlier result stays a fact of its own, beside what becomes
-of the trial: the value, the step, and a checkpoint that no retention deletes.
+A trial that continues may fail, diverge or get worse. Its earlier result is therefore kept apart from what happens
+to the trial next: the value, the step, and a checkpoint that no retention rule deletes.
 
     over, with a result ── reopened ──┬── fails, diverges, gets worse ── the earlier end counts
-      (an earlier end, kept)          └── gets at least as good ──────── what it has come to counts
+      (an earlier end, kept)          └── gets at least as good ──────── the new result counts
 
-One of them counts: the best of the earlier ends and of what the trial has come to since. So a trial never counts for
-less because a user let it continue. Which one it is (`Trial.counted_end`) is decided here, with each change of the
-trial, and stored. Readers ask the record alone: `Trial.score`, `counts_as`, `counted_metrics`, and the same columns
-in `store.counting`.
+One result counts: the best of the earlier ends and the current result. So a trial never counts for less because a
+user let it continue. Which one counts (`Trial.counted_end`) is decided here, with each change of the trial, and
+stored. Readers only use the record: `Trial.score`, `counts_as`, `counted_metrics`, and the same columns in
+`store.counting`.
 
-Completions are kept for good. An end of another kind is kept while it counts.
+Completions are kept permanently. An end of another kind is kept while it counts.
 """
 
 from collections.abc import Mapping
@@ -48,8 +49,8 @@ def settled(spec: StudySpec, trial: Trial) -> Trial:
 
 
 def kept(spec: StudySpec, trial: Trial, cursor: int) -> tuple[EarlierEnd, ...]:
-    """The earlier ends of a trial that is over, since this event, and is reopened: its present end is one of them now,
-    if it has completed or counts."""
+    """The earlier ends of a trial that has been over since this event and is reopened. Its present end becomes one
+    of them if it has completed or counts."""
     ends = [
         end
         for place, end in enumerate(trial.earlier_ends)
@@ -62,7 +63,7 @@ def kept(spec: StudySpec, trial: Trial, cursor: int) -> tuple[EarlierEnd, ...]:
 
 
 class _Result(Struct, frozen=True, kw_only=True):
-    """What two results of a trial are compared by."""
+    """The values by which two results of a trial are compared."""
 
     reason: Reason | None
     step: int
@@ -72,10 +73,11 @@ class _Result(Struct, frozen=True, kw_only=True):
 
 
 def _beats(spec: StudySpec, earlier: _Result, later: _Result) -> bool:
-    """Whether the earlier one of two usable results counts, as `scores.ranked` would rank them. Of equals the one whose
-    value is of a later step does. By the scope `best` a trial that has reported nothing better since has the same value
-    of the same step: then the earlier result counts, with its checkpoint. With several objectives the earlier one
-    counts unless the later one is at least as good in all: a point of the front stays on it."""
+    """Whether the earlier of two usable results counts, as `scores.ranked` would rank them. Of equal ones, the
+    result whose value is of the later step counts. With the scope `best`, a trial that has reported nothing better
+    since has the same value of the same step: then the earlier result counts, with its checkpoint. With several
+    objectives the earlier one counts unless the later one is at least as good in all of them, so a point of the
+    front stays on it."""
     if spec.further_objectives:
         pairs = zip(_signed(spec, earlier), _signed(spec, later), strict=True)
         compared = [(one, other) for one, other in pairs]
@@ -98,7 +100,7 @@ def _signed(spec: StudySpec, one: _Result) -> list[float]:
 
 
 def _now(spec: StudySpec, trial: Trial) -> _Result | None:
-    """What the trial has come to since; None where that is no usable result: it failed, or diverged."""
+    """The trial's result since then; None if it has no usable one because it failed or diverged."""
     diverged = trial.value is not None and not isfinite(trial.value)
     score = _score_now(spec, trial)
     by_itself = replace(trial, score=score, counted_end=None)
@@ -115,8 +117,8 @@ def _now(spec: StudySpec, trial: Trial) -> _Result | None:
 
 
 def _score_now(spec: StudySpec, trial: Trial) -> float | None:
-    """The score of what the trial has reported. Without earlier ends that is its score. An infeasible trial has none:
-    its configuration makes no sense, whatever it has reported."""
+    """The score of what the trial has reported. Without earlier ends, that is its score. An infeasible trial has
+    none: its configuration makes no sense, whatever it has reported."""
     if trial.reason is Reason.INFEASIBLE:
         return None
     if not trial.earlier_ends:

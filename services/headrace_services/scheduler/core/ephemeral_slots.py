@@ -1,28 +1,28 @@
 """Ephemeral slots: devices that belong to a large job, lent to trials for a share of its time.
 
-A slot is whole, shared or ephemeral. An ephemeral one has an owner, and a duty cycle (`Slot.duty`): the share of its
-time that trials may expect. So it is slow, and its owner may take it back at any time.
+A slot is whole, shared or ephemeral. An ephemeral one has an owner and a duty cycle (`Slot.duty`), which is the
+share of its time that trials may expect. So it is slow, and its owner may take it back at any time.
 
     what                        | an ordinary slot                    | an ephemeral slot
     --------------------------- | ----------------------------------- | ----------------------------------------------
-    who may have it             | any trial that it suits             | trials of studies that accept ephemeral slots
+    who may use it              | any trial that it suits             | trials of studies that accept ephemeral slots
                                 |                                     | (`placement.accepts_ephemeral`)
-    on the way to which rung    | any                                 | any but the last one; the last one too where no
+    on the way to which rung    | any                                 | any but the last one; the last one too if no
                                 |                                     | worker could ever serve the study otherwise
-    how many trials             | `fuse.most` in a bundle             | as many of them as fit the slot's memory
-    order                       | first                               | after free slots and open seats of its own
-    learnt speeds, the quantum  | measured                            | not measured
-    pause prices, restore times | measured                            | not measured: the policy decides by what it has
-    fair shares                 | charged, by kind of slot            | not charged; seconds are summed apart
-    who goes first              | by shares and priority              | by priority, then by what each holds and has had
-                                |                                     | of ephemeral slots alone
-    reservations, backfill      | kept, waited for, asked of others   | never
-    report_timeout              | runs by the clock                   | runs by the duty cycle
+    how many trials             | `fuse.most` in a bundle             | as many of these as fit the slot's memory
+    order                       | first                               | after ordinary free slots and open seats
+    learned speeds, the quantum | measured                            | not measured
+    pause prices, restore times | measured                            | not measured: the policy uses what it has
+    fair shares                 | charged, by kind of slot            | not charged; seconds are summed separately
+    who goes first              | by shares and priority              | by priority, then by what each study holds and
+                                |                                     | has used of ephemeral slots alone
+    reservations, backfill      | made, and others asked to leave     | never
+    report_timeout              | in wall-clock time                  | scaled by the duty cycle
     when it is lost             | with its worker                     | asked to leave at the next report, then ended;
-                                |                                     | nobody is charged
+                                |                                     | no trial is charged
 
-Members leave ephemeral slots at a rung: for the last rung, and for any where a slot or a seat of its own is free. What
-a trial computes is the same here and there, so the policy is not told.
+Members leave ephemeral slots at a rung: always before the last one, and before any rung when an ordinary slot or
+seat is free. A trial computes the same on either kind of slot, so the policy need not know.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ from headrace_services.scheduler.core.records import Grant, Lease, Params, Trial
 from headrace_services.scheduler.core.state import CycleState
 
 SLOTS_AT_ONCE = 64
-"""How many free slots of its own a study looks for before its members leave ephemeral slots."""
+"""How many ordinary free slots a study looks for before its members leave ephemeral slots."""
 
 
 def any_open(state: CycleState) -> bool:
@@ -51,8 +51,8 @@ def any_open(state: CycleState) -> bool:
 
 
 def find(state: CycleState, trial: Trial, milestone: int) -> Deciding[Placement | None]:
-    """Return an ephemeral slot for a trial that found no slot of its own: of those that suit it, and are not left to
-    studies that go before, the one with the most time. None where it has to wait."""
+    """Return an ephemeral slot for a trial that found no ordinary slot, or None if it has to wait. Of the slots
+    that suit it and are not left to studies that go first, it is the one with the most time."""
     if not any_open(state) or not (yield from may_have(state, milestone)):
         return None
     waiting = sharing.waiting_for(state, trial, milestone)
@@ -71,8 +71,8 @@ def find(state: CycleState, trial: Trial, milestone: int) -> Deciding[Placement 
 
 
 def may_have(state: CycleState, milestone: int) -> Deciding[bool]:
-    """Whether a trial on its way to a milestone may have an ephemeral slot. To the last rung only
-    where nothing else ever could serve the study."""
+    """Whether a trial on its way to a milestone may have an ephemeral slot: to the last rung only if nothing else
+    could ever serve the study."""
     if not accepts_ephemeral(state.study.spec):
         return False
     if milestone < state.study.spec.max_steps:
@@ -81,7 +81,7 @@ def may_have(state: CycleState, milestone: int) -> Deciding[bool]:
 
 
 def has_own(state: CycleState) -> Deciding[bool]:
-    """Whether a connected worker has slots for the study that are not ephemeral, whoever is on them."""
+    """Whether a connected worker has slots for the study that are not ephemeral, occupied or not."""
     if state.cluster.has_own is None:
         request = Request.of(state.study.spec.resources.each[0], state.study.standing.avoided)
         state.cluster.has_own = yield from ask(OwnSlots(request=request))
@@ -89,8 +89,8 @@ def has_own(state: CycleState) -> Deciding[bool]:
 
 
 def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
-    """Where members on ephemeral slots reach a rung: see, before their reports are judged, what slots of its own
-    the study could have instead."""
+    """If members on ephemeral slots reach a rung, check which ordinary slots the study could have instead, before
+    their reports are judged."""
     if not accepts_ephemeral(state.study.spec) or not any(
         lease.owner_stage for lease in cluster_view.at_a_rung(state, inputs)
     ):
@@ -104,7 +104,8 @@ def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
 
 
 def leaves(state: CycleState, lease: Lease, trial: Trial, target: int) -> str | None:
-    """Say why a trial that goes on to `target` leaves its ephemeral slot first; None where it stays, or has none."""
+    """Say why a trial that continues to `target` leaves its ephemeral slot first; None if it stays, or has
+    none."""
     if not lease.owner_stage or not state.cluster.has_own:
         return None
     if target >= state.study.spec.max_steps:
@@ -116,18 +117,20 @@ def leaves(state: CycleState, lease: Lease, trial: Trial, target: int) -> str | 
 
 
 def _room_of_its_own(state: CycleState, lease: Lease, trial: Trial) -> int:
-    """How many members could continue on slots that are not ephemeral now, by what is free and nobody goes before."""
+    """How many members could continue on ordinary slots now, counting those that are free and that nobody else
+    goes before."""
     spec = state.study.spec
     free = cluster_view.free_for_study(state)
     grant = state.grants[lease.grant.id] if lease.grant is not None else None
     if spec.max_parallel and (grant is None or grant.leases > 1):
-        free = []  # one grant more might be too many
+        free = []  # one more grant might be too many
     open_seats = seats.OpenSeats(state).own(seats.key_of(spec, trial.params))
     return sum(seats.seats_on(state, trial, [slot]) for slot in free) + open_seats
 
 
 def seat(state: CycleState, trial: Trial, params: Params, milestone: int) -> Deciding[Grant | None]:
-    """Return a bundle on an ephemeral slot that a trial joins; None where it finds no seat there, or must not."""
+    """Return a bundle on an ephemeral slot for a trial to join, or None if it finds no seat there or must not use
+    one."""
     if not (yield from may_have(state, milestone)):
         return None
     found = seats.OpenSeats(state).of(trial, params, on_ephemeral=True)
@@ -139,6 +142,6 @@ def seat(state: CycleState, trial: Trial, params: Params, milestone: int) -> Dec
 
 
 def with_owner(trial: Trial, owner_stage: str) -> tuple[str, ...]:
-    """The owners of the ephemeral slots that a trial ran on, once it runs on one of this owner."""
+    """The owners of the ephemeral slots that a trial has run on, once it runs on one of this owner."""
     known = trial.bubbles
     return known if not owner_stage or owner_stage in known else (*known, owner_stage)

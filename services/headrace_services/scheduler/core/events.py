@@ -1,4 +1,5 @@
-"""The event log's entries, one function a kind. Details are the JSON forms of the messages in event.proto."""
+"""The entries of the event log, one function for each kind. Details are the JSON forms of the messages in
+event.proto."""
 
 from collections.abc import Sequence
 
@@ -62,7 +63,7 @@ def trial_created(trial: Trial, proposal: Proposal | None = None) -> Event:
 
 
 def proposal_failed(number: int, failure: ProposalFailure) -> Event:
-    """The sampler failed as often as it was tried; the trial of this number gets a random configuration."""
+    """The sampler failed at every try; the trial with this number gets a random configuration."""
     return Event(
         number=number,
         kind="proposal_failed",
@@ -116,7 +117,7 @@ def trial_user_paused(number: int, *, user_paused: bool) -> Event:
 
 
 def study_begins(after: str, scale: str) -> Event:
-    """The study after which this one begins has completed; `scale` says what its pilot has chosen."""
+    """The study that this one waits for has completed; `scale` is what its pilot has chosen."""
     message = f"study '{after}' has completed, so this one begins{scale}"
     return Event(number=None, kind="note", message=message, detail={})
 
@@ -151,7 +152,7 @@ def trial_goes_elsewhere(number: int, worker: str, times: int, error: str) -> Ev
 
 
 def bundles_sized(profile: Profile, found: Capacity) -> Event:
-    """Another number of trials share a process than before."""
+    """The number of trials that share a process has changed."""
     alike = f" with {profile.key}" if profile.key not in ("", "[]") else ""
     return Event(
         number=None,
@@ -183,7 +184,7 @@ def report_recorded(lease: Lease, sequence: int, report: ReportArrived) -> Event
 
 
 def trial_warned(number: int, warning: str) -> Event:
-    """Something is wrong with a trial, and does not end it."""
+    """Something is wrong with a trial, but does not end it."""
     message = f"trial {number} warns: {warning}"
     return Event(number=number, kind="trial_warned", message=message, detail={"warning": warning})
 
@@ -191,7 +192,7 @@ def trial_warned(number: int, warning: str) -> Event:
 def code_changed(
     lease: Lease, digest: str, files: Sequence[str], first_seen: Sequence[str], *, refused: bool
 ) -> Event:
-    """An attempt runs other code than the study began with, or may, or was to and is `refused`."""
+    """An attempt runs other code than the study started with, or may do so, or was `refused` because of it."""
     what = "was to run" if refused else "runs"
     message = f"trial {lease.number} {what} other code than the study began with: {first_few(files)}"
     if all(map(not_known.is_marked, files)):
@@ -247,7 +248,7 @@ def rung_recorded(entry: RungEntry) -> Event:
 
 
 def proposals_ended(proposals: int) -> Event:
-    """The sampler has proposed all that there will be."""
+    """The sampler has no more configurations."""
     return Event(
         number=None,
         kind="proposals_ended",
@@ -257,7 +258,7 @@ def proposals_ended(proposals: int) -> Event:
 
 
 def decision_made(number: int, action: str, explanation: Explanation, said: str) -> Event:
-    """The policy decided on a trial; `said` is why, in words."""
+    """The policy decided on a trial; `said` is the reason in words."""
     detail: Json = {
         "rule": explanation.rule,
         "bracket": explanation.bracket,
@@ -289,7 +290,7 @@ def decision_made(number: int, action: str, explanation: Explanation, said: str)
 
 
 def with_slot_goes_to(event: Event, trial: str) -> Event:
-    """Return a decision with the trial that got the slot it freed."""
+    """Return a decision with the trial that got the freed slot added."""
     explanation = event.detail["explanation"]
     assert isinstance(explanation, dict)
     number = trial.rpartition("/")[2]
@@ -331,7 +332,7 @@ def trial_exploited(study: str, exploit: Exploit) -> Event:
 
 
 def slots_reserved(number: int, worker: str, slots: tuple[int, ...], ready_in_s: float | None) -> Event:
-    """A trial that fits nowhere has slots kept for it."""
+    """Slots are reserved for a trial that fits nowhere."""
     detail: Json = {"worker": f"workers/{worker}", "slots": len(slots)}
     when = ""
     if ready_in_s is not None:
@@ -345,7 +346,7 @@ def slots_reserved(number: int, worker: str, slots: tuple[int, ...], ready_in_s:
     return Event(
         number=number,
         kind="slots_reserved",
-        message=f"trial {number} fits nowhere yet: {len(slots)} slot{plural} of {worker} are kept for it{when}",
+        message=f"trial {number} fits nowhere yet: {len(slots)} slot{plural} of {worker} are reserved for it{when}",
         detail=detail,
     )
 
@@ -359,7 +360,7 @@ def trial_preempted(number: int, study: str, why: str) -> Event:
 
 
 def trial_placed(number: int, slots: tuple[Slot, ...], milli: int, rule: str, sentence: str) -> Event:
-    """A trial got slots in a way that is worth telling."""
+    """A trial got slots for a reason worth recording."""
     detail: Json = {
         "rule": rule,
         "worker": f"workers/{slots[0].worker_name}",
@@ -388,7 +389,7 @@ def study_moved(before: StudyState, after: StudyState, detail: str) -> Event:
 
 
 def study_closes(why: str, trials: int, grace_s: float) -> Event:
-    """Something has ended a study, and its trials save their state and stop."""
+    """The study ends for this reason, and its trials save their state and stop."""
     told = (
         "the trial that runs saves its state and stops"
         if trials == 1
@@ -416,13 +417,13 @@ def study_extended(before: StudySpec, after: StudySpec) -> Event:
 
 
 def trial_stays(number: int, why: str) -> Event:
-    """A trial that had the full budget does not go on to a larger one."""
+    """A trial that had the full budget does not continue to a larger one."""
     message = f"trial {number} does not continue to the new full budget: {why}"
     return Event(number=number, kind="note", message=message, detail={})
 
 
 def result_stays(number: int, end: EarlierEnd, spec: StudySpec) -> Event:
-    """A trial that a user let continue has failed since, and counts with what it had come to before."""
+    """A trial that a user let continue has failed since, and counts with its earlier result."""
     values = {one.metric: end.metrics.get(one.metric) for one in spec.objectives}
     if not spec.further_objectives:
         values = {spec.objective.metric: end.score}
@@ -465,7 +466,7 @@ def proposal_json(proposal: Proposal) -> Json:
 
 
 def _basis(proposal: Proposal) -> str:
-    """What a proposal was made from, in words."""
+    """The basis of a proposal, in words."""
     at = f" at step {proposal.level}" if proposal.level else ""
     if proposal.sampler == "multi_fidelity":
         at = " at all rungs"

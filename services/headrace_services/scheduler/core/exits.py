@@ -1,12 +1,13 @@
-"""A trial's process is gone, or its holder is silent: who is to blame, and what follows.
+"""A trial's process has ended, or its lease holder is silent: who is to blame, and what follows.
 
-Failures of the machine are never charged to the configuration: the trial goes on from its last checkpoint, or, where
-that cannot be loaded, from an earlier one or from the start (`core.unreadable_checkpoints`). So it does where its
-worker did not reach its program (`core.failed_starts`).
-A worker that cannot prepare the study's program is avoided. Where none is left the study fails, and nobody is charged.
-Failures of the user's code are: a few retries, then the trial is over. Two kinds of failure that no retry can
-mend end the study with the reason: first trials that all fail before anything was reported, and a program
-that is killed again and again without getting any further.
+Failures of the machine are never charged to the configuration. The trial continues from its last checkpoint or, if
+that cannot be loaded, from an earlier one or from the start (`core.unreadable_checkpoints`). The same holds if its
+worker did not reach its program (`core.failed_starts`). A worker that cannot prepare the study's program is
+avoided. If none is left the study fails, and no trial is charged.
+
+Failures of the user's code are charged: after a few retries the trial is over. Two kinds of failure that no retry
+can fix end the study with the reason: the first trials all fail before anything was reported, or a program is
+killed again and again without making progress.
 """
 
 import re
@@ -41,36 +42,38 @@ from headrace_services.scheduler.core.results import with_attempts
 from headrace_services.scheduler.core.state import CycleState
 
 MAX_LOSSES_IN_ROW = 10
-"""A trial whose process or machine is lost this often without a new checkpoint or a rung between is taken to be the
-cause: out of memory, or it hangs its machine. Reports alone are no progress: it makes them again each time."""
+"""After this many losses of its process or machine in a row, with no new checkpoint or rung in between, the trial
+is taken to be the cause: it runs out of memory, or hangs its machine. Reports are no progress, as it repeats them
+each time."""
 
 MAX_KILLS_IN_ROW = 4
-"""The same for a trial whose own process the system kills, as it does for want of memory: that is seldom chance. Losses
-for other reasons between do not count."""
+"""The same for a trial whose own process the system kills, as it does when memory runs out: that is seldom chance.
+Losses for other reasons in between do not count."""
 
 SUSPECTED = 3
-"""So often in a row, without a new checkpoint or a rung between, a trial may fail with words of its device and is
-charged nothing: by then the device is taken out, or it is not the device."""
+"""How many failures in a row with an error of its device a trial is not charged for, with no new checkpoint or
+rung in between. By then the device is out of use, or it is not the cause."""
 
 _OF_THE_PROGRAM = re.compile(
     r"(ModuleNotFound|Import|Syntax|Indentation|Tab|Name|UnboundLocal|Attribute|Type)Error\b"
     r"|(program|working_dir) .* cannot be (started|entered)"
 )
-"""Errors that lie in the program's text or its place, and so come again, unless another machine has what one lacks."""
+"""Errors caused by the program's text or its location. They recur, unless the cause is something that one machine
+lacks and another has."""
 _KILLED = "SIGKILL"
-"""How a program ends that the system kills for want of memory."""
+"""How a program ends that the system kills because memory ran out."""
 AFTERWARDS = "; then its program ended early: "
-"""Stands between a completed trial's end and the error or the signal that its program ended with."""
+"""Separates the end of a completed trial from the error or signal that its program ended with afterwards."""
 ENDED_AFTERWARDS = "; then its process was ended by "
-"""Stands between a completed trial's end and the signal without which its process would not have ended."""
+"""Separates the end of a completed trial from the signal that was needed to end its process."""
 _CUT_OFF = ("FAILED", "LOST")
 """How a program ends that had more to do."""
 _BY_ITSELF = ("FAILED", "FINISHED", "INFEASIBLE")
-"""How a program ends that nobody and nothing ended."""
+"""How a program ends that was not ended from outside."""
 _TOLD_TO_LEAVE = (Reason.COMPLETED, Reason.STOPPED_EARLY)
-"""Why a trial is over that heard so in answer to its last report, and could leave by itself."""
+"""Why a trial is over that learned so from the answer to its last report, and could exit by itself."""
 _LINES_ALIKE = 10
-"""So many last lines of two logs are compared."""
+"""How many last lines of two logs are compared."""
 
 
 def restored(state: CycleState, message: RestoredArrived) -> Outcome:
@@ -85,7 +88,7 @@ def restored(state: CycleState, message: RestoredArrived) -> Outcome:
             else stale_leases.gone(state, message)
         )
     failed_starts.over(state, lease.number)
-    # Nothing is noted where nothing moves: a change without an event would be hidden from other replicas.
+    # Record nothing if nothing moves: a change without an event would be hidden from other replicas.
     if state.trials[lease.number].state is State.RESUMED and state.is_fresh(lease, message.sequence):
         before = state.trials[lease.number].read_s
         read_s = before if lease.owner_stage else message.read_time_s or before
@@ -94,7 +97,7 @@ def restored(state: CycleState, message: RestoredArrived) -> Outcome:
 
 
 def exited(state: CycleState, message: ExitedArrived) -> Outcome:
-    """A trial's program ended without having been told to, or the worker let go of it."""
+    """A trial's program ended without being told to, or the worker released it."""
     lease = state.lease(message)
     if lease is None:
         return stale_leases.gone(state, message)
@@ -120,7 +123,7 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
     if message.log_tail and (message.outcome in _BY_ITSELF or not state.trials[number].failures):
         state.update(
             number, log_tail=message.log_tail
-        )  # else the log of its failure is told, not that of a loss
+        )  # else the log of its failure is shown, not that of a loss
     match message.outcome:
         case "FINISHED":
             _finished(state, state.trials[number], lease, message)
@@ -131,13 +134,13 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
             else:
                 certain = _is_certain(state, message, error, before)
                 _failed(state, state.trials[number], lease, error, certain=certain)
-        case "INFEASIBLE":  # by its own word: no failure, and no sense in another attempt
+        case "INFEASIBLE":  # by its own statement: no failure, and another attempt is pointless
             why = message.error or "no reason given"
             state.terminate(number, Reason.INFEASIBLE, why)
         case "TIMED_OUT":
             if time_limits.timed_out(state, state.trials[number], message) is Reason.FAILED:
                 _count_early_failure(state, state.trials[number])
-        case "RELEASED":  # let go of by its holder: nothing points to its program
+        case "RELEASED":  # released by its holder: nothing points to its program
             state.close(lease)
             _interrupt(state, state.trials[number], message.error or "its client or worker released it")
         case outcome if outcome in unreadable_checkpoints.OUTCOMES:
@@ -153,14 +156,15 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
             state.close(lease)
             _lost_with_bundle(state, lease, message)
     if message.log_tail and state.trials[number].state is State.TERMINATED:
-        state.update(number, log_tail=message.log_tail)  # of the end that is told
+        state.update(number, log_tail=message.log_tail)  # of the end that is shown
     return Accepted()
 
 
 def expired(state: CycleState, message: LeaseExpired) -> Outcome:
-    """The holder of a lease was not heard of in time. Should it live after all, it is told to let go.
+    """The holder of a lease was not heard from in time. If it is alive after all, it is told to give up the lease.
 
-    The lease goes on if its holder was heard of since: the rows say so now, or a message before in this cycle.
+    The lease continues if its holder has been heard from since: the rows say so now, or an earlier message in this
+    cycle.
     """
     lease = state.lease(message)
     if lease is None or not lease.live or lease.id not in state.silent or lease.id in state.changes.updated:
@@ -173,10 +177,12 @@ def expired(state: CycleState, message: LeaseExpired) -> Outcome:
 
 
 def _finished(state: CycleState, trial: Trial, lease: Lease, message: ExitedArrived) -> None:
-    """The program ended, or the client says that it is done, before the full budget: there a report ends the trial.
+    """The program ended before the full budget, or the client says that it is done: a report so far ends the
+    trial.
 
-    What it saved at its end is the checkpoint of a trial that completes. One that failed is tried again from the one
-    before: from its end it would end at once. That it could not save is told, and takes nothing from its result.
+    What the program saved at its end is the checkpoint of a trial that completes. A trial that failed is retried
+    from the checkpoint before that one, because from its end it would end at once. If the program could not save,
+    that is recorded, and the result stands.
     """
     spec = state.study.spec
     if message.unsaved:
@@ -204,23 +210,24 @@ def _finished(state: CycleState, trial: Trial, lease: Lease, message: ExitedArri
 
 
 def _failed_afterwards(state: CycleState, trial: Trial, message: ExitedArrived) -> None:
-    """The program failed, or was killed, behind its last report. The result stands; what was to follow is not done."""
+    """The program failed or was killed after its last report. The result stands; the program's remaining work is
+    not done."""
     if AFTERWARDS in trial.detail:
-        return  # the message came before
+        return  # a duplicate message
     error = message.error or "the reason is unknown"
     detail = f"{trial.detail}{AFTERWARDS}{error}"
     state.update(trial.number, detail=detail, log_tail=message.log_tail or trial.log_tail)
     warning = (
-        f"its program ended early, after its last report: {error}. Its result stands; code behind the loop may not "
+        f"its program ended early, after its last report: {error}. Its result stands; code after the loop may not "
         "have run, and does not run again"
     )
     state.emit(events.trial_warned(trial.number, warning))
 
 
 def _ended_afterwards(state: CycleState, trial: Trial, exit_code: int) -> None:
-    """The program did not leave after its last report, until a signal ended it. The result stands."""
+    """The program did not exit after its last report, until a signal ended it. The result stands."""
     if ENDED_AFTERWARDS in trial.detail:
-        return  # the message came before
+        return  # a duplicate message
     if state.study.state.ended and trial.detail == state.study.detail:
         return  # it ended with its study, which ended its process
     try:
@@ -230,7 +237,7 @@ def _ended_afterwards(state: CycleState, trial: Trial, exit_code: int) -> None:
     state.update(trial.number, detail=f"{trial.detail}{ENDED_AFTERWARDS}{how}")
     warning = (
         f"its process did not end after its last report, and was ended by {how}. Until then its slots were not free. "
-        "A thread was still running, code behind the loop took longer than the study's trial.grace_s, or its worker "
+        "A thread was still running, code after the loop took longer than the study's trial.grace_s, or its worker "
         "was stopped"
     )
     state.emit(events.trial_warned(trial.number, warning))
@@ -245,7 +252,7 @@ def _unreported(spec: StudySpec, trial: Trial, lease: Lease) -> str:
 
 
 def _silent(lease: Lease) -> str:
-    """What to say of an attempt whose program ended with success, and reported nothing."""
+    """The explanation for an attempt whose program ended with success and reported nothing."""
     return (
         f"this attempt began at step {_begun_at(lease)}, reported nothing and exited with 0. Loop over t.steps(), and "
         "call t.report(...) in it: what a function returns does not count. A loop over its own range, resumed "
@@ -258,8 +265,8 @@ def _begun_at(lease: Lease) -> int:
 
 
 def _is_certain(state: CycleState, message: ExitedArrived, error: str, before: str) -> bool:
-    """Whether another attempt would fail alike: twice the trial failed by an error of the program's own, with the same
-    last lines in its log, and never reported anything."""
+    """Whether another attempt would fail in the same way: the trial failed twice by an error of its own program,
+    with the same last lines in its log, and never reported anything."""
     trial = state.trials[message.number]
     if not trial.failures or trial.metrics or not message.log_tail or not _OF_THE_PROGRAM.match(error):
         return False
@@ -279,10 +286,11 @@ def _failed(state: CycleState, trial: Trial, lease: Lease, error: str, *, certai
 
 
 def _is_the_workers(state: CycleState, trial: Trial, lease: Lease, error: str) -> bool:
-    """Charge a failure to its worker first, where that may be at fault; its trial then goes on, charged nothing.
+    """Charge a failure to its worker first, if the worker may be at fault; the trial then continues and is not
+    charged.
 
-    A worker may be at fault while no trial has reported anything, all failures so far were on it, and others could run
-    the trial. After as many failures as may end a study it is avoided: only its restart brings it back.
+    A worker may be at fault while no trial has reported anything, all failures so far were on it, and others could
+    run the trial. It is avoided after as many failures as may end a study, until it restarts.
     """
     if not (slots := state.slots.get(lease.id, ())):
         return False
@@ -303,7 +311,8 @@ def _is_the_workers(state: CycleState, trial: Trial, lease: Lease, error: str) -
 
 
 def _unprepared(state: CycleState, trial: Trial, lease: Lease, error: str) -> None:
-    """Its worker cannot have its code, or not install what it requires. No training failed, so none is charged."""
+    """Its worker cannot get its code, or cannot install its requirements. No training failed, so no trial is
+    charged."""
     slots = state.slots.get(lease.id, ())
     worker = slots[0].worker_name if slots else "unknown"
     standing = state.study.standing
@@ -319,7 +328,7 @@ def _unprepared(state: CycleState, trial: Trial, lease: Lease, error: str) -> No
 
 
 def _unreached(state: CycleState, trial: Trial, lease: Lease, error: str) -> None:
-    """Its worker did not reach its program: nothing is known of the trial that was not known before."""
+    """Its worker did not reach its program, which says nothing about the trial."""
     slots = state.slots.get(lease.id, ())
     worker = slots[0].worker_name if slots else "unknown"
     if slots:
@@ -346,7 +355,7 @@ def failed_early(state: CycleState, trial: Trial) -> bool:
 
 
 def last_failure(state: CycleState, trial: Trial) -> str:
-    """How the last attempt of such a trial failed. While it runs again, only the end of its log still says so."""
+    """How the last attempt of such a trial failed. While it runs again, only the end of its log still shows that."""
     lines = trial.log_tail.strip().splitlines()
     error = trial.detail or (lines[-1] if lines else "its program failed")
     attempts = state.study.spec.max_retries + 1
@@ -354,7 +363,7 @@ def last_failure(state: CycleState, trial: Trial) -> str:
 
 
 def _where(state: CycleState) -> str:
-    """On which workers the trials failed."""
+    """The workers on which the trials failed."""
     workers = sorted(state.study.standing.early)
     if len(workers) > 1:
         return f" (on the workers {', '.join(workers)})"
@@ -362,9 +371,9 @@ def _where(state: CycleState) -> str:
 
 
 def _lost_with_bundle(state: CycleState, lease: Lease, message: ExitedArrived) -> None:
-    """A process was lost, which may be a bundle's. One that ran out of memory had too many members: no one of them is
-    to blame, and half as many share a process from now on. One that did so with a single member has it alone, and then
-    it is an ordinary trial, which is charged for what it asks for."""
+    """A process was lost, possibly a bundle's. If it ran out of memory it had too many members: none of them is to
+    blame, and from now on half as many share a process. A process with a single member is an ordinary trial, which
+    is charged for the memory that it asks for."""
     trial, why = state.trials[lease.number], message.error or "its process was lost"
     if message.out_of_memory > 1 and lease.grant is not None and lease.grant.seats > 1:
         seats.too_many(state, lease, message.out_of_memory)
@@ -377,7 +386,7 @@ def _lost_with_bundle(state: CycleState, lease: Lease, message: ExitedArrived) -
 
 
 def _sharing(state: CycleState, lease: Lease) -> int:
-    """How many trials share a process where this one ran, as far as it is known."""
+    """How many trials may share a process on this lease's grant, as far as is known."""
     return 1 if lease.grant is None else seats.capacity_of(state, lease.grant, ()).trials
 
 
@@ -390,9 +399,11 @@ def _lost(
     defect: bool = False,
     lapses: bool = False,
 ) -> None:
-    """The attempt ended by no error of the trial's: it goes on, but not for ever where it gets no further.
+    """The attempt ended by no error of the trial's: the trial continues, unless it has made no progress for too
+    long.
 
-    Then it counts as failed, unless what ended it was a defect of the scheduler. `lapses`: its holder may come back.
+    In that case it counts as failed, or as cancelled if a defect of the scheduler ended it. `lapses`: its holder
+    may come back.
     """
     by_itself = _KILLED in why and (lease.grant is None or lease.grant.seats == 1)
     losses, kills = trial.losses_in_row + 1, trial.kills_in_row + by_itself

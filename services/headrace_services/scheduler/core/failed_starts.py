@@ -1,9 +1,10 @@
-"""An attempt did not reach its program: its worker could not start it, or the two never got through to each other.
+"""An attempt did not reach its program: its worker could not start it, or the two never connected.
 
-That says something of the worker and nothing of the trial, which is charged nothing: neither a failure nor a loss.
-After the second time in a row on one worker the trial is placed on others, where there are any, for `SHUNNED_S`. The
-worker itself is put aside after the third time in a row, no matter whose trials they were (`store.failed_starts`).
-Where it is the only one its trials wait until it is tried again, each time for longer, and none of them fails for it.
+That says something about the worker and nothing about the trial, which is charged neither a failure nor a loss.
+After the second time in a row on one worker the trial is placed on other workers, if there are any, for
+`SHUNNED_S`. The worker itself is quarantined after the third time in a row, whichever trials were affected
+(`store.failed_starts`). If it is the only worker, its trials wait until it is tried again, after longer and longer
+delays, and none of them fails for it.
 """
 
 from headrace_services.scheduler.core import events
@@ -12,9 +13,9 @@ from headrace_services.scheduler.core.state import CycleState
 from headrace_services.scheduler.core.study_status import Unreached
 
 TIMES = 2
-"""So often in a row a trial is not reached on a worker before it is placed on others."""
+"""After this many failed starts in a row on one worker a trial is placed on other workers."""
 SHUNNED_S = 300.0
-"""For so long; and so long a time by itself ends the row."""
+"""For how long. This much time without a failed start also ends the row."""
 
 
 def note(state: CycleState, number: int, slot: Slot, why: str) -> None:
@@ -37,19 +38,19 @@ def note(state: CycleState, number: int, slot: Slot, why: str) -> None:
 
 
 def over(state: CycleState, number: int) -> None:
-    """A trial was reached."""
+    """The trial's program was reached."""
     known = state.study.standing.unreached
     if number in known:
         state.stand(unreached={other: one for other, one in known.items() if other != number})
 
 
 def shunned(study: Study, number: int) -> Unreached | None:
-    """The worker on which a trial is not placed for now; None where there is none."""
+    """The worker on which a trial must not be placed now; None if there is none."""
     one = study.standing.unreached.get(number)
     return one if one is not None and one.shunned and study.now_s < one.until_s else None
 
 
 def avoided_by(study: Study, number: int) -> tuple[str, ...]:
-    """The incarnations of workers on which a trial is not placed: for now, or any more."""
+    """The incarnations of workers on which a trial must not be placed, for now or for good."""
     one = shunned(study, number)
     return (*study.standing.avoided, one.incarnation) if one else tuple(study.standing.avoided)

@@ -1,7 +1,7 @@
 """What a replica keeps of a study between cycles: the policy with every rung result folded in.
 
-A cache, never a truth: `cursor` says up to which event it has seen the study. The engine brings it up to date from the
-rows before each cycle, and drops it when a cycle fails.
+It is a cache and never authoritative: `cursor` is the last event of the study that it includes. The engine brings
+it up to date from the rows before each cycle, and drops it when a cycle fails.
 """
 
 from collections import Counter
@@ -26,16 +26,16 @@ class Fold:
     policy: Policy
     sampler: Sampler
     pooled_from: int | None = None
-    """The sampler's proposals from this number on come from the pool; None: all are made in the cycle."""
+    """Proposals from this number on come from the pool; None if all are made in the cycle."""
     revision: int = 0
-    """The study's, when it was made. At another one it is void."""
+    """The study's revision when the fold was made. The fold is void at any other one."""
     cursor: int = 0
     next_number: int = 0
-    """The number after the last trial that the policy has heard of."""
+    """The number after the last trial that the policy knows."""
     points: Points | None = None
-    """Of a finite space, of which each point is tried once while there are untried ones; None of a continuum."""
+    """The points of a finite space, each tried once before any is repeated; None for a continuous space."""
     tried: set[Point] = field(default_factory=set)
-    """The points of the trials so far, that of the baseline aside."""
+    """The points of the trials so far, except the baseline's."""
     _arrivals: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     @classmethod
@@ -55,31 +55,30 @@ class Fold:
 
     @property
     def sampled_limit(self) -> int:
-        """How many configurations there will be, enqueued ones included and the baseline not."""
+        """How many configurations there will be, including enqueued ones and without the baseline."""
         size = self.sampler.size
         if size is None:
             return self.spec.max_trials
         enqueued = self.spec.enqueued
-        if self.points is None:  # of a study that may try a point twice, those on the grid come on top too
+        if self.points is None:  # a study may try a point twice: those of the grid come on top
             return min(self.spec.max_trials, len(enqueued) + size)
         return min(self.spec.max_trials, distinct_trials(enqueued, size, self.points.point))
 
     def points_left(self, sampled: int, limit: int) -> int | None:
-        """How many configurations there are beyond the `limit`, of which `sampled` were made; None: any number."""
+        """How many configurations are left after the first `limit`, of which `sampled` were made; None if the
+        space sets no limit."""
         size, enqueued = self.sampler.size, self.spec.enqueued
         if size is None:
             return None
         if self.points is None:
             return len(enqueued) + size - limit
         coming = enqueued[sampled:limit]
-        theirs = {self.points.point(params) for params in coming} - {
-            None
-        }  # those beside the grid use up none
+        theirs = {self.points.point(params) for params in coming} - {None}  # those off the grid use up none
         proposals = max(0, limit - max(sampled, len(enqueued)))
         return size - len(self.tried | theirs) - proposals
 
     def propose(self, number: int) -> Params | None:
-        """The sampler's proposal, or an untried point in place of one that was tried; None: there are no more."""
+        """The sampler's proposal, or an untried point if that one was tried; None if there are no more."""
         params = self.sampler.suggest(number)
         if self.points is None or (params is not None and not self.was_tried(params)):
             return params
@@ -87,7 +86,7 @@ class Fold:
         return params if fresh is None and self.sampler.size is None else fresh
 
     def instead(self, number: int, params: Params) -> Params:
-        """A model's proposal, or an untried point near it in place of one that was tried."""
+        """A model's proposal, or an untried point near it if that one was tried."""
         if self.points is None or not self.was_tried(params):
             return params
         return self.points.untried(number, self.tried, params) or params
@@ -97,21 +96,21 @@ class Fold:
         return self.points is not None and self.points.point(params) in self.tried
 
     def bracket(self, number: int) -> int:
-        """Return the bracket of trial `number`: a function of the study's seed and the number."""
+        """Return the bracket of trial `number`, which depends only on the study's seed and the number."""
         return self.policy.bracket(number)
 
     def next_arrival(self, bracket: int, rung: int) -> int:
-        """Return the position that the next result at a rung gets, and count it."""
+        """Count the next result at a rung, and return its position."""
         self._arrivals[bracket, rung] += 1
         return self._arrivals[bracket, rung]
 
     @property
     def is_empty(self) -> bool:
-        """Whether no result has come to any rung yet."""
+        """Whether there is no result at any rung yet."""
         return not any(self._arrivals.values())
 
     def joined(self, number: int, bracket: int, params: Params, *, baseline: bool) -> None:
-        """Fold in that a trial was created; the baseline runs outside the policy."""
+        """Fold in a new trial; the baseline runs outside the policy."""
         self.next_number = number + 1
         if not baseline:
             if self.points is not None and (point := self.points.point(params)) is not None:
@@ -136,11 +135,11 @@ class Fold:
         )
 
     def ended(self, number: int, reason: Reason) -> None:
-        """Fold in that a trial is over."""
+        """Fold in the end of a trial."""
         if reason in _WITHOUT_FAILURE:
             self.policy.finished_early(number)
         self.policy.withdraw(number)
 
     def promoted(self, number: int, bracket: int, rung: int) -> None:
-        """Fold in that a trial went past a rung."""
+        """Fold in a promotion past a rung."""
         self.policy.promoted(number, bracket, rung)

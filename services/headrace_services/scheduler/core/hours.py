@@ -1,22 +1,22 @@
-"""What counts of a study's hours (`until.hours`). This is the one place that decides it.
+"""Which time counts towards a study's hours (`until.hours`). Only this module decides it.
 
-**Time counts while at least one of the study's trials holds slots, or a client of ask and tell holds one.**
+**Time counts while at least one of the study's trials holds slots, or an ask/tell client holds a trial.**
 
     nothing runs ──── a trial starts ───→ the hours count
     the hours count ─ the last one leaves → nothing runs
 
-So they begin with the first start of the first trial. What keeps a study off the cluster takes nothing from them: other
-studies before it, a quota, workers that are away, the study that it begins after, a user who paused it (trials that run
-leave at their next rung, and count until then), a sampler at work while nothing else runs.
+So the hours start with the first start of the first trial. Time in which a study is kept off the cluster does not
+count: other studies go first, a quota holds it off, workers are away, it waits for another study, a user paused it
+(running trials leave at their next rung, and count until then), or a sampler computes while nothing else runs.
 
-An outage of all schedulers, or of the database, takes at most `MOST_GAP_S` from them: nothing can be decided meanwhile,
-though trials run on to their next rung. An outage shows as a gap between two cycles. So that there is none otherwise, a
-replica has a cycle every `COUNT_EVERY_S` of each study whose hours count (`engine.budgets`).
+An outage of all schedulers, or of the database, counts as at most `MOST_GAP_S`: nothing can be decided meanwhile,
+although trials run on to their next rung. An outage shows as a gap between two cycles. To avoid such gaps in
+normal operation, a replica runs a cycle every `COUNT_EVERY_S` for each study whose hours count (`engine.budgets`).
 
-The account is in the study's row and changes under its lock, by the database's clock: two replicas cannot count the
-same second twice, and a crash between two cycles loses nothing, since the next one counts from where the last one was.
-The end comes with the first cycle after it, at most some seconds late. In simulations and in process, nothing is ever
-away: there a gap counts whatever its length.
+The account is in the study's row and changes under its lock, by the database's clock. So two replicas cannot count
+the same second twice, and a crash between two cycles loses nothing, since the next one counts from the last. The
+study ends with the first cycle after its hours are used up, at most some seconds late. In simulations and in
+process there are no outages, so a gap counts whatever its length.
 """
 
 from math import inf
@@ -28,16 +28,16 @@ from headrace_services.scheduler.core.state import CycleState
 from headrace_services.scheduler.core.study_status import Progress
 
 COUNT_EVERY_S = 10.0
-"""How often a study whose hours count has a cycle, if nothing else asks for one."""
+"""How often a study whose hours count has a cycle, if nothing else causes one."""
 MOST_GAP_S = 60.0
-"""What counts between two cycles at most."""
+"""The most that counts between two cycles."""
 NO_OUTAGES = inf
-"""Instead of that, where nothing is ever away."""
+"""The same where there are no outages."""
 _ROUNDING_S = 1e-3
 
 
 def seen(progress: Progress, now_s: float, most_gap_s: float) -> Progress:
-    """The account as of now. A clock that was put back counts nothing."""
+    """The account as of now. A clock that was set back counts nothing."""
     if progress.since_s is None:
         return progress
     counts_s = min(max(0.0, now_s - progress.seen_s), most_gap_s)
@@ -45,7 +45,7 @@ def seen(progress: Progress, now_s: float, most_gap_s: float) -> Progress:
 
 
 def turned(progress: Progress, now_s: float, *, runs: bool) -> Progress:
-    """The account, which is as of now, once it is known whether anything runs from now on."""
+    """The account as of now, once it is known whether anything runs from now on."""
     if runs == (progress.since_s is not None):
         return progress
     if runs:
@@ -54,23 +54,23 @@ def turned(progress: Progress, now_s: float, *, runs: bool) -> Progress:
 
 
 def left_s(progress: Progress, hours: float) -> float:
-    """How much is left, as of the last cycle."""
+    """How much time is left, as of the last cycle."""
     return max(0.0, 3600 * hours - progress.spent_s - progress.running_s)
 
 
 def ends_s(progress: Progress, hours: float) -> float | None:
-    """When they are over if trials run without a break from now on; None while none runs."""
+    """When the hours are used up if trials run without a break from now on; None if none runs."""
     return None if progress.since_s is None else progress.since_s + 3600 * hours - progress.spent_s
 
 
 def are_over(progress: Progress, hours: float) -> bool:
-    """Whether nothing is left, and something has run."""
+    """Whether no time is left, and something has run."""
     has_run = progress.spent_s + progress.running_s > 0
     return has_run and left_s(progress, hours) <= _ROUNDING_S
 
 
 def bring_up(state: CycleState, most_gap_s: float) -> Deciding[None]:
-    """At the beginning of a cycle: count up to now, and learn whether anything runs."""
+    """At the start of a cycle, count up to now and learn whether anything runs."""
     if not _counts(state) or state.study.state.ended:
         return
     state.live_before((yield from ask(Candidates(now_s=state.study.now_s, limit=0))).live)
@@ -79,7 +79,7 @@ def bring_up(state: CycleState, most_gap_s: float) -> Deciding[None]:
 
 
 def settle(state: CycleState) -> None:
-    """At the end of a cycle: whether anything runs from now on."""
+    """At the end of a cycle, record whether anything runs from now on."""
     if _counts(state):
         runs = state.live > 0 and not state.study.state.ended
         state.stand(progress=turned(state.study.standing.progress, state.study.now_s, runs=runs))

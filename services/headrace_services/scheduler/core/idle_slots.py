@@ -1,8 +1,8 @@
-"""Slots that are idle: free, and nothing of any study waits for them.
+"""Slots that are idle: free, and needed by no study.
 
-A proposal may be for an idle slot alone (`Proposed.if_idle`). It must not take what another trial could have, now or as
-soon as its own reservation allows. So a slot is idle only if it suits no study that waits, is kept for nobody, and no
-trial of the study itself could run and does not.
+A proposal may be only for an idle slot (`Proposed.if_idle`). It must not take what another trial could have, now
+or as soon as its reservation allows. So a slot is idle only if it suits no study that waits, is reserved for no
+one, and no trial of the study itself could run but does not.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from headrace_services.scheduler.core.records import Slot
 from headrace_services.scheduler.core.state import CycleState
 
 SLOTS_AT_ONCE = 64
-"""How many free slots a study looks at."""
+"""How many free slots a study considers."""
 
 
 def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
-    """Where a proposal is for an idle slot alone: see whether slots for a trial are idle."""
+    """If a proposal is only for an idle slot, check whether slots for a trial are idle."""
     spec = state.study.spec
     proposed = next((one for one in inputs if isinstance(one, Proposed) and one.if_idle), None)
     if proposed is None or spec.template is None:
@@ -40,10 +40,10 @@ def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
 
 
 def _idle(state: CycleState, beside: tuple[Request, ...]) -> list[Slot]:
-    """The free slots that nothing waits for, nor suit any of these requests."""
+    """The free slots that nothing waits for and that suit none of these requests."""
     cluster = state.cluster
     if cluster.known_to is not None:
-        return []  # more studies wait than it knows of
+        return []  # more studies wait than are known
     wanted = [*beside, *(share.wants for share in cluster.others.values() if share.wants is not None)]
     kept = cluster.reservations(state.study.now_s)
     return [

@@ -1,7 +1,7 @@
-"""What can arrive for a study, and what comes back: the inputs and outputs of a cycle.
+"""The inputs and outputs of a cycle: what can arrive for a study, and what is returned.
 
-Everything here may arrive twice, late or never. Messages of workers name a lease and carry the worker's sequence;
-commands of users carry a request id, which the engine checks before the core sees them.
+Every input may arrive twice, late or never. Messages of workers name a lease and carry the worker's sequence
+number. Commands of users carry a request id, which the engine checks before the core sees them.
 """
 
 from msgspec import Struct
@@ -24,33 +24,33 @@ from headrace_services.scheduler.core.scales import ScaleChoice
 
 
 class Leased(Struct, frozen=True, kw_only=True):
-    """Something that speaks for a lease. It counts only while the lease is live in its attempt."""
+    """A message on behalf of a lease. It counts only while the lease is live in its attempt."""
 
     lease_id: str
     number: int
     attempt: int
     sequence: int | None
-    """The sender's own count; None from ask/tell clients, whose requests carry an id instead."""
+    """The sender's own count; None for ask/tell clients, whose requests carry an id instead."""
     worker_id: int | None = None
-    """The worker that says so; None for a client, and for what the scheduler itself says."""
+    """The worker that sent it; None for a client, and for the scheduler itself."""
 
 
 class SourceFile(Struct, frozen=True):
     """A source file that an attempt runs."""
 
     path: str
-    """From the study's folder on."""
+    """Relative to the study's folder."""
     digest: str
-    """Of its content."""
+    """The digest of its content."""
 
 
 class AttemptCode(Struct, frozen=True, kw_only=True):
     """The code that an attempt runs."""
 
     digest: str
-    """Of all of its files; of the archive where the code was shipped."""
+    """The digest of all of its files, or of the archive if the code was shipped."""
     files: tuple[SourceFile, ...] = ()
-    """Those that were not told before in this attempt. None where the code was shipped: it does not change."""
+    """The files not reported before in this attempt. Empty if the code was shipped, as it does not change."""
 
 
 class ReportArrived(Leased, frozen=True, kw_only=True):
@@ -61,22 +61,22 @@ class ReportArrived(Leased, frozen=True, kw_only=True):
     checkpoint: Checkpoint | None
     train_time_s: float = 0.0
     warnings: tuple[str, ...] = ()
-    """What is wrong with how the script uses its trial."""
+    """Problems in how the script uses its trial."""
     turn: TurnCost | None = None
-    """What the turn of its bundle cost; one member of the turn says so."""
+    """The cost of its bundle's turn, which one member of the turn reports."""
     schedules: tuple[Schedule, ...] | None = None
-    """The schedules of the trial that end; None where they are as it said before."""
+    """The trial's schedules that end; None if unchanged since they were last reported."""
     code: AttemptCode | None = None
-    """With the attempt's first report, and where its code has grown since."""
+    """Sent with the attempt's first report, and whenever its code has grown."""
     returned: bool = False
-    """Whether the trial's function has returned this result, and reported nothing on its way."""
+    """Whether the trial's function returned this result, without reporting anything before."""
 
 
 class RestoredArrived(Leased, frozen=True, kw_only=True):
-    """A resumed trial has loaded its checkpoint; or, with `code`, an attempt says what it runs, and nothing else."""
+    """A resumed trial has loaded its checkpoint. With `code`, it only says what code an attempt runs."""
 
     read_time_s: float = 0.0
-    """How long that took; 0 where it was not measured."""
+    """How long that took; 0 if it was not measured."""
     code: AttemptCode | None = None
 
 
@@ -84,76 +84,77 @@ class ExitedArrived(Leased, frozen=True, kw_only=True):
     """A trial's program ended. `outcome` is FINISHED, RELEASED, FAILED, LOST, UNPREPARED, UNREACHED, DEFECT, or one of
     those of `core.unreadable_checkpoints`: NO_CHECKPOINT, UNREADABLE_CHECKPOINT, STORE_AWAY.
 
-    UNPREPARED: it never began, since its worker cannot have its code, or cannot install what it requires.
-    UNREACHED: it never began, since its worker could not start it, or the two did not get through to each other.
-    DEFECT: the scheduler failed on a sound message of the trial. Nobody is charged for that.
+    UNPREPARED: it never started, because its worker cannot get its code, or cannot install its requirements.
+    UNREACHED: it never started, because its worker could not start it, or the two did not connect. DEFECT: the
+    scheduler failed on a valid message of the trial, which is not charged for it.
     """
 
     outcome: str
     error: str = ""
     log_tail: str = ""
     exit_code: int = 0
-    """Of its process; negative for a signal. `error` says what matters of it, but for a program that was let go."""
+    """The exit code of its process; negative for a signal. `error` holds what matters of it, except for a program
+    that was released."""
     out_of_memory: int = 0
-    """With how many members its bundle ran out of memory; 0: it did not."""
+    """The number of members with which its bundle ran out of memory; 0 if it did not."""
     device_words: str = ""
-    """The words of a failure that may be its device's doing as well as the program's."""
+    """The words of an error that its device may have caused as well as the program."""
     checkpoint: Checkpoint | None = None
-    """What a program that FINISHED saved at its end."""
+    """The checkpoint that a program with the outcome FINISHED saved at its end."""
     unsaved: str = ""
-    """Why it saved nothing there, though it tracks its state; empty where it did, or tracks nothing."""
+    """Why it saved nothing at its end, though it tracks its state; empty if it did save, or tracks nothing."""
     by_itself: bool = False
-    """Whether it chose to end within a step, as early stopping does, or is a function of the user's own process that
-    returned: that it reported nothing more is no sign of trouble."""
+    """Whether it chose to end within a step, as early stopping does, or is a function in the user's own process
+    that returned. Then it is no sign of trouble that it reported nothing more."""
     stored: tuple[str, ...] = ()
-    """Where its checkpoint could not be loaded: the addresses of those that lie beside it."""
+    """If its checkpoint could not be loaded, the addresses of the checkpoints stored beside it."""
 
 
 class Renewed(Leased, frozen=True, kw_only=True):
-    """The holder of a client's lease is at work on its trial, and the lease may have lapsed."""
+    """The holder of a client's lease is working on its trial, though the lease may have lapsed."""
 
 
 class LeaseExpired(Leased, frozen=True, kw_only=True):
-    """Nothing was heard of the holder for too long."""
+    """The holder of a lease has been silent for too long."""
 
     why: str
 
 
 class PlaceNow(Struct, frozen=True, kw_only=True):
-    """Something may have become possible: a worker came, a study before this one ended."""
+    """Something may have become possible: a worker connected, or an earlier study ended."""
 
 
 class Proposed(Struct, frozen=True, kw_only=True):
     """The sampler's next configuration was computed."""
 
     index: int
-    """Its place among the configurations that are tried, enqueued ones included and the baseline not."""
+    """Its place among the configurations to try, including enqueued ones and without the baseline."""
     params: Params
     proposal: Proposal
     failure: ProposalFailure | None = None
-    """Where the sampler failed, and a random draw takes its place."""
+    """Set if the sampler failed, and a random draw takes its place."""
     if_idle: bool = False
-    """Whether it is for a slot that is idle, and is dropped where none is."""
+    """Whether it is only for an idle slot, and is dropped if there is none."""
     beside: Request | None = None
-    """What another study waits for meanwhile that does not say so: no slot that suits it is idle."""
+    """What another study needs soon without waiting in line: no slot that suits it counts as idle."""
 
 
 class ProposalsOver(Struct, frozen=True, kw_only=True):
     """The sampler has no further configuration, though the study asked for more."""
 
     index: int
-    """Of the one that it does not have."""
+    """The place of the configuration that it does not have."""
     why: str
 
 
 class AfterEnded(Struct, frozen=True, kw_only=True):
-    """The study after which this one begins has ended."""
+    """The study that this one waits for has ended."""
 
     study: str
     why_not: str = ""
-    """Why this one can never begin; empty where it begins."""
+    """Why this one can never start; empty if it starts."""
     scale: ScaleChoice | None = None
-    """What the pilot of this one has chosen, where it has one."""
+    """What this study's pilot has chosen, if it has one."""
 
 
 class Suggest(Struct, frozen=True, kw_only=True):
@@ -184,13 +185,13 @@ class AddTrials(Struct, frozen=True, kw_only=True):
 
 
 class RetryTrials(Struct, frozen=True, kw_only=True):
-    """A user lets trials that failed go on: these, which may be cancelled ones too, or all that failed."""
+    """A user lets failed trials continue: the named ones, which may be cancelled ones too, or all that failed."""
 
     numbers: frozenset[int] | None
 
 
 class OnTrial(Struct, frozen=True, kw_only=True):
-    """A user asks something of one trial. A cycle reads that trial, and the answer shows it."""
+    """A user's command on one trial. A cycle reads that trial, and the answer shows it."""
 
     number: int
 
@@ -210,14 +211,14 @@ class StopTrial(OnTrial, frozen=True, kw_only=True):
 
 
 class ExtendStudy(Struct, frozen=True, kw_only=True):
-    """A user gives the study so many trials more, or a larger full budget."""
+    """A user gives the study this many more trials, or a larger full budget."""
 
     trials: int
     steps: int | None
 
 
 Reopening = RetryTrials | ExtendStudy
-"""What lets trials go on that are over. A cycle takes these inputs first: they make its fold anew."""
+"""What lets trials continue that are over. A cycle applies these inputs first, because they rebuild its fold."""
 Command = (
     PauseStudy
     | ResumeStudy
@@ -244,18 +245,18 @@ Input = (
 
 
 class Accepted(Struct, frozen=True, kw_only=True):
-    """The input is committed. For a report with the decision, also when it arrived before."""
+    """The input is committed. For a report, with the decision, even if the report arrived before."""
 
     decision: Decision | None = None
 
 
 class Stale(Struct, frozen=True, kw_only=True):
-    """The lease is not the sender's any more; nothing was changed."""
+    """The lease is no longer the sender's; nothing was changed."""
 
     over: bool = False
-    """Whether it was the last lease of a trial that is over, so that what the sender asks for is so already."""
+    """Whether it was the last lease of a trial that is over, so that the sender's request is already fulfilled."""
     why: str = ""
-    """The cause, in words; empty where nobody asks for it."""
+    """The cause, in words; empty if nobody asks for it."""
     remedy: str = ""
 
 
@@ -277,16 +278,16 @@ class Reopened(Struct, frozen=True, kw_only=True):
     """The answer to a Reopening."""
 
     numbers: tuple[int, ...]
-    """Those that failed and are tried again; of an extension those that had the full budget before."""
+    """The failed trials that are retried; for an extension, the trials that had the previous full budget."""
     others: int
-    """How many others go on because the end of the study had cut them off."""
+    """How many other trials continue because the end of the study had cut them off."""
 
 
 Outcome = Accepted | Stale | Suggested | Added | Reopened
 
 
 class ProposalComingError(HeadraceError):
-    """There is no trial yet for a client that asks: the sampler is at work on the next one."""
+    """There is no trial yet for a client that asks: the sampler is computing the next one."""
 
     def __init__(self) -> None:
         super().__init__("the next trial is being proposed", remedy="Ask again in a moment.")
@@ -309,7 +310,7 @@ class Cancellation(Struct, frozen=True, kw_only=True):
 
 
 class Preemption(Struct, frozen=True, kw_only=True):
-    """Tell the worker that a trial, of any study, is to save at its next report and ask whether it may go on."""
+    """Tell the worker that a trial, of any study, must save at its next report and ask whether it may continue."""
 
     worker_id: int
     lease: Lease | LeaseName

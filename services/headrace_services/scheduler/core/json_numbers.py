@@ -1,4 +1,4 @@
-"""Numbers that JSON cannot hold: NaN and the infinities, under protobuf's JSON names."""
+"""Numbers that JSON cannot hold, NaN and the infinities, spelled as in protobuf's JSON mapping."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""The lifecycle of a trial: five states and one table of what leads where.
+"""The lifecycle of a trial: five states and one table of transitions.
 
 Everything that moves a trial goes through `next_state`; the database holds the same table in a trigger
 (`store/migrations`; a trial that is launched by the cycle that creates it is inserted RUNNING), the documentation
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """Where a trial is."""
+    """The state of a trial."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -20,7 +20,7 @@ class State(StrEnum):
 
 
 class Action(StrEnum):
-    """What moves a trial."""
+    """An action that moves a trial."""
 
     CREATE = "create"
     LAUNCH = "launch"
@@ -46,11 +46,12 @@ class Reason(StrEnum):
 
 
 WITHOUT_RESULT = frozenset({Reason.FAILED, Reason.INFEASIBLE})
-"""Whatever such a trial has reported is not to be relied on."""
+"""Whether the trial's reports are not to be relied on."""
 
 
 class StudyState(StrEnum):
-    """Where a study is. Only an active one starts trials. The last three stay until a user reopens the study."""
+    """The state of a study. Only an active study starts trials. The last three are final until a user reopens the
+    study."""
 
     ACTIVE = "ACTIVE"
     PAUSED = "PAUSED"
@@ -60,7 +61,7 @@ class StudyState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing happens in the study any more."""
+        """Whether the study is over."""
         return self in (StudyState.COMPLETED, StudyState.STOPPED, StudyState.FAILED)
 
 
@@ -111,25 +112,25 @@ TRANSITIONS: tuple[Transition, ...] = (
     _row(State.TERMINATED, State.PAUSED, Action.REOPEN, "a durable checkpoint; continued by a user"),
     _row(State.TERMINATED, State.PENDING, Action.REOPEN, "no checkpoint; continued by a user"),
 )
-"""Every move that there is. `(source, action)` leads to two targets where a checkpoint decides."""
+"""All transitions. `(source, action)` leads to two targets if a checkpoint decides."""
 
 BY_USER = "paused by a user"
 WITH_STUDY = "paused with its study"
 AT_ITS_END = "its study ends"
-"""Why a trial that the policy lets go on does not."""
+"""Why a trial that the policy lets continue does not."""
 
 LEASED = frozenset({State.RUNNING, State.RESUMED})
-"""The states in which a trial holds a lease, and the only ones."""
+"""The states in which a trial holds a lease; it holds none in any other."""
 
 
 class TransitionError(Exception):
-    """A move that is not in the table: a defect of the scheduler, never of its caller."""
+    """A transition that is not in the table: a defect of the scheduler, never of its caller."""
 
 
 def next_state(source: State | None, action: Action, *, checkpoint: bool) -> State:
-    """Return where `action` leads from `source`, given whether the trial has a durable checkpoint.
+    """Return the state to which `action` leads from `source`, given whether the trial has a durable checkpoint.
 
-    Raises TransitionError where the table has no such row.
+    Raises TransitionError if the table has no such row.
     """
     targets = [row.target for row in TRANSITIONS if row.source is source and row.action is action]
     if len(targets) > 1:

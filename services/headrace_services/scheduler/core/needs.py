@@ -1,7 +1,7 @@
-"""What deciding needs of the rows: a closed union of questions, each with the type of its answer.
+"""What a decision needs from the rows: a closed union of questions, each with the type of its answer.
 
-`decide` yields a question and is sent the answer. The engine answers from Postgres (`store.load`), the simulator from
-its own rows, a test from dictionaries. Free slots that were given as an answer are kept from others until the
+`decide` yields a question and is sent the answer. The engine answers from Postgres (`store.load`), the simulator
+from its own rows, a test from dictionaries. Free slots in an answer are locked against other studies until the
 plan is applied.
 """
 
@@ -43,10 +43,10 @@ class Rows(Struct, frozen=True, kw_only=True):
     trials: tuple[Trial, ...] = ()
     leases: tuple[Lease, ...] = ()
     slots: Mapping[str, tuple[Slot, ...]] = field(default_factory=dict)
-    """The slots that live leases hold, by lease; of each slot, the part that the lease has of it is free."""
+    """The slots that live leases hold, by lease. The part that the lease holds counts as free."""
     histories: Mapping[int, History] = field(default_factory=dict)
     profiles: tuple[Profile, ...] = ()
-    """Of a study with bundles, in the rows that it is opened with: what is known of them."""
+    """The study's bundle profiles, only in the rows that a study with bundles is opened with."""
 
 
 class Named(Need[Rows], frozen=True, kw_only=True):
@@ -55,23 +55,24 @@ class Named(Need[Rows], frozen=True, kw_only=True):
     leases: frozenset[str] = frozenset()
     numbers: frozenset[int] = frozenset()
     histories: frozenset[int] = frozenset()
-    """The trials whose histories are asked for too."""
+    """The trials whose histories are requested too."""
 
 
 class Decisions(Need[Mapping[tuple[int, int, int], Decision]], frozen=True, kw_only=True):
-    """What stored reports were answered with, by (trial, attempt, sequence)."""
+    """The answers given to stored reports, by (trial, attempt, sequence)."""
 
     keys: frozenset[tuple[int, int, int]]
 
 
 class AbleWorkers(Need[frozenset[str]], frozen=True, kw_only=True):
-    """The names of the connected workers that could serve a request if nobody else were on them."""
+    """The names of the connected workers that could serve a request if nobody else used them."""
 
     request: Request
 
 
 class OwnSlots(Need[bool], frozen=True, kw_only=True):
-    """Whether a connected worker could serve a request with slots that are not ephemeral, if nobody else were on it."""
+    """Whether a connected worker could serve a request with slots that are not ephemeral, if nobody else used
+    them."""
 
     request: Request
 
@@ -87,7 +88,7 @@ class UnstartedCount(Need[int], frozen=True, kw_only=True):
 
 
 class UserPausedCount(Need[int], frozen=True, kw_only=True):
-    """How many unfinished trials a user holds."""
+    """How many unfinished trials a user keeps paused."""
 
 
 class AnyRunnable(Need[bool], frozen=True, kw_only=True):
@@ -95,8 +96,9 @@ class AnyRunnable(Need[bool], frozen=True, kw_only=True):
 
 
 class EarlierCheckpoint(Need[Checkpoint | None], frozen=True, kw_only=True):
-    """The checkpoint of the highest step below `step` in the line of a trial, `owner`: one that it saved after it last
-    copied another trial's state, if it is among those that are `stored`, or the one that it copied then."""
+    """The checkpoint at the highest step below `step` in the line of a trial, `owner`, if it is among those
+    `stored`. It is one that the trial saved after it last copied another trial's state, or the one that it copied
+    then."""
 
     owner: int
     step: int
@@ -108,7 +110,7 @@ class Line(Struct, frozen=True, kw_only=True):
 
     shares: tuple[Share, ...] = ()
     known_to: Claim | None = None
-    """The claim of the last of them, where there may be others behind it."""
+    """The claim of the last of them, if there may be more after it."""
 
 
 class Neighbourhood(Struct, frozen=True, kw_only=True):
@@ -117,50 +119,51 @@ class Neighbourhood(Struct, frozen=True, kw_only=True):
     free: tuple[Slot, ...]
     """Slots with room for the request, CPU slots first."""
     passed_over: bool = False
-    """Whether there were more free slots, which the cycles of other studies looked at just then."""
+    """Whether there were more free slots, which cycles of other studies were considering at that moment."""
     crowded: bool = False
     """Whether there are other active studies on workers."""
     line: Line = Line()
     """Those that wait for slots and go first."""
     further: tuple[Share, ...] = ()
-    """Of the others those that have slots kept, those that their project's quota keeps off, where that is this study's
-    too, and those that were named."""
+    """Of the others: those with reservations, those held off by their project's quota if it is this study's
+    project too, and those that were named."""
     least_s: float | None = None
-    """The least virtual time among those that hold slots or wait for some; only where it was asked for."""
+    """The lowest virtual time among those that hold slots or wait for some; only if it was requested."""
     totals: Totals = Totals(gpu_milli=0, cpu_slots=0)
-    """What the cluster has."""
+    """The cluster's totals."""
     quota: Quota | None = None
-    """That of the study's project. It is held until the plan is applied: no other cycle places for the project."""
+    """The quota of the study's project. It is locked until the plan is applied: no other cycle places trials for
+    the project."""
 
 
 class Surroundings(Need[Neighbourhood], frozen=True, kw_only=True):
-    """Free slots for a request, at most `limit`, and the other studies as far as they matter."""
+    """Ask for free slots for a request, at most `limit`, and for the other studies as far as they matter."""
 
     request: Request
     limit: int
     now_s: float
-    """As of when claims are compared."""
+    """The time as of which claims are compared."""
     waiting: int
-    """How many of the studies that wait for slots."""
+    """How many of the studies that wait for slots to return."""
     named: frozenset[int] = frozenset()
     joining: bool = False
-    """Whether the study comes back from being idle, or may come back from what its project's quota left it."""
+    """Whether the study returns from being idle, or may return from being held off by its project's quota."""
     beyond: bool = False
-    """Whether the least virtual time is that of other projects alone."""
+    """Whether the lowest virtual time is only that of other projects."""
 
 
 class NextInLine(Need[Line], frozen=True, kw_only=True):
-    """The studies that wait for slots behind a claim, at most so many."""
+    """The studies that wait for slots after a claim, at most `limit`."""
 
     after: Claim
     now_s: float
     waiting: int
     unlike: frozenset[int] = frozenset()
-    """Without those that ask for the same at the same priority as one of these."""
+    """Leave out those that ask for the same at the same priority as one of these."""
 
 
 class FreeSlots(Need[tuple[Slot, ...]], frozen=True, kw_only=True):
-    """Free slots for a request, at most `limit`; for a larger one as many as it needs."""
+    """Free slots for a request, at most `limit`, or more if a single request needs more."""
 
     request: Request
     limit: int
@@ -172,13 +175,13 @@ class Waiting(Struct, frozen=True, kw_only=True):
     runnable: tuple[Trial, ...]
     """Trials that should be on a worker and are not: interrupted ones first, then by number."""
     live: int
-    """How many live grants the study has in its rows; a client's lease, which has none, counts as one."""
+    """How many live grants the study has in its rows; a client's lease, which has no grant, counts as one."""
     rows: Rows = Rows()
     """The named trials."""
     bundles: tuple[Bundle, ...] = ()
-    """Those with open seats, where they were asked for."""
+    """Bundles with open seats, if they were requested."""
     rests_until_s: float | None = None
-    """When the first of the trials may run that are not to be placed yet; None where there is none."""
+    """When the first trial may run that may not be placed yet; None if there is none."""
 
 
 class Candidates(Need[Waiting], frozen=True, kw_only=True):
@@ -189,11 +192,11 @@ class Candidates(Need[Waiting], frozen=True, kw_only=True):
     now_s: float
     numbers: frozenset[int] = frozenset()
     bundles: int = 0
-    """At most so many of the study's bundles that have open seats, those with the fewest members first."""
+    """At most this many of the study's bundles with open seats, those with the fewest members first."""
 
 
 class Occupation(Struct, frozen=True, kw_only=True):
-    """Devices, and who is on them."""
+    """Devices, and the grants on them."""
 
     devices: tuple[Slot, ...]
     running: tuple[Running, ...]
@@ -202,63 +205,63 @@ class Occupation(Struct, frozen=True, kw_only=True):
 
 
 class Devices(Need[Occupation], frozen=True, kw_only=True):
-    """Every device that could serve a request, whoever is on it, and the grants of all studies on their workers."""
+    """Every device that could serve a request, occupied or not, and the grants of all studies on their workers."""
 
     request: Request
 
 
 class ResultsAfter(Need[tuple[Result, ...]], frozen=True, kw_only=True):
-    """A page of the trials' results with a greater number; an empty one is behind the last."""
+    """A page of the trials' results with greater numbers; an empty page is the end."""
 
     number: int
 
 
 class BestScored(Need[tuple[Trial, ...]], frozen=True, kw_only=True):
-    """Of the trials that do not train on (`Trial.trains_on`), without those `apart`: the best one (`scores.ranked`),
-    and the named ones."""
+    """Of the trials that have no further training to do (`Trial.trains_on`), except those `apart`: the best one
+    (`scores.ranked`), and the named ones."""
 
     apart: frozenset[int]
     named: frozenset[int]
     maximize: bool
     full_first: bool
-    """Whether one that completed is before all others."""
+    """Whether a completed trial ranks before all others."""
 
 
 class Left(Struct, frozen=True, kw_only=True):
-    """What is left of a study that has ended."""
+    """The remaining trials of a study that has ended."""
 
     rows: Rows
     """Unfinished trials, with their live leases and the slots of these."""
     through: int | None = None
-    """The last number of the page; None where no trial is left behind it."""
+    """The last number of the page; None if no trial is left after it."""
 
 
 class Unfinished(Need[Left], frozen=True, kw_only=True):
-    """All unfinished trials with live leases, and of the others those behind a number, at most `limit`."""
+    """All unfinished trials with live leases, and of the others those after a number, at most `limit`."""
 
     after: int
     limit: int
 
 
 class OverTrials(Need[tuple[Over, ...]], frozen=True, kw_only=True):
-    """A page of the trials that are over and have a greater number; an empty one is behind the last."""
+    """A page of the trials that are over and have greater numbers; an empty page is the end."""
 
     number: int
     reasons: frozenset[Reason]
     """Those that ended for one of these reasons."""
     cut_off: bool
-    """Also those that the end of the study ended; it must have one."""
+    """Also those that the end of the study ended; the study must have ended."""
 
 
 class FoldIn(Need[None], frozen=True, kw_only=True):
-    """Bring an empty fold up to the study's rows. The trials of these numbers count as not over."""
+    """Bring an empty fold up to the study's rows. The `reopened` trials count as not over."""
 
     fold: Fold
     reopened: frozenset[int]
 
 
 class RoomForStudies(Need[StudiesQuota | None], frozen=True, kw_only=True):
-    """The quota of studies of the study's project, where it has one. It is locked until the plan is applied."""
+    """The quota of studies of the study's project, if it has one. It is locked until the plan is applied."""
 
 
 Needs = (
@@ -285,7 +288,7 @@ Needs = (
 )
 
 Deciding = Generator[Needs, Any, Result_]
-"""A part of a decision: yields questions, is sent their answers, returns what it comes to."""
+"""A part of a decision: a generator that yields questions, is sent their answers, and returns its result."""
 
 
 def ask(need: Need[Answer]) -> Generator[Needs, Any, Answer]:

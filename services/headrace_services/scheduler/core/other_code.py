@@ -1,15 +1,15 @@
-"""Which steps behind a trial's state, and behind its result, other code trained than its study began with.
+"""Which steps behind a trial's state and result were trained by other code than its study started with.
 
     an attempt runs other code ──► its steps are noted with the trial ──► each checkpoint says which steps behind it
                                                                           were such
-                        a trial that takes the checkpoint over ◄──────────┘
+                        a trial that copies the checkpoint ◄──────────────┘
                         has these steps too
 
-The mark goes with the state: a checkpoint has the steps of the one that its attempt resumed from, and those of the
-attempt itself. So a trial that copies another one is marked as that one was at the copied step, whatever the files hold
-by then. A trial that was marked once stays so.
+The mark follows the state: a checkpoint has the marked steps of the one that its attempt resumed from, and those
+of the attempt itself. So a trial that copies another one is marked as that one was at the copied step, whatever
+the files contain by then. A trial that was marked once stays marked.
 
-A result is marked if its trial was, when the report that made it arrived: by an edit since then it does not change.
+A result is marked if its trial was marked when the report that made it arrived. Later edits do not change it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ from headrace.first_few import first_few
 from headrace_services.scheduler.core.records import Checkpoint, Lease, OtherCode, Trial
 
 MOST_SHOWN = 16
-"""So many files are named as changed, and so many stretches of steps."""
+"""How many files are named as changed, and how many ranges of steps are kept."""
 
 
 def ran(trial: Trial) -> bool:
@@ -31,7 +31,7 @@ def ran(trial: Trial) -> bool:
 
 
 def runs(trial: Trial, lease: Lease, files: Sequence[str]) -> tuple[Trial, bool]:
-    """The trial with these files, of which the attempt runs another content from here on; and whether one of them is
+    """The trial with these files, of which the attempt runs other content from here on, and whether any of them is
     new to the trial's own attempts."""
     others = tuple(one for one in trial.other_code if not _is_of(one, lease))
     own = next((one for one in trial.other_code if _is_of(one, lease)), None)
@@ -48,7 +48,7 @@ def runs(trial: Trial, lease: Lease, files: Sequence[str]) -> tuple[Trial, bool]
 
 
 def at_step(trial: Trial, lease: Lease, step: int) -> tuple[OtherCode, ...]:
-    """The trial's stretches when its attempt has come to a step."""
+    """The trial's ranges once its attempt has reached a step."""
     return tuple(
         replace(one, last_step=max(one.last_step, step)) if _is_of(one, lease) else one
         for one in trial.other_code
@@ -56,7 +56,7 @@ def at_step(trial: Trial, lease: Lease, step: int) -> tuple[OtherCode, ...]:
 
 
 def saved(trial: Trial, lease: Lease, checkpoint: Checkpoint | None) -> Checkpoint | None:
-    """A checkpoint that an attempt has saved, with the stretches behind it."""
+    """A checkpoint that an attempt has saved, with the ranges behind it."""
     if checkpoint is None:
         return None
     before = lease.resume.other_code if lease.resume is not None else ()
@@ -65,7 +65,7 @@ def saved(trial: Trial, lease: Lease, checkpoint: Checkpoint | None) -> Checkpoi
 
 
 def taken_over(trial: Trial, checkpoint: Checkpoint) -> dict[str, Any]:
-    """What changes of a trial that goes on from another one's checkpoint."""
+    """The fields that change when a trial continues from another one's checkpoint."""
     new = tuple(
         one for one in checkpoint.other_code if not any(_covers(known, one) for known in trial.other_code)
     )
@@ -79,7 +79,8 @@ def taken_over(trial: Trial, checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def marks_result(trial: Trial) -> bool:
-    """Whether the result that counts was reported once the trial was marked. One that has none is as it is marked."""
+    """Whether the result that counts was reported after the trial was marked. Without such a result, the trial's
+    own mark decides."""
     if trial.counted is not None:
         return bool(trial.counted.code_changed)
     return trial.score_marked or (trial.score is None and bool(trial.code_changed))
@@ -109,14 +110,15 @@ def _joined(first: Sequence[str], then: Iterable[str]) -> tuple[str, ...]:
 
 
 def _as_many(trial: Trial, stretches: Sequence[OtherCode]) -> tuple[OtherCode, ...]:
-    """As many as are kept: the first that the trial took over, and the last of its own, one of which may still grow."""
+    """The ranges that are kept: the first ones that the trial copied, and the last of its own, as the last may
+    still grow."""
     others = [one for one in stretches if one.trial != trial.number][:MOST_SHOWN]
     own = [one for one in stretches if one.trial == trial.number][-MOST_SHOWN:]
     return (*others, *own)
 
 
 def _chained(stretches: Iterable[OtherCode]) -> tuple[OtherCode, ...]:
-    """The same, with one stretch where a trial's attempts follow one another."""
+    """The same ranges, with one range where a trial's attempts follow one another."""
     chain: list[OtherCode] = []
     for one in stretches:
         last = chain[-1] if chain else None

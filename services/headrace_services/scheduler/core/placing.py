@@ -27,22 +27,22 @@ from headrace_services.scheduler.core.state import CycleState
 LOOKAHEAD = 4
 """How many configurations to have ready beyond those that run, so that a freed slot never waits for a sampler."""
 PASSED_OVER = 64
-"""How many trials that find no slots are passed over for those behind: for smaller ones where configurations differ in
-size, and for those that find a seat."""
+"""How many trials that find no slots are passed over in favour of later ones: smaller ones if configurations
+differ in size, and those that find a seat."""
 LAUNCHES_AT_ONCE = 256
-"""How many trials of a study with bundles one cycle launches; a next one launches the others."""
+"""How many trials of a study with bundles one cycle launches; the next cycle launches the others."""
 
 
 def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
     """Give free slots, or waiting clients, their next trials.
 
-    Without `pass_over` it stops at the first trial that fits nowhere, so that slots can be kept for it
+    Without `pass_over` it stops at the first trial that fits nowhere, so that slots can be reserved for it
     (`sharing.keep`) before smaller ones are placed around it.
     """
     passed_over: set[int] = set()
     hopeless: set[tuple[int, int, int]] = (
         set()
-    )  # sizes of which nothing is free, where trials may be passed over
+    )  # sizes of which nothing is free, if trials may be passed over
     open_seats = seats.OpenSeats(state)
     state.cluster.blocked, state.cluster.held_off = None, 0
     while state.active and len(passed_over) < PASSED_OVER:
@@ -104,7 +104,7 @@ def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
 
 
 def _params_after(trial: Trial, promotion: Promotion | None) -> Params:
-    """The configuration that a trial goes on with."""
+    """The configuration that a trial continues with."""
     return (
         promotion.exploit.params if promotion is not None and promotion.exploit is not None else trial.params
     )
@@ -117,8 +117,8 @@ def _is_full(state: CycleState) -> bool:
 
 
 def _shape(state: CycleState, trial: Trial) -> tuple[int, int, int] | None:
-    """A trial's size, where others behind it may be placed although it is not: configurations differ in it, or some of
-    them find seats."""
+    """A trial's size, if later trials may be placed when it is not: configurations differ in size, or some trials
+    find seats."""
     spec = state.study.spec
     return (
         None
@@ -128,7 +128,7 @@ def _shape(state: CycleState, trial: Trial) -> tuple[int, int, int] | None:
 
 
 def _may_pass_over(state: CycleState, trial: Trial, hopeless: Set[tuple[int, int, int]]) -> bool:
-    """Whether a smaller trial behind one that does not fit might: only where trials differ in size."""
+    """Whether a smaller trial might fit behind one that does not: only if trials differ in size."""
     spec = state.study.spec
     if not state.free:
         return False
@@ -140,7 +140,7 @@ def _may_pass_over(state: CycleState, trial: Trial, hopeless: Set[tuple[int, int
 
 
 def settle(state: CycleState) -> None:
-    """After placing: see whether the study is complete, else make configurations ahead of need."""
+    """After placing, check whether the study is complete; if not, make configurations ahead of need."""
     if is_complete(state):
         assert state.results is not None, "the results are loaded where nothing is left to run"
         if state.results.usable:
@@ -156,7 +156,7 @@ def settle(state: CycleState) -> None:
 
 
 def answer_pending_suggestions(state: CycleState) -> None:
-    """Tell the clients that got no trial so, or that one is coming."""
+    """Answer the clients that got no trial: there is none, or one is coming."""
     coming = state.active and next_is_pooled(state)
     for position, _ in state.pending_suggestions:
         state.suggested[position] = (
@@ -170,16 +170,16 @@ def answer_pending_suggestions(state: CycleState) -> None:
 
 
 def lookahead(spec: StudySpec, live: int) -> int:
-    """How many configurations to have ready: few of those that a model proposes, as each was proposed without knowing
-    the results that came in since; more where many trials run, and one may end at any moment, or where one may be too
-    large for the slots that are free."""
+    """How many configurations to have ready. There are few if a model proposes them, as each was proposed without
+    the results that have arrived since. There are more if many trials run, any of which may end at any moment, or
+    if one may be too large for the free slots."""
     if spec.resources.by is not None:
         return LOOKAHEAD
     return min(LOOKAHEAD, 1 + live // 16) if is_pooled(spec) else LOOKAHEAD
 
 
 def next_is_pooled(state: CycleState) -> bool:
-    """Whether the next configuration is one that the pool computes."""
+    """Whether the pool computes the next configuration."""
     index, pooled = state.study.sampled, state.fold.pooled_from
     if pooled is None or _baseline_is_due(state) or index >= state.sampled_limit:
         return False
@@ -208,7 +208,7 @@ def create(
 
 
 def create_baseline(state: CycleState) -> Trial | None:
-    """Create the baseline, the first trial of a study that has one; None where it is there, or there is none."""
+    """Create the baseline, the first trial of a study that has one; None if it exists, or the study has none."""
     baseline = state.study.spec.baseline
     return (
         create(state, baseline, baseline=True) if baseline is not None and _baseline_is_due(state) else None
@@ -216,8 +216,8 @@ def create_baseline(state: CycleState) -> Trial | None:
 
 
 def _next_job(state: CycleState, passed_over: Container[int] = ()) -> tuple[int, Promotion | None] | None:
-    """What to run next: what was interrupted, then promotions, then new configurations. Behind a trial that found no
-    slots first the one that has slots kept for it: they may be those that keep the first one off."""
+    """What to run next: interrupted trials, then promotions, then new configurations. If a trial found no slots,
+    the one with a reservation comes first: its reserved slots may be those that the other trial lacks."""
     if passed_over and (kept := _kept_for(state, passed_over)):
         return kept
     first = _first_in_queue(state, passed_over)
@@ -234,7 +234,7 @@ def _next_job(state: CycleState, passed_over: Container[int] = ()) -> tuple[int,
 
 
 def _kept_for(state: CycleState, passed_over: Container[int]) -> tuple[int, Promotion | None] | None:
-    """The trial that the study has slots kept for, where trials grow on their way: the first one of that size."""
+    """The first trial with the size of the study's reservation, in studies whose trials grow on their way."""
     spec, reserved = state.study.spec, state.study.standing.reserved
     if spec.elastic is None or reserved is None:
         return None
@@ -258,8 +258,8 @@ def _of_shape(
 
 
 def _let_go_of_stale(state: CycleState, number: int) -> bool:
-    """Give up slots that are kept for a trial which does not wait any more, as another one was promoted in its place:
-    where trials differ in size they may be those that trial `number` needs. Returns whether there were any."""
+    """Cancel the reservation for a trial that no longer waits because another one was promoted in its place: if
+    trials differ in size, trial `number` may need those slots. Returns whether there was one."""
     reserved = state.study.standing.reserved
     if reserved is None or not sizes_differ(state.study.spec):
         return False
@@ -268,7 +268,7 @@ def _let_go_of_stale(state: CycleState, number: int) -> bool:
         return False
     state.give_up_reservation()
     if state.cluster.blocked is not None and state.cluster.blocked.key[1] == number:
-        state.cluster.blocked = None  # it is looked at anew
+        state.cluster.blocked = None  # it is checked again
     return True
 
 
@@ -323,7 +323,7 @@ def _launch(state: CycleState, trial: Trial, placement: Placement | None, bundle
             state.emit(events.trial_placed(trial.number, slots, placement.milli, placement.rule, said))
         if (
             placement is not None and placement.rule == "backfill"
-        ):  # the slots are another's from its next rung on
+        ):  # after its next rung the slots are another study's
             assert lease.grant is not None
             state.ask_to_leave(lease.grant.id, project=state.study.project, at_report=False)
         if goes_on is not None:
@@ -348,7 +348,7 @@ def _launch(state: CycleState, trial: Trial, placement: Placement | None, bundle
 
 
 def _grant(lease_id: str, state: CycleState, trial: Trial, placement: Placement) -> Grant:
-    """A new grant of the placed slots, under the id of its first lease."""
+    """A new grant of the placed slots, with the id of its first lease."""
     on: dict[tuple[int, str], list[int]] = {}
     for slot in placement.slots:
         on.setdefault((slot.worker_id, slot.incarnation), []).append(slot.index)
@@ -369,7 +369,7 @@ def _grant(lease_id: str, state: CycleState, trial: Trial, placement: Placement)
 
 
 def _told(state: CycleState, placement: Placement, lease: Lease) -> str:
-    """What is worth telling of a placement, in words; nothing where it is an ordinary one."""
+    """What is noteworthy about a placement, in words; empty for an ordinary one."""
     told = []
     if lease.grant is not None and lease.grant.seats > 1:
         told.append(_seat(state, lease.grant, placement.slots, 1))
@@ -379,20 +379,20 @@ def _told(state: CycleState, placement: Placement, lease: Lease) -> str:
     elif placement.rule == ephemeral.RULE:
         told.append(ephemeral.placed(placement.slots[0].owner_stage))
     elif placement.rule == "backfill":
-        told.append("on slots that are kept for another trial: it ends before that one can start")
+        told.append("on slots that are reserved for another trial: it ends before that one can start")
     if joint(placement.slots) is not Link.UNKNOWN:
         told.append(_how_joined(state, placement))
     return "; ".join(told)
 
 
 def _seat(state: CycleState, bundle: Grant, slots: tuple[Slot, ...], seat: int) -> str:
-    """A trial's place in a bundle, in words. A bundle has the name of its first lease."""
+    """A trial's place in a bundle, in words. A bundle is named after its first lease."""
     most = min(bundle.seats, seats.capacity_of(state, bundle, slots).trials)
     return f"seat {seat} of {most} in bundle {bundle.id}"
 
 
 def _how_joined(state: CycleState, placement: Placement) -> str:
-    """How the slots of a gang are joined, with the speeds that were measured on others of the kind."""
+    """The interconnect of a gang's slots, with the step times measured for each kind."""
     slots = placement.slots
     listed = ", ".join(str(slot.index) for slot in slots)
     measured = []
@@ -433,7 +433,7 @@ def _create_next(state: CycleState) -> Trial | None:
     else:
         params = state.fold.propose(index - len(spec.enqueued))
     if params is None and state.fold.points is not None:
-        state.end_proposals()  # what users added were the last points
+        state.end_proposals()  # the configurations that users added were the last points
         return None
     state.count_proposal()
     return create(state, params) if params is not None else None

@@ -3,8 +3,8 @@
     headrace.policies   name → a function (spec, options) → Policy
     headrace.samplers   name → a function (spec, options) → OwnSampler
 
-A package is imported when a study first names something of it. What goes wrong then is an `InvalidFieldError` that
-names the study's field, the package and the reason: it refuses the study that asks, and no other one notices.
+A package is imported when a study first names a policy or sampler of it. If that fails, an `InvalidFieldError`
+names the study's field, the package and the reason. It rejects the study that asks and affects no other one.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,8 +25,9 @@ Factory = Callable[[StudySpec, Mapping[str, Value]], Any]
 
 @cache
 def factory(kind: str, name: str) -> Factory:
-    """What makes the policy or the sampler of this name. Raises InvalidFieldError where there is none, where several
-    packages have one, and where its package cannot be imported; what is mended then is found without a restart."""
+    """The function that makes the policy or sampler of this name. Raises InvalidFieldError if there is none, if
+    several packages have one, or if its package cannot be imported. Once the package is fixed, it is found without
+    a restart."""
     found = [point for point in _installed(kind) if point.name == name]
     if not found:
         raise _refused(kind, "name", name, f"is not a {kind} of any installed package", _known(kind))
@@ -49,8 +50,8 @@ def factory(kind: str, name: str) -> Factory:
 def made(
     kind: str, spec: StudySpec, name: str, options: Mapping[str, Value], *, methods: tuple[str, ...]
 ) -> Any:
-    """The policy or the sampler of a study. Raises InvalidFieldError where its package refuses the options, or gives
-    something without these methods."""
+    """Make the policy or the sampler of a study. Raises InvalidFieldError if its package refuses the options, or
+    returns something without these methods."""
     make = factory(kind, name)
     try:
         found = make(spec, dict(options))

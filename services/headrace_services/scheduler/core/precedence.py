@@ -1,10 +1,10 @@
-"""A study's own place among others in one cycle, and what it has left to them."""
+"""A study's place among other studies in one cycle, and what it has left to them."""
 
 from headrace_services.scheduler.core.placement.shares import Claim, Share, claim
 from headrace_services.scheduler.core.state import CycleState
 
 PATIENCE_S = 10.0
-"""How long slots, or a quota's room, are left to a study that does not come for them."""
+"""How long slots, or a quota's room, are left to a study that does not use them."""
 
 
 def own_share(state: CycleState) -> Share:
@@ -18,7 +18,7 @@ def own_claim(state: CycleState) -> Claim:
 
 
 def leave_to(state: CycleState, other: int) -> None:
-    """Leave something to another study, which is told."""
+    """Leave something to another study, and notify it."""
     left_to = state.study.standing.left_to
     if other not in left_to:
         state.stand(left_to={**left_to, other: state.study.now_s})
@@ -26,13 +26,14 @@ def leave_to(state: CycleState, other: int) -> None:
 
 
 def silent(state: CycleState) -> set[int]:
-    """Studies that something was left to and that have not looked since: whatever ails them, slots do not idle."""
+    """Studies that something was left to and that have not checked since: whatever the reason, slots must not stay
+    idle."""
     before, others = state.study.standing.left_to, state.cluster.others
     left_to = {
         who: since_s
         for who, since_s in before.items()
         if (other := others.get(who))
-        is not None  # else it has ended: those that slots were left to are asked for
+        is not None  # else it has ended: the studies that slots were left to are asked for
         and (other.wants is not None or other.held_off)
         and other.looked_s <= since_s
     }

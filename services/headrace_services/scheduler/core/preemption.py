@@ -1,7 +1,7 @@
-"""Trials that leave their slots before their end: because others need them, or for a larger grant.
+"""Trials that leave their slots before their end, because others need them or to get a larger grant.
 
-A grant is asked as a whole: each of its trials leaves at its next rung, or at its next report with a checkpoint, and
-never without a checkpoint. Others wait rather than work be lost.
+A grant is asked to leave as a whole: each of its trials leaves at its next rung, or at its next report with a
+checkpoint, and never without a checkpoint. It is better that others wait than that work is lost.
 """
 
 from headrace.spec.resources import WHOLE
@@ -14,7 +14,8 @@ from headrace_services.scheduler.core.study_status import Leaving
 
 
 def at_report(state: CycleState, lease: Lease, report: ReportArrived) -> str | None:
-    """Say why a trial leaves now, before its rung: others of more priority need its slots; None if it may stay."""
+    """Say why a trial leaves now, before its rung: a study with higher priority needs its slots. None if it may
+    stay."""
     asked = _asked(state, lease)
     if asked is None or not asked.at_report or report.checkpoint is None:
         return None
@@ -22,7 +23,7 @@ def at_report(state: CycleState, lease: Lease, report: ReportArrived) -> str | N
 
 
 def at_rung(state: CycleState, lease: Lease, trial: Trial, target: int) -> str | None:
-    """Say why a trial that goes on to `target` gives its slots back first; None if it goes on where it is."""
+    """Say why a trial that continues to `target` gives its slots back first; None if it keeps them."""
     budget = lease.budget or state.study.spec.budgets[0]
     if target > budget:
         return f"this attempt was started with a full budget of {budget} steps, so a new attempt continues to {target}"
@@ -54,7 +55,7 @@ def at_rung(state: CycleState, lease: Lease, trial: Trial, target: int) -> str |
 
 
 def _with_spare(state: CycleState, lease: Lease, trial: Trial, target: int, least: int) -> int | None:
-    """Return how many whole slots a trial can have with spare ones, more than `least`; None where there are none."""
+    """Return how many whole slots a trial can have with spare ones, more than `least`; None if there are none."""
     request = sharing.waiting_for(state, trial, target).request
     devices = with_parts(state.free, state.slots[lease.id])
     most = quotas.most_slots(state, held_milli=len(lease.slots) * lease.milli)
@@ -83,7 +84,7 @@ def _preempted(state: CycleState, lease: Lease, asked: Leaving) -> str:
 
 
 def preemptions(state: CycleState) -> list[Preemption]:
-    """What workers are told of trials, of any study, that are to leave at their next report."""
+    """The messages for workers about trials, of any study, that are to leave at their next report."""
     running = {run.grant_id: run for run in state.cluster.running}
     return [
         Preemption(worker_id=run.worker_id, lease=lease, reason=asked.why)

@@ -1,9 +1,10 @@
-"""Proposals of samplers that a process of the pool computes, as they enter a study.
+"""How the proposals of samplers that are made outside the cycle enter a study.
 
-Such a proposal is never computed in a cycle. A cycle says how many are wanted; `suggesting` has them computed
-and submits each one as an input; here it is taken if it is the next one. The study's count of sampled
-configurations is the sequence number: of two replicas that computed the same proposal the first one wins, and a
-proposal that comes twice, or late, changes nothing. One that is for an idle slot alone changes nothing where none is.
+Such a proposal is never computed in a cycle. A cycle asks for a number of them, `suggesting` has them computed and
+submits each one as an input, and this module accepts it if it is the next one. The study's count of sampled
+configurations is the sequence number. If two replicas computed the same proposal, the first one wins, and a
+proposal that arrives twice or late changes nothing. A proposal that is only for an idle slot changes nothing if
+there is none.
 """
 
 from headrace_services.scheduler.core import events, placing
@@ -13,7 +14,7 @@ from headrace_services.scheduler.core.state import CycleState
 
 
 def receive(state: CycleState, proposed: Proposed) -> Outcome:
-    """Add the trial of a proposal, if it is the one that comes next."""
+    """Add the trial of a proposal, if it is the next one."""
     if not _is_next(state, proposed.index) or (proposed.if_idle and not state.cluster.has_idle):
         return Accepted()
     if proposed.failure is not None:
@@ -26,7 +27,7 @@ def receive(state: CycleState, proposed: Proposed) -> Outcome:
 
 
 def over(state: CycleState, said: ProposalsOver) -> Outcome:
-    """Note that the sampler has no further configuration. A study that has had none fails, and says why."""
+    """Record that the sampler has no further configuration. A study that never had one fails with that reason."""
     if not _is_next(state, said.index):
         return Accepted()
     if not state.study.next_number:

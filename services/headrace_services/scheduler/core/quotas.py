@@ -1,12 +1,14 @@
 """What the quota of a study's project leaves to its trials, in one cycle (`placement.quotas`).
 
-    a trial could have slots ──┬── the quota has room for it: it is placed as any other
-                               └── it has none: the study is `held_off`. It wants no slots, so others take them, and
-                                   no slots are kept for it. It may still take a seat in a bundle, or an ephemeral slot.
+    a trial could have slots ──┬── the quota has room for it: it is placed like any other
+                               └── it has none: the study is `held_off`. It claims no slots, so others take them, and
+                                   none are reserved for it. It may still take a seat in a bundle, or an ephemeral
+                                   slot.
 
-Who is authoritative: the rows. Placing for a project with a quota locks the project's row until the commit, so two
-replicas never give out the same room twice. Who finds it locked gets nothing now, and looks again soon. A quota asks
-nobody to leave: where one is lowered, what runs goes on, and nothing more is given out until there is room.
+The rows are authoritative. Placing for a project with a quota locks the project's row until the commit, so two
+replicas never give out the same room twice. A replica that finds it locked gets nothing now, and tries again soon.
+A quota never makes a trial leave: if one is lowered, running trials continue, and nothing more is given out until
+there is room.
 """
 
 from math import inf
@@ -21,7 +23,8 @@ from headrace_services.scheduler.core.state import CycleState
 
 
 def keep_off(state: CycleState, trial: Trial) -> bool:
-    """Whether the quota has no room for a trial's own slots. Nor has it for trials behind one that waits for it."""
+    """Whether the quota has no room for a trial's own slots. It has none for trials behind one that waits for it
+    either."""
     quota = state.cluster.quota
     if quota is None:
         return False
@@ -29,30 +32,30 @@ def keep_off(state: CycleState, trial: Trial) -> bool:
 
 
 def note(state: CycleState, trial: Trial) -> None:
-    """Note that a trial waits for the quota, and found neither a seat nor an ephemeral slot instead."""
+    """Record that a trial waits for the quota, and found neither a seat nor an ephemeral slot instead."""
     state.cluster.held_off = state.cluster.held_off or _size(state, trial)
 
 
 def has_grown(state: CycleState) -> bool:
-    """Whether a quota that kept the study off is greater now, or is no more."""
+    """Whether a quota that held the study off is larger now, or was removed."""
     before, now = state.study.standing, state.cluster.quota
     return before.held_off > 0 and (now is None or now.slots > before.quota)
 
 
 def most_slots(state: CycleState, held_milli: int = 0) -> int | float:
-    """How many whole slots one grant of the study may have, which may hold so much already."""
+    """How many whole slots one grant of the study may have, which may already hold `held_milli`."""
     quota = state.cluster.quota
     return inf if quota is None else (_left_milli(state, quota) + held_milli) // WHOLE
 
 
 def within(state: CycleState, slots: list[Slot], milli: int) -> list[Slot]:
-    """The first of these slots, as many as the quota has room for with so much of each."""
+    """The first of these slots, as many as the quota has room for at `milli` thousandths each."""
     quota = state.cluster.quota
     return slots if quota is None else slots[: _left_milli(state, quota) // milli]
 
 
 def _left_milli(state: CycleState, quota: Quota) -> int:
-    """Thousandths of slots that the study may still have, once those that go first are left theirs."""
+    """The thousandths of slots that the study may still have, once the studies that go first are left theirs."""
     found = left(
         quota, state.study.standing.usage, _others(state), precedence.own_claim(state), *_as_of(state)
     )
@@ -62,7 +65,7 @@ def _left_milli(state: CycleState, quota: Quota) -> int:
 
 
 def is_idle(state: CycleState, milli: int) -> bool:
-    """Whether the quota has so much that no study of the project waits for."""
+    """Whether the quota has this much that no study of the project waits for."""
     quota = state.cluster.quota
     if quota is None:
         return True
@@ -71,7 +74,7 @@ def is_idle(state: CycleState, milli: int) -> bool:
 
 
 def hand_on(state: CycleState) -> None:
-    """After placing: wake the project's studies that the quota has room for, in their order with this one."""
+    """After placing, wake the project's studies that the quota has room for, in their order with this one."""
     quota, own = state.cluster.quota, precedence.own_share(state)
     if quota is None:
         return
@@ -82,7 +85,7 @@ def hand_on(state: CycleState) -> None:
 
 
 def _others(state: CycleState) -> list[Share]:
-    """The project's studies that the quota keeps off, but for those that did not come for what was left to them."""
+    """The project's studies that the quota holds off, except those that did not use what was left to them."""
     hopeless = precedence.silent(state)
     return [
         other

@@ -1,13 +1,13 @@
-"""The last members of a study's bundles spread over the slots that are idle.
+"""Spread the last members of a study's bundles over idle slots.
 
-While trials wait, a free slot takes one of them, and full bundles cost least. At the end of a study nothing waits any
-more. Then slots would stay idle beside a bundle whose members share one. So a member that goes on past a rung leaves
-its bundle where others have room for it, until no process has more members than an even share. With as many slots as
-members each has a slot to itself. No more members leave than there is room for elsewhere: a device of less memory may
-hold fewer than an even share.
+While trials wait, a free slot takes one of them, and full bundles are cheapest. At the end of a study no trial
+waits any more. Slots would then stay idle while the members of a bundle share one. So a member that continues past
+a rung leaves its bundle if there is room elsewhere, until no process has more members than an even share. With as
+many slots as members, each member has its own slot. No more members leave than there is room for elsewhere: a
+device with less memory may hold fewer than an even share.
 
-A member that leaves is paused with its checkpoint and placed in the same step, on a free slot first, else on the
-emptiest seat. What it computes stays the same.
+A member that leaves is paused with its checkpoint and placed in the same cycle, on a free slot first, else in the
+emptiest bundle. Its results are the same.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ SLOTS_AT_ONCE = 64
 
 
 def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
-    """Where members of bundles come to a rung and no configuration is left: see, before their reports are judged, how
-    many slots are idle."""
+    """If members of bundles reach a rung and no configuration is left, find out how many slots are idle before
+    their reports are judged."""
     spec = state.study.spec
     if spec.fuse is None or state.more or not any(map(_shares, cluster_view.at_a_rung(state, inputs))):
         return
@@ -40,7 +40,7 @@ def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
 
 
 def leaves(state: CycleState, lease: Lease) -> str | None:
-    """Say why a member leaves its bundle at a rung; None where it stays, or has its slots to itself."""
+    """Say why a member leaves its bundle at a rung; None if it stays, or does not share its slots."""
     if not state.cluster.nothing_waits or not _shares(lease):
         return None
     assert lease.grant is not None
@@ -58,5 +58,5 @@ def leaves(state: CycleState, lease: Lease) -> str | None:
 
 
 def _shares(lease: Lease) -> bool:
-    """Whether a trial may share its process with others, on slots that are the study's own."""
+    """Whether a trial may share its process with others, on slots that are not ephemeral."""
     return lease.grant is not None and lease.grant.seats > 1 and not lease.owner_stage

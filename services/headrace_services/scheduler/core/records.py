@@ -1,4 +1,5 @@
-"""What the store holds, as values: one frozen record a row. A cycle copies some fifty of them: msgspec does so in C."""
+"""What the store holds, as values: one frozen record for each row. A cycle copies some fifty of them; msgspec does
+that in C."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -24,7 +25,7 @@ class Study(Struct, frozen=True, kw_only=True):
     uid: str
     name: str
     project: str = DEFAULT_PROJECT
-    """Its name is its own within the project."""
+    """The study's name is unique within it."""
     spec: StudySpec
     state: StudyState
     detail: str
@@ -43,47 +44,48 @@ class Study(Struct, frozen=True, kw_only=True):
     end_time: datetime | None
     standing: Standing = Standing()
     planned: int
-    """How many configurations are to be tried, without the baseline and what users add: a grid may have fewer than
-    asked for, and the study that `best_of` names fewer results. Counted when the study is created."""
+    """How many configurations to try, without the baseline and those that users add. Counted when the study is
+    created: a grid may have fewer than requested, and the study that `best_of` names fewer results."""
     after: str | None = None
-    """The study that has to complete before anything of this one is placed; None where there is none, or it has."""
+    """The study that must complete before any trial of this one is placed; None if there is none, or it has
+    completed."""
     scale_choice: ScaleChoice | None = None
-    """How small its copies are, where a pilot was to find out and has."""
+    """How small its copies are, if a pilot was to find out and has."""
     code_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The contents of each source file that attempts ran, by their digests, the first one first (`core.code_changes`).
-    """
+    """For each source file, the digests of the contents that attempts ran, the first one first
+    (`core.code_changes`)."""
     now: datetime = datetime.fromtimestamp(0, UTC)
-    """The database's clock when the row was read: the time of all that a cycle does."""
+    """The database's clock when the row was read, which is the time of everything that a cycle does."""
     now_s: float = 0.0
-    """The same in seconds; only differences mean something."""
+    """The same in seconds; only differences are meaningful."""
     leaving: Mapping[str, Leaving] = field(default_factory=dict)
-    """Its grants that are to end early, by grant: for other studies, or because it ends."""
+    """Grants that are to end early, by id: because other studies need the slots, or because the study ends."""
     revision: int = 0
-    """How often trials of it were reopened, or its spec changed. What was computed at another revision is void."""
+    """How often its trials were reopened or its spec changed. What was computed at another revision is void."""
     attempts_from: int = 0
-    """The attempts of its trials are numbered above this. A database that was restored raises it: what it issued
-    after the copy was made it does not know, and must not issue again."""
+    """Attempts are numbered above this. A restored database raises it: it does not know the attempts issued after
+    the copy was made, and must not issue the same numbers again."""
 
     @property
     def closing(self) -> Closing | None:
-        """What ends it, while its trials still leave; stays once it has ended."""
+        """What ends it, while its trials still leave; kept once it has ended."""
         return self.standing.closing
 
 
 class OtherCode(Struct, frozen=True, kw_only=True):
-    """Steps of a trial that other code trained than its study began with (`core.other_code`)."""
+    """Steps of a trial that were trained by other code than its study started with (`core.other_code`)."""
 
     trial: int
     attempt: int
     first_step: int
     last_step: int
-    """Below the first one while the attempt has reported none."""
+    """Less than the first step while the attempt has reported none."""
     files: tuple[str, ...] = ()
-    """The source files in which it was other code."""
+    """The source files that differed."""
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):
-    """Where a durable checkpoint lies."""
+    """The location of a durable checkpoint."""
 
     uri: str
     step: int
@@ -91,64 +93,66 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     manifest_sha256: str = ""
     write_time_s: float = 0.0
     other_code: tuple[OtherCode, ...] = ()
-    """The steps behind it that other code trained, of whichever trials."""
+    """The steps behind it that other code trained, of any trial."""
 
 
 class Unread(Struct, frozen=True, kw_only=True):
-    """A trial's attempts, since it last ran, that could not load its checkpoint (`core.unreadable_checkpoints`)."""
+    """The attempts of a trial, since it last ran, that could not load its checkpoint
+    (`core.unreadable_checkpoints`)."""
 
     tries: int = 0
-    """All of them, also those whose store was away."""
+    """All of them, including those whose store was unavailable."""
     damaged: int = 0
-    """Those that found the checkpoint, and could not read it."""
+    """Those that found the checkpoint but could not read it."""
     missing: bool = False
     """Whether one of them did not find it in its store."""
     workers: tuple[str, ...] = ()
-    """Where they were, the last one first."""
+    """The workers of these attempts, the last one first."""
     earlier: int = 0
     """How many checkpoints were given up for an earlier one."""
 
 
 class EarlierEnd(Struct, frozen=True, kw_only=True):
-    """What a trial had come to when it was over, before a user let it continue (`core.earlier_ends`)."""
+    """The result of a trial that was over, before a user let it continue (`core.earlier_ends`)."""
 
     reason: Reason
     step: int
-    """Of its last report then."""
+    """The step of its last report at that time."""
     budget: int | None = None
-    """The full budget that it completed; None where it ended otherwise."""
+    """The full budget that it completed; None if it ended otherwise."""
     score: float | None
     score_step: int
     metrics: dict[str, float]
-    """Of the report that counted then: those that the study reads."""
+    """From the report that counted at that time: the metrics that the study reads."""
     checkpoint: Checkpoint | None
-    """The one to load: that of the best value where the study keeps it, else the last. It stays."""
+    """The checkpoint to load: that of the best value if the study keeps it, else the last one. It is never
+    deleted."""
     cursor: int
     """The event that ended it."""
     end_time_s: float | None = None
     code_changed: tuple[str, ...] = ()
-    """As the trial's, when the report behind its score arrived."""
+    """The trial's `code_changed` when the report behind its score arrived."""
 
 
 class Schedule(Struct, frozen=True, kw_only=True):
     """A learning-rate schedule that a trial tracks, and that ends."""
 
     name: str
-    """As it is tracked."""
+    """The name under which it is tracked."""
     kind: str
     """Its class."""
     last_step: int
     """The last step of the trial that it covers."""
     past_end: str
-    """What it does when it is stepped on: RAISES, or RISES (the learning rate); empty where that is not known."""
+    """What happens when it is stepped past its end: RAISES, or RISES (the learning rate); empty if unknown."""
 
 
 class Trial(Struct, frozen=True, kw_only=True):
-    """One configuration.
+    """One configuration and its training.
 
-    `milestone` decides what is to be done with it: the step up to which it may run, or None while nothing
-    is wanted of it (it waits for a promotion, or is over). A trial is runnable iff it is PENDING or PAUSED,
-    has a milestone and is not `user_paused`.
+    `milestone` decides what to do with it: it is the step up to which the trial may run, or None while the trial
+    has nothing to do (it waits for a promotion, or is over). A trial is runnable iff it is PENDING or PAUSED, has
+    a milestone and is not `user_paused`.
     """
 
     study_id: int
@@ -160,38 +164,39 @@ class Trial(Struct, frozen=True, kw_only=True):
     generation: int | None = None
     """The generation that an evolutionary sampler proposed it for."""
     source: int | None = None
-    """The trial of another study whose configuration it has, where the sampler is `best_of`."""
+    """The trial of another study whose configuration it has, if the sampler is `best_of`."""
     attempt: int = 0
     step: int = 0
     milestone: int | None
     user_paused: bool = False
     rungs: int = 0
-    """How many rungs it was recorded at; they are 0 … rungs-1."""
+    """How many rungs it was recorded at: 0 … rungs-1."""
     value: float | None = None
     best_value: float | None = None
     best_step: int = 0
     best_metrics: dict[str, float] = field(default_factory=dict)
-    """Every metric of the report with the best value, where that report counts (`scope: best`); else empty."""
+    """Every metric of the report with the best value, if that report counts (`scope: best`); else empty."""
     score: float | None = None
     """The value that counts, by the objective's scope (`core.scores`)."""
     recent: tuple[float, ...] = ()
-    """The values of its last reports that met the constraints, where their mean counts."""
+    """The values of its last reports that met the constraints, if their mean counts."""
     metrics: dict[str, float] = field(default_factory=dict)
     reason: Reason | None = None
     detail: str = ""
     checkpoint: Checkpoint | None = None
     best_checkpoint: Checkpoint | None = None
-    """That of the best value, where the study keeps it. Older than `best_step` where nothing was saved there."""
+    """The checkpoint of the best value, if the study keeps it. It is from before `best_step` if nothing was saved
+    there."""
     lease_id: str | None = None
     lapsed: bool = False
-    """Whether its last lease was a client's and ended in silence alone. That client may take it up again, until
-    the trial moves (`core.stale_leases`)."""
+    """Whether its last lease was a client's and ended only because the client was silent. That client may take it
+    up again until the trial moves (`core.stale_leases`)."""
     failures: int = 0
     interruptions: int = 0
     unread: Unread | None = None
-    """Why its last attempts could not begin, where that was for want of its checkpoint."""
+    """Why its last attempts could not start, if the reason was its checkpoint."""
     not_before_s: float | None = None
-    """It is not placed before then, by the database's clock."""
+    """The earliest time at which it may be placed, by the database's clock."""
     losses_in_row: int = 0
     """How often it was lost since its last new checkpoint or rung."""
     kills_in_row: int = 0
@@ -200,52 +205,52 @@ class Trial(Struct, frozen=True, kw_only=True):
     log_path: str = ""
     log_tail: str = ""
     bubbles: tuple[str, ...] = ()
-    """The owners of the ephemeral slots that it ran or runs on, in order, each once (`Slot.owner_stage`)."""
+    """The owners of the ephemeral slots that it ran or runs on, in order, without duplicates (`Slot.owner_stage`)."""
     speeds: Speeds = field(default_factory=dict)
     read_s: float | None = None
     """How long its last restore took."""
     ran_s: float = 0.0
-    """How long its earlier attempts ran, where the study limits that (`core.time_limits`)."""
+    """How long its earlier attempts ran, if the study limits that (`core.time_limits`)."""
     runs_since_s: float | None = None
-    """There: since when the present one runs, by the database's clock."""
+    """If the study limits that, when the present attempt started, by the database's clock."""
     earlier_ends: tuple[EarlierEnd, ...] = ()
-    """What it had come to each time that it was over and a user let it continue, the first end first."""
+    """Its result each time that it was over and a user let it continue, in order."""
     counted_end: int | None = None
-    """Which of these counts in place of what the trial has come to since; None: none of them."""
+    """Which of these counts in place of the current result; None if the current one counts."""
     schedules: tuple[Schedule, ...] = ()
-    """The learning-rate schedules that it tracks and that end, as far as it has said."""
+    """The learning-rate schedules that it tracks and that end, as last reported."""
     code: str = ""
-    """The digest of the code that its last attempt ran, as of its reports."""
+    """The digest of the code that its last attempt ran, as last reported."""
     code_changed: tuple[str, ...] = ()
-    """The source files in which an attempt of it ran other code than the study began with, or one whose state it took
-    over (`core.other_code`)."""
+    """The source files in which an attempt ran other code than the study started with: its own attempts, or those
+    of a trial whose state it copied (`core.other_code`)."""
     other_code: tuple[OtherCode, ...] = ()
-    """The steps that such attempts trained: its own, and those that it took over."""
+    """The steps that such attempts trained: its own, and those that it copied."""
     score_marked: bool = False
-    """Whether it was marked by then when the report arrived that made its score, earlier ends aside."""
+    """Whether it was already marked when the report arrived that made its score, ignoring earlier ends."""
     create_time: datetime | None = None
     start_time: datetime | None = None
     end_time: datetime | None = None
 
     @property
     def runnable(self) -> bool:
-        """Whether it should be on a worker and is not."""
+        """Whether it should be on a worker but is not."""
         waiting = self.state in (State.PENDING, State.PAUSED)
         return waiting and self.milestone is not None and not self.user_paused
 
     def rests(self, now_s: float) -> bool:
-        """Whether it is not to be placed yet."""
+        """Whether it may not be placed yet."""
         return self.not_before_s is not None and self.not_before_s > now_s
 
     def rungs_ahead(self, spec: StudySpec) -> tuple[int, ...]:
-        """The rungs that it must still report at, in steps. One where it was recorded is behind it, even where it
-        begins anew."""
+        """The rungs that it must still report at, in steps. Rungs where it was recorded are excluded, even if it
+        restarts from step 0."""
         due = spec.due_rungs(self.bracket)
         return tuple(rung for rung in due if self.milestone is None or rung >= self.milestone)
 
     @property
     def trains_on(self) -> bool:
-        """Whether it is on its way to its next rung; else it is over, or waits for a promotion."""
+        """Whether it still trains towards its next rung; if not, it is over or waits for a promotion."""
         return self.state is not State.TERMINATED and self.milestone is not None
 
     @property
@@ -254,31 +259,31 @@ class Trial(Struct, frozen=True, kw_only=True):
         return self.state in LEASED
 
     def retains_checkpoints(self, spec: StudySpec) -> bool:
-        """Whether more than its last checkpoints may have to stay, as each decision says."""
+        """Whether more than its last checkpoints may have to be kept; each decision names them."""
         return spec.retains_checkpoints or bool(self.earlier_ends)
 
     @property
     def counted(self) -> EarlierEnd | None:
-        """The earlier end that counts; None where what the trial has come to since does."""
+        """The earlier end that counts; None if the current result counts."""
         return None if self.counted_end is None else self.earlier_ends[self.counted_end]
 
     @property
     def counts_as(self) -> Reason | None:
-        """How the trial ended with the result that counts; None where that is of a trial that is not over."""
+        """How the trial ended with the result that counts; None if that result is of a trial that is not over."""
         return self.reason if self.counted is None else self.counted.reason
 
     @property
     def counted_metrics(self) -> dict[str, float]:
-        """The metrics of the report behind the result that counts; where none does, those of the last report."""
+        """The metrics of the report behind the result that counts; if none does, those of the last report."""
         return (self.best_metrics or self.metrics) if self.counted is None else self.counted.metrics
 
 
 class Over(Struct, frozen=True, kw_only=True):
-    """A trial that is over, with what its row alone does not say."""
+    """A trial that is over, with what its row alone does not show."""
 
     trial: Trial
     went_on: bool
-    """Whether it had gone past the last rung where it was recorded."""
+    """Whether it continued past the last rung where it was recorded."""
     cut_off: bool
     """Whether the end of its study ended it."""
     end_cursor: int
@@ -286,29 +291,29 @@ class Over(Struct, frozen=True, kw_only=True):
 
 
 class Proposal(Struct, frozen=True, kw_only=True):
-    """What a configuration was proposed from, by a sampler of the pool."""
+    """What a proposal of a sampler outside the cycle is based on."""
 
     sampler: str
-    """The kind; `random` where the sampler failed, or has too few results for a model."""
+    """The kind of sampler; `random` if the sampler failed, or has too few results for a model."""
     level: int = 0
-    """The step whose results the model saw; 0 for each trial's first result."""
+    """The step whose results the model used; 0 for each trial's first result."""
     results: int = 0
     warm_results: int = 0
-    """Further results, of an earlier study."""
+    """Further results, from an earlier study."""
     pending: int = 0
     """Trials without a result that were taken into account."""
     generation: int | None = None
     source: int | None = None
-    """The trial of the other study, of `best_of`."""
+    """The trial of the other study, for `best_of`."""
     early: str = ""
-    """Why it was taken before the other study's end; empty where it was not."""
+    """Why it was taken before the other study's end; empty if it was not."""
 
 
 class ProposalFailure(Struct, frozen=True, kw_only=True):
-    """A sampler failed at a proposal as often as it was tried."""
+    """A sampler failed at every try of a proposal."""
 
     number: int
-    """Of the proposal, from 0."""
+    """The proposal's number, from 0."""
     attempts: int
     error: str
 
@@ -322,7 +327,7 @@ class Part(Struct, frozen=True, kw_only=True):
 
 
 class Grant(Struct, frozen=True, kw_only=True):
-    """Slots that are held, on one worker or on several, by one lease or by several that share them."""
+    """Slots on one or more workers, held by one lease or by several that share them."""
 
     id: str
     study_id: int
@@ -332,21 +337,21 @@ class Grant(Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
     """The memory budget on each slot; 0 for all of it."""
     model: str = ""
-    """The device model, and how a gang's slots are joined where that is known: by it speed is learnt."""
+    """The device model and, if known, the interconnect of a gang's slots. Speeds are learned by this key."""
     seats: int = 1
-    """How many live leases it may have. With more than one seat its leases run in one process, a bundle."""
+    """How many live leases it may have. If it has more than one seat, its leases run in one process, a bundle."""
     key: str = ""
     """What the trials of a bundle have in common (`Fuse.key`)."""
     closed: bool = False
-    """Whether a bundle takes no further trial, because its process was lost."""
+    """Whether a bundle accepts no more trials, because its process was lost."""
     owner_stage: str = ""
-    """The owner of its ephemeral slot (`Slot.owner_stage`); empty where its slots are its own."""
+    """The owner of its ephemeral slot (`Slot.owner_stage`); empty for ordinary slots."""
     leases: int = 1
-    """How many live leases name it. It ends with the last of them."""
+    """How many live leases name it. It ends when the last of them ends."""
 
     @property
     def size(self) -> int:
-        """Thousandths of slots, over all slots."""
+        """Its thousandths of slots, summed over all slots."""
         return self.milli * sum(len(part.slots) for part in self.parts)
 
 
@@ -362,40 +367,40 @@ class Slot(Struct, frozen=True, kw_only=True):
     incarnation: str
     log_dir: str
     placeable: bool = True
-    """Whether a trial may be put there: the device is present and the worker is heard of."""
+    """Whether a trial may be placed there: the device is present and its worker is connected."""
     model: str = ""
     cores: float = 0.0
     """The slot's share of its machine's cores; 0 where unknown."""
     free_milli: int = 1000
-    """Thousandths of it that nobody holds."""
+    """Its free thousandths."""
     links: tuple[int, ...] = ()
-    """How it is joined to the slot of each index (`placement.joints.Link`); empty where its worker does not know."""
+    """The interconnect to the slot of each index (`placement.joints.Link`); empty if its worker does not know it."""
     used_memory_bytes: int = 0
-    """The sum of the budgets of those who share it."""
+    """The sum of the memory budgets of the grants that share it."""
     owner: str = ""
     """The large job that owns an ephemeral slot (`core.ephemeral_slots`); empty for any other slot."""
     stage: int = 0
-    """Of an ephemeral slot: the stage of that job."""
+    """For an ephemeral slot: the stage of that job."""
     duty: float = 1.0
-    """Of an ephemeral slot: the share of its time that trials may expect."""
+    """For an ephemeral slot: the share of its time that trials may expect."""
 
     @property
     def owner_stage(self) -> str:
-        """Who owns an ephemeral slot: the stage of a job; empty for any other slot."""
+        """The owner of an ephemeral slot, a stage of a job; empty for any other slot."""
         return ephemeral.owner_stage(self.owner, self.stage) if self.owner else ""
 
     @property
     def memory_left(self) -> int:
-        """Memory that is in nobody's budget."""
+        """The memory that is in no budget."""
         return self.memory_bytes - self.used_memory_bytes
 
     def part(self, milli: int, memory_bytes: int) -> "Slot":
-        """The part of it that a lease holds; all its memory where the part is the whole."""
+        """The part of the slot that a lease holds; it has all the memory if the part is the whole slot."""
         used = self.memory_bytes - memory_bytes if milli < 1000 else 0
         return replace(self, free_milli=milli, used_memory_bytes=used)
 
     def less(self, milli: int, memory_bytes: int) -> "Slot":
-        """What is left of it after a grant; negative numbers give back."""
+        """The rest of the slot after a grant; negative numbers give back."""
         return replace(
             self,
             free_milli=self.free_milli - milli,
@@ -404,7 +409,7 @@ class Slot(Struct, frozen=True, kw_only=True):
 
 
 class Bundle(Struct, frozen=True, kw_only=True):
-    """A live grant of several seats with its slots, of each what the grant has of it."""
+    """A live grant of several seats, and its slots, each with the part that the grant holds."""
 
     grant: Grant
     slots: tuple[Slot, ...]
@@ -421,27 +426,27 @@ class Lease(Struct, frozen=True, kw_only=True):
     incarnation: str
     client_id: str
     ttl_s: float | None
-    """For a client's lease: how long it lasts without a report. A worker's lasts as long as the worker."""
+    """How long a client's lease lasts without a report. A worker's lease lasts as long as the worker."""
     grant: Grant | None
     """What the trial runs on; None for a client's lease."""
     live: bool = True
     last_sequence: int = 0
     step: int = 0
-    """The step that this attempt has reached: the resumed one at first."""
+    """The step that this attempt has reached; at first the one it resumed from."""
     resume: Checkpoint | None = None
     budget: int | None = None
-    """The full budget that the attempt was told; None: the study's first one."""
+    """The full budget that the attempt was given; None for the study's first one."""
     ended: str = ""
     """What ended it: an action of the lifecycle, or `lapse`. Empty while it is live."""
 
     @property
     def name(self) -> "LeaseName":
-        """What names it to its worker."""
+        """The name that its worker knows it by."""
         return LeaseName(id=self.id, study_id=self.study_id, number=self.number, attempt=self.attempt)
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """The slots of its grant on the worker that speaks for it."""
+        """The slots of its grant on the worker that holds it."""
         parts = self.grant.parts if self.grant else ()
         return next((part.slots for part in parts if part.worker_id == self.worker_id), ())
 
@@ -457,17 +462,17 @@ class Lease(Struct, frozen=True, kw_only=True):
 
     @property
     def model(self) -> str:
-        """What its speed is learnt by, beside its size."""
+        """The key by which its speed is learned, besides its size."""
         return self.grant.model if self.grant else ""
 
     @property
     def owner_stage(self) -> str:
-        """The owner of its ephemeral slot; empty where its slots are its own."""
+        """The owner of its ephemeral slot; empty for ordinary slots."""
         return self.grant.owner_stage if self.grant else ""
 
 
 class LeaseName(Struct, frozen=True, kw_only=True):
-    """What names a lease, of any study, to its worker."""
+    """The name of a lease, of any study, that its worker knows it by."""
 
     id: str
     study_id: int
@@ -476,10 +481,10 @@ class LeaseName(Struct, frozen=True, kw_only=True):
 
 
 class RungCost(Struct, frozen=True, kw_only=True):
-    """What was measured on the way to a rung, in seconds and bytes; None where nothing was."""
+    """What was measured on the way to a rung, in seconds and bytes; None if nothing was."""
 
     step_s: float | None = None
-    """Training time a step."""
+    """Training time per step."""
     checkpoint_bytes: int | None = None
     write_s: float | None = None
     """How long the checkpoint at this rung took to write."""
@@ -499,13 +504,13 @@ class RungEntry(Struct, frozen=True, kw_only=True):
     arrival: int
     promoted: bool = False
     checkpoint: Checkpoint | None = None
-    """What was saved with the report."""
+    """The checkpoint saved with the report."""
     cost: RungCost | None = None
-    """Only where the policy prices pauses."""
+    """Only if the policy prices pauses."""
 
 
 class Exploit(Struct, frozen=True, kw_only=True):
-    """A trial takes over the state of a donor as it was at a rung, and a configuration to go on with."""
+    """A trial takes over the state that a donor had at a rung, and gets a configuration to continue with."""
 
     number: int
     rung: int
@@ -524,11 +529,11 @@ class Decision(Struct, frozen=True, kw_only=True):
     next_milestone: int
     reason: str
     pinned: tuple[str, ...] = ()
-    """The trial's older checkpoints (URIs) that are not to be deleted; never stored, but found anew for each answer."""
+    """The trial's older checkpoints (URIs) that must not be deleted; not stored, but computed for each answer."""
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """A stored report with the decision that it was answered with."""
+    """A stored report with the decision that answered it."""
 
     number: int
     attempt: int
@@ -548,10 +553,10 @@ class RungView(Struct, frozen=True, kw_only=True):
 
 
 class History(Struct, frozen=True, kw_only=True):
-    """What a trial went through before."""
+    """The history of a trial."""
 
     rungs: tuple[RungView, ...] = ()
-    """Lowest first."""
+    """Lowest rung first."""
     lineage: tuple[Exploit, ...] = ()
     """What it copied from others, in order."""
     last_worker: str | None = None
@@ -562,9 +567,9 @@ class BundleView(Struct, frozen=True, kw_only=True):
     """A bundle as users see it."""
 
     id: str
-    """Of its grant."""
+    """The id of its grant."""
     members: int
-    """How many trials are in it now."""
+    """How many trials it has now."""
     seats: int
 
     @classmethod
@@ -578,18 +583,18 @@ class TrialView(Struct, frozen=True, kw_only=True):
 
     trial: Trial
     worker: str | None
-    """The worker that runs it now; None off the workers and in a user's own loop."""
+    """The worker that runs it now; None if no worker does, also in a user's own loop."""
     slots: tuple[int, ...]
     milli: int
-    """Thousandths of each slot; 0 off the workers."""
+    """Thousandths of each slot; 0 if it is on no worker."""
     bundle: BundleView | None = None
-    """None where it has a process of its own."""
+    """None if it has a process of its own."""
     last_worker: str | None = None
-    """The worker that runs it, or ran it last."""
+    """The worker that runs it or ran it last."""
     rungs: tuple[RungView, ...] = ()
-    """Lowest first; empty where they were not asked for."""
+    """Lowest rung first; empty if they were not requested."""
     lineage: tuple[Exploit, ...] = ()
-    """What it copied from others, in order; empty where the rungs are."""
+    """What it copied from others, in order; empty if the rungs were not requested."""
 
 
 class Event(Struct, frozen=True, kw_only=True):

@@ -1,21 +1,24 @@
-"""Trials that are over go on: `headrace retry`, and `headrace extend`.
+"""Reopening trials that are over: `headrace retry` and `headrace extend`.
 
-What is over stays in the rows: results at rungs, checkpoints, reports. A trial that is reopened continues from its last
-checkpoint, or begins again without one, and its failures count anew. The rungs where it was recorded stay behind it.
+The rows keep everything of a finished trial: results at rungs, checkpoints, reports. A reopened trial continues
+from its last checkpoint, or starts over if it has none, and its failures are counted from 0 again. It does not
+repeat the rungs where it was recorded.
 
-A study that has ended becomes active again, if its project's quota of studies has room for it. Its end has cut trials
-off: those that waited for a promotion, and those that ran. They go on too, each where it was. What the policy had
-stopped stays stopped.
+A study that has ended becomes active again, if its project's quota of studies has room for it. Its end cut off the
+trials that waited for a promotion and those that ran. They continue too, each where it was. Trials that the policy
+had stopped stay stopped.
 
-A larger full budget adds rungs behind the old one and moves none. A trial that had the old budget was recorded there:
-the policy is asked about it as at any rung. It goes on, waits for a promotion, or stays as it ended. A trial that
-trains meanwhile was told the old budget. It pauses there, and its next attempt is told the new one (`core.preemption`).
-A trial that completed a budget of before and failed on its way to the next one continues on its way, as with a retry.
+A larger full budget adds rungs after the old one and moves none. A trial that had the old budget was recorded
+there, and the policy is asked about it as at any rung: it continues, waits for a promotion, or stays as it ended.
+A trial that trains at that moment was given the old budget. It pauses there, and its next attempt gets the new one
+(`core.preemption`). A trial that completed an earlier budget and failed on its way to the next one continues on
+its way, as with a retry.
 
-What a trial had come to when it was over still counts, whatever becomes of it now (`core.earlier_ends`).
+The earlier result of a reopened trial still counts, whatever happens to it now (`core.earlier_ends`).
 
-The policy was told that these trials are over, and cannot be told otherwise. So a new one folds the rows in, and the
-reopened trials are not withdrawn there. The study's revision counts such changes: other replicas drop their folds.
+The policy has recorded that these trials are over, which cannot be undone. So the rows are folded into a new
+policy, without ending the reopened trials there. The study's revision counts such changes, and other replicas drop
+their folds.
 """
 
 from collections.abc import Sequence
@@ -38,11 +41,11 @@ from headrace_services.scheduler.core.records import Over, Trial
 from headrace_services.scheduler.core.state import CycleState
 
 _AGAIN = frozenset({Reason.FAILED, Reason.CANCELLED})
-"""How a trial ended that a user may name to have it tried again."""
+"""The ways of ending after which a user may name a trial to have it retried."""
 
 
 def apply(state: CycleState, command: Reopening) -> Deciding[Outcome]:
-    """Carry a command out. Raises a HeadraceError where it cannot be; nothing has changed then."""
+    """Carry a command out. Raises a HeadraceError if that is not possible; nothing has changed then."""
     match command:
         case RetryTrials():
             return (yield from _retry(state, command.numbers))
@@ -106,7 +109,7 @@ def _extend(state: CycleState, command: ExtendStudy) -> Deciding[Outcome]:
     yield from _require_room(state)
     fold = Fold.empty(
         after, state.fold.sampler, points=state.fold.points
-    )  # a policy of the user's own may refuse; nothing has changed yet
+    )  # a user's own policy may refuse; nothing has changed yet
     state.extend(after)
     yield from _begin_again(state, "extended by a user", fold, [*full, *again, *others])
     for one in others:
@@ -147,7 +150,8 @@ def _require_again(state: CycleState, number: int) -> None:
 
 
 def _require_no_follower(state: CycleState, field: str, value: object) -> None:
-    """Refuse to let a study go on whose end the study of its transfer was told: that one has begun, or ended too."""
+    """Refuse to continue a study whose end was reported to its transfer study, which has started or ended because
+    of it."""
     transfer = state.study.spec.transfer
     if transfer is None or not state.study.state.ended:
         return
@@ -160,7 +164,7 @@ def _require_no_follower(state: CycleState, field: str, value: object) -> None:
 
 
 def _require_company(state: CycleState, chosen: Sequence[Over]) -> None:
-    """Refuse to try a member of a population again that the others have left behind."""
+    """Refuse to retry a member of a population that the other members have moved past."""
     policy = state.fold.policy
     for trial in (one.trial for one in chosen if not one.trial.baseline):
         ladder = policy.ladder(trial.bracket)
@@ -174,16 +178,16 @@ def _require_company(state: CycleState, chosen: Sequence[Over]) -> None:
 
 
 def _require_room(state: CycleState) -> Deciding[None]:
-    """A study that has ended counts again among those of its project that have not."""
+    """Require room in the quota of studies: a study that has ended counts again."""
     if state.study.state.ended and (quota := (yield from ask(RoomForStudies()))) is not None:
         quota.require(1)
 
 
 def remedy_of_ended(state: CycleState, *, adds: bool) -> str | None:
-    """What to do with a study that has ended and is asked for more; None where the usual remedy is right. To point to
-    an extension that would be refused, which may point back here, leads nobody anywhere.
+    """What to do with an ended study that is asked for more; None if the usual remedy applies. It must not name an
+    extension that would be refused, because that refusal may name this remedy again.
 
-    `adds`: asked to try configurations of the user's own, for which the study must be active.
+    `adds`: a user asks to try given configurations, for which the study must be active.
     """
     study = state.study
     if study.state is StudyState.FAILED:
@@ -194,7 +198,7 @@ def remedy_of_ended(state: CycleState, *, adds: bool) -> str | None:
 
 
 def _takes_more_trials(state: CycleState) -> bool:
-    """Whether an extension by trials would not be refused."""
+    """Whether an extension by trials would be accepted."""
     try:
         _require_extensible(state, ExtendStudy(trials=1, steps=None), state.study.spec)
     except HeadraceError:
@@ -275,11 +279,11 @@ def _require_trials(state: CycleState, trials: int) -> None:
         raise _refused("trials", trials, f"is more than there are: the grid of {size} {has}", remedy)
 
 
-# --- what goes on -------------------------------------------------------------------------------------
+# --- what continues -----------------------------------------------------------------------------------
 
 
 def _over(state: CycleState, reasons: frozenset[Reason]) -> Deciding[list[Over]]:
-    """The trials that ended for these reasons, and those that the end of the study has cut off, by their numbers."""
+    """The trials that ended for these reasons, and those that the end of the study cut off, by number."""
     found: list[Over] = []
     after, ended = -1, state.study.state.ended
     if not (reasons or ended):
@@ -301,15 +305,15 @@ def _had_all(state: CycleState, trial: Trial) -> bool:
 
 
 def _failed_since(state: CycleState, trial: Trial) -> bool:
-    """Whether a trial completed a full budget of before and failed on its way to the present one, where it has company:
-    in a population nobody waits for it."""
+    """Whether a trial completed an earlier full budget and failed on its way to the present one, and has not been
+    left behind: a population does not wait for its members."""
     if trial.reason is not Reason.FAILED or all(end.budget is None for end in trial.earlier_ends):
         return False
     return trial.baseline or not state.fold.policy.left(trial.rungs)
 
 
 def _begin_again(state: CycleState, why: str, fold: Fold, over: Sequence[Over]) -> Deciding[None]:
-    """Let the study go on with a new fold, whose policy knows these trials as not over."""
+    """Continue the study with a new fold, whose policy knows these trials as not over."""
     state.study = replace(state.study, revision=state.study.revision + 1)
     if state.study.state.ended:
         state.reopen_study(why)
@@ -334,7 +338,7 @@ def _stays(state: CycleState, trial: Trial) -> bool:
 
 
 def _reopen(state: CycleState, over: Over, why: str) -> None:
-    """Let a trial go on where it was: up to its next rung, or waiting at the last one."""
+    """Let a trial continue where it was: up to its next rung, or waiting at the last one."""
     trial = over.trial
     ladder = state.fold.policy.ladder(trial.bracket)
     milestone = _next_level(trial, ladder) if trial.baseline else None
@@ -342,7 +346,7 @@ def _reopen(state: CycleState, over: Over, why: str) -> None:
         milestone = ladder[trial.rungs]
     saved = trial.checkpoint
     if saved is not None and milestone is not None and saved.step >= milestone:
-        # It reported at this rung and was not recorded, for want of the metric: it is to report there again.
+        # It reported at this rung without the metric and was not recorded: it must report there again.
         saved = state.update(trial.number, checkpoint=None).checkpoint
     start = "from the beginning" if saved is None else f"from its checkpoint at step {saved.step}"
     if milestone is None:
@@ -351,13 +355,13 @@ def _reopen(state: CycleState, over: Over, why: str) -> None:
 
 
 def _next_level(trial: Trial, ladder: tuple[int, ...]) -> int:
-    """Where the baseline is to report next, which no rung records."""
+    """Where the baseline reports next, as no rung records it."""
     done = trial.checkpoint.step if trial.checkpoint else 0
     return next((level for level in ladder if level > done), ladder[-1])
 
 
 def _judge(state: CycleState, trial: Trial) -> None:
-    """Ask the policy about a trial that was recorded at what was the last rung."""
+    """Ask the policy about a trial that was recorded at what used to be the last rung."""
     number, bracket, rung = trial.number, trial.bracket, trial.rungs - 1
     found = reports.ruled(state, number, bracket, rung)
     if found.action is not Ruling.CONTINUE:

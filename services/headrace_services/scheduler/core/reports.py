@@ -1,8 +1,8 @@
 """A report arrives: what it adds to the trial, and what the trial is to do next.
 
-A report counts once, however often it comes. One that makes no progress in its attempt (the same step again,
-or a lower one) is recorded and moves nothing but the checkpoint, whose predecessor the worker may let go of.
-One at or past the milestone is recorded at every rung it crosses, lowest first, and then the policy decides.
+A report counts once, however often it arrives. If it makes no progress in its attempt (the same step again, or a
+lower one), it is recorded and changes only the checkpoint, whose predecessor the worker may delete. If it is at or
+past the milestone, it is recorded at every rung it crosses, lowest first, and then the policy decides.
 """
 
 from collections.abc import Mapping
@@ -57,10 +57,10 @@ _NAMES_SHOWN = 8
 
 
 def receive(state: CycleState, report: ReportArrived) -> Outcome:
-    """Take a report in.
+    """Apply a report.
 
-    Raises InvalidFieldError where an ask/tell client reports a step that its trial must not report, or leaves out an
-    objective's metric. A worker's report is taken as it is: a worker sends what it has until it is taken.
+    Raises InvalidFieldError if an ask/tell client reports a step that its trial must not report, or omits an
+    objective's metric. A worker's report is accepted as it is: a worker repeats what it has until it is accepted.
     """
     lease = state.lease(report)
     if lease is None:
@@ -148,12 +148,13 @@ def _step_violations(state: CycleState, trial: Trial, lease: Lease, report: Repo
 
 
 def _told(metrics: Mapping[str, float]) -> set[tuple[str, str]]:
-    """Metrics to compare; NaN is NaN."""
+    """Metrics as a set that can be compared: NaN equals NaN."""
     return {(name, repr(value)) for name, value in metrics.items()}
 
 
 def _metric_violations(state: CycleState, report: ReportArrived) -> list[Violation]:
-    """A report without the objective's value judges nothing, and might end the study at a rung."""
+    """The faults of a report without the objective's value: it is no use for judging, and might end the study at a
+    rung."""
     missing = _missing(state.study.spec, report)
     if not missing:
         return []
@@ -170,8 +171,8 @@ def _metric_violations(state: CycleState, report: ReportArrived) -> list[Violati
 
 
 def _pinning(state: CycleState, number: int, decision: Decision) -> Decision:
-    """The decision with the trial's checkpoints that are not to be deleted: others stand on them or may come to, it is
-    the best one and kept, or that of an earlier end."""
+    """The decision with the trial's checkpoints that must not be deleted: others use them or may do so, it is the
+    best one and kept, or it is that of an earlier end."""
     spec, trial = state.study.spec, state.trials[number]
     if not trial.retains_checkpoints(spec):
         return decision
@@ -182,7 +183,8 @@ def _pinning(state: CycleState, number: int, decision: Decision) -> Decision:
 
 
 def _before_milestone(state: CycleState, trial: Trial, lease: Lease, report: ReportArrived) -> Decision:
-    """Go on, unless others of more priority need the slots and this report has a checkpoint to go on from."""
+    """Continue, unless a study with higher priority needs the slots and this report has a checkpoint to resume
+    from."""
     why = preemption.at_report(state, lease, report) if trial.milestone is not None else None
     if why is not None:
         return _leave(state, trial.number, why, milestone=trial.milestone)
@@ -234,7 +236,7 @@ def _note_metrics(state: CycleState, report: ReportArrived, progress: int) -> Tr
 
 
 def _look_for_metrics(state: CycleState, report: ReportArrived) -> None:
-    """At the study's first report: say at once what it lacks, not at the first rung."""
+    """At the study's first report, warn at once of missing metrics, not at the first rung."""
     spec = state.study.spec
     missing = [name for name in spec.metrics if name not in report.metrics]
     if missing:
@@ -304,7 +306,7 @@ def _record_rungs(
 
 
 def _cost(trial: Trial, lease: Lease, report: ReportArrived, progress: int) -> RungCost:
-    """What a pause of this trial would cost, as far as it was measured. Seconds on ephemeral slots measure nothing."""
+    """What a pause of this trial would cost, as far as it was measured. Time on ephemeral slots is not measured."""
     saved = report.checkpoint
     if lease.owner_stage:
         return RungCost(checkpoint_bytes=saved.size_bytes if saved else None)
@@ -325,7 +327,7 @@ class Ruled(Struct, frozen=True, kw_only=True):
 
 
 def ruled(state: CycleState, number: int, bracket: int, rung: int) -> Ruled:
-    """Ask the policy. A trial that has to wait goes on all the same if it is the one to be promoted now."""
+    """Ask the policy. A trial that would have to wait continues anyway if it is the one to be promoted now."""
     verdict = state.fold.policy.verdict(number, bracket, rung, more=state.more)
     if verdict.action is Ruling.PAUSE and not state.unstarted:
         found = state.next_promotion()
@@ -347,7 +349,7 @@ def _judge(state: CycleState, entry: RungEntry, lease: Lease) -> Decision:
         return _leave(state, entry.number, explanation.sentence, milestone=None)
     target = state.fold.policy.ladder(entry.bracket)[entry.rung + 1]
     state.mark_promoted(entry.number, entry.bracket, entry.rung)
-    if exploit is not None:  # it starts again from the other's state, on a slot of this very step
+    if exploit is not None:  # it restarts from the other trial's state, on a slot of this very cycle
         state.explain(entry.number, Ruling.PAUSE, explanation, frees=lease)
         state.exploit(exploit)
         return _leave(state, entry.number, explanation.sentence, milestone=target)
@@ -363,13 +365,13 @@ def _judge(state: CycleState, entry: RungEntry, lease: Lease) -> Decision:
     state.update(entry.number, milestone=target)
     if (
         state.next_promotion() is not None
-    ):  # the same result lets others go on, and slots may be free for them
+    ):  # the same result lets others continue, and slots may be free for them
         state.wants_placement = True
     return _go_on(target, explanation.sentence)
 
 
 def _paused(state: CycleState, trial: Trial) -> str:
-    """Why a trial that the policy lets go on does not."""
+    """Why a trial that the policy lets continue does not."""
     if state.study.closing is not None:
         return AT_ITS_END
     return BY_USER if trial.user_paused or state.study.detail == BY_USER else WITH_STUDY
@@ -386,14 +388,14 @@ def _leave(state: CycleState, number: int, why: str, *, milestone: int | None) -
 
 
 def _is_the_first(state: CycleState, trial: Trial) -> bool:
-    """Whether a trial comes to its rung before any other, and others will come: they may report what it leaves out."""
+    """Whether a trial reaches its rung before any other, and others will follow: they may report what it omits."""
     if state.study.next_number == 1 and not state.more:
         return False
     return trial.baseline or state.fold.is_empty
 
 
 def _metric_unknown(state: CycleState, report: ReportArrived) -> Decision:
-    """A second trial reaches a rung, and no report so far had every objective: none ever will."""
+    """End the study: a second trial reaches a rung, and no report so far had every objective, so none ever will."""
     missing = " and ".join(f"'{metric}'" for metric in _missing(state.study.spec, report))
     names = ", ".join(sorted(report.metrics)) or "nothing"
     remedy = "report it together with the others in one report(...), or correct objective.metric"

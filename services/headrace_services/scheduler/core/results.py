@@ -1,10 +1,9 @@
 """Which trials have a usable result, and why a study has none.
 
-A usable result is what a study is run for: a trial, other than the baseline, that counts as one that did not fail
-(`core.earlier_ends`), and that has a score:
-a finite value of the objective that counts (`core.scores`), of a report that met every constraint. With several
-objectives all of them count, in the trial's last report. A study without one ends FAILED, and the reason says what to
-do.
+A usable result is what a study is run for. It comes from a trial, other than the baseline, that counts as one that
+did not fail (`core.earlier_ends`) and has a score: a finite value of the objective that counts (`core.scores`), of
+a report that met every constraint. With several objectives all of them count, in the trial's last report. A study
+without a usable result ends FAILED, and the reason says what to do.
 """
 
 import math
@@ -23,26 +22,26 @@ from headrace_services.scheduler.core.scores import has_values
 
 
 def with_attempts(error: str, attempt: int, attempts: int) -> str:
-    """The detail of a trial that failed for good: its last error, and which of its attempts that was."""
+    """The detail of a trial that failed for good: its last error, and the number of that attempt."""
     if attempt < attempts:
         return f"{error} (attempt {attempt} of {attempts}; not tried again: the same error at the same place)"
     return f"{error} (attempt {attempt} of {attempts})" if attempts > 1 else error
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """What a trial came to."""
+    """The outcome of a trial."""
 
     number: int
     baseline: bool
     step: int
-    """The furthest of its last report and of the result that counts."""
+    """The later of its last report and the result that counts."""
     score: float | None
     metrics: Mapping[str, float]
-    """Of the report that counts; where none does, of its last one."""
+    """From the report that counts or, if none does, from its last one."""
     reason: Reason | None
-    """How it ended last."""
+    """Why it ended the last time."""
     counts_as: Reason | None
-    """How it ended with the result that counts."""
+    """Why it ended with the result that counts."""
     detail: str
 
     @classmethod
@@ -85,7 +84,7 @@ class Results:
         """How many trials were infeasible for each reason."""
 
     def add(self, result: Result) -> None:
-        """Take a trial in."""
+        """Add a trial."""
         if result.baseline:
             return
         self._trials += 1
@@ -110,13 +109,13 @@ class Results:
             self._unmet = True
 
     def _passes(self, result: Result) -> bool:
-        """Whether a gate has passed: its own trial came to its end, and not somebody else's or halfway."""
+        """Whether a gate has passed: its own trial (number 0) completed the full budget."""
         complete = result.reason is Reason.COMPLETED and result.step >= self._spec.max_steps
         return result.number == 0 and complete
 
     @property
     def settled(self) -> bool:
-        """Whether no further trial changes what is said of them."""
+        """Whether further trials would not change the explanation."""
         return self.usable and self._is_full
 
     def how_completed(self) -> str:
@@ -134,7 +133,7 @@ class Results:
             if timeout is not None:
                 doubt = f"Is trial_timeout_s, {timeout.total_seconds():g} s, long enough?"
             return (
-                f"all trials have finished, and none reached {steps}: the furthest came to step {self._furthest}. "
+                f"all trials have finished, and none reached {steps}: the furthest reached step {self._furthest}. "
                 f"{doubt}{failures}"
             )
         return f"all trials have finished, and none reached the full budget{failures}"
@@ -197,12 +196,12 @@ class Results:
         return "fix the trial's program, and `headrace retry` lets its trials continue"
 
     def _failures(self) -> str:
-        """How many trials failed, and the commonest error. Errors that differ in numbers alone count as one."""
+        """How many trials failed, and the most common error. Errors that differ only in numbers count as one."""
         failed = self._errors.total()
         kinds: dict[str, Counter[str]] = {}
         for error, count in self._errors.items():
             kinds.setdefault(likeness(error), Counter())[error] += count
-        # Of equally common ones the same each time: the trials come in any order.
+        # Trials come in any order: of equally common errors choose the same one each time.
         commonest = min(kinds.values(), key=lambda kind: (-kind.total(), min(kind)))
         error, alike = min(commonest), commonest.total()
         some = "" if failed == 1 else "all " if alike == failed else f"{alike} of them "
@@ -212,5 +211,5 @@ class Results:
 
 
 def _first(known: Result | None, other: Result) -> Result:
-    """The one with the lower number: the trials come in any order, and the reason is to be the same."""
+    """The one with the lower number: trials come in any order, and the reason must be the same each time."""
     return other if known is None or other.number < known.number else known

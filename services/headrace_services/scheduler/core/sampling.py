@@ -1,6 +1,6 @@
-"""What the core knows of samplers: how they are asked, and which proposals are made elsewhere.
+"""What the core knows about samplers: how they are asked, and which proposals are made elsewhere.
 
-Implementations are handed in (`samplers`): a cycle asks a `Sampler` by number alone.
+Implementations are passed in (`samplers`): a cycle asks a `Sampler` for a proposal by its number alone.
 """
 
 import math
@@ -27,15 +27,16 @@ if TYPE_CHECKING:
 
 
 class Sampler(Protocol):
-    """How configurations are proposed by number. The same number gives the same configuration."""
+    """Proposes configurations by number. The same number gives the same configuration."""
 
     @property
     def size(self) -> int | None:
-        """How many proposals there are; None for as many as one likes."""
+        """How many proposals there are; None if there is no limit."""
         ...
 
     def suggest(self, number: int) -> Params | None:
-        """Proposal `number`, counted from 0: the active parameters in the order of the space; None: exhausted."""
+        """Proposal `number`, counted from 0, with the active parameters in the order of the space; None if
+        exhausted."""
         ...
 
 
@@ -44,31 +45,32 @@ class Points(Protocol):
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """How many points there are."""
         ...
 
     def point(self, params: Mapping[str, Value]) -> Point | None:
-        """Which point a configuration is; None where it is none."""
+        """The point of a configuration; None if it is not one of the points."""
         ...
 
     def untried(self, number: int, tried: Set[Point], beside: Params | None = None) -> Params | None:
-        """An untried point for proposal `number`, near the one that a model asked for; None where all are tried."""
+        """An untried point for proposal `number`, near the one that a model asked for; None if all are tried."""
         ...
 
 
 def is_pooled(spec: StudySpec) -> bool:
     """Whether the study's proposals are made outside its cycles.
 
-    A process of the pool makes those that cost too much for an event loop, and those of installed packages. Those of
-    `best_of` are read from another study.
+    A process of the pool makes those that are too expensive for an event loop, and those of installed packages.
+    Those of `best_of` are read from another study.
     """
     return isinstance(spec.sampler, ModelBased | SobolSampler | BestOfSampler | OwnSampler)
 
 
 def pooled_from(spec: StudySpec) -> int | None:
-    """The number of the first proposal that the pool makes; None: all are made where they are needed.
+    """The number of the first proposal that the pool makes; None if all are made in the cycle.
 
-    The startup draws before it need no model. A study that begins with the results of another one has none.
+    The startup draws before it need no model. A study that starts with the results of another one has no startup
+    draws.
     """
     if not is_pooled(spec):
         return None
@@ -78,14 +80,14 @@ def pooled_from(spec: StudySpec) -> int | None:
 
 
 def seeded(seed: int, *key: int) -> "Generator":
-    """The generator of a study's seed and a key: the same two draw the same."""
+    """The random generator for a study's seed and a key. Equal arguments give equal draws."""
     import numpy as np  # slow to import, and a scheduler must be back soon after it was killed
 
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))
 
 
 def draw_value(domain: Domain, generator: "Generator") -> bool | int | float | str:
-    """A uniform draw from one domain, in the logarithm where `log` is set."""
+    """A uniform draw from one domain, on a log scale if `log` is set."""
     match domain:
         case CategoricalDomain():
             return domain.value_at(int(generator.integers(domain.count)))
@@ -107,6 +109,6 @@ def draw_value(domain: Domain, generator: "Generator") -> bool | int | float | s
 
 
 def _between(low: float, high: float, generator: "Generator") -> float:
-    """Uniform in [low, high), also where high - low is beyond the floats."""
+    """Uniform in [low, high), even if high - low is too large for a float."""
     share = generator.random()
     return (1.0 - share) * low + share * high

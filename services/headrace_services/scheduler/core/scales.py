@@ -1,4 +1,4 @@
-"""The scale that a study's copies have, as its pilot has chosen it (`engine.scales`)."""
+"""The scale of a study's copies, as its pilot has chosen it (`engine.scales`)."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from headrace.spec.scalars import Value
 
 
 class PilotTrial(Struct, frozen=True, kw_only=True):
-    """A configuration with its scale, and the value that it came to; None where it failed or has none."""
+    """A configuration with its scale and its value; None if it failed or has none."""
 
     params: Mapping[str, Value]
     value: float | None
@@ -33,7 +33,7 @@ class ScaleChoice(Struct, frozen=True, kw_only=True):
 
     scale: int
     study: str
-    """The pilot's."""
+    """The pilot's name."""
     least_kendall: float
     most_regret: float
     tried: tuple[ScaleTried, ...]

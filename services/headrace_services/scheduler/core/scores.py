@@ -1,11 +1,12 @@
-"""Which value of a trial counts: its score, by the objective's `scope`.
+"""The score of a trial: which of its values counts, by the objective's `scope`.
 
-A score ranks a trial as a whole: the best one of a study, the configurations that another study takes over, and whether
-a study has a usable result. Policies compare the values at rungs, and targets (`until`) the values of reports.
+A score ranks a trial as a whole. It decides which trial of a study is the best, which configurations another study
+takes over, and whether a study has a usable result. Policies compare the values at rungs instead, and targets
+(`until`) the values of reports.
 
-Only a finite value of a report that meets the constraints is a score. By `best` a trial keeps the one that it had; by
-the others it has none until a report has one again. A mean leaves out reports that miss a constraint. A report without
-the objective's metric leaves all as it was.
+Only a finite value of a report that meets the constraints is a score. With `best` a trial keeps its earlier score.
+With the other scopes it has none until a report has one again. A mean leaves out reports that violate a
+constraint. A report without the objective's metric changes nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,13 +22,13 @@ from headrace_services.scheduler.core.records import Trial
 def best_report(
     spec: StudySpec, value: float | None, step: int, metrics: Mapping[str, float]
 ) -> dict[str, Any]:
-    """What a trial keeps of its best report. Its metrics, where they count."""
+    """What a trial keeps of its best report: its metrics, if they count."""
     counts = spec.scope is Scope.BEST
     return {"best_value": value, "best_step": step, "best_metrics": metrics if counts else {}}
 
 
 def scored(spec: StudySpec, trial: Trial, value: float | None, *, feasible: bool) -> dict[str, Any]:
-    """What a report changes of its trial's score. The trial has its best value already."""
+    """The fields that a report changes for its trial's score. The trial already has its best value."""
     match spec.scope:
         case Scope.BEST:
             return {"score": trial.best_value}
@@ -46,16 +47,16 @@ def scored(spec: StudySpec, trial: Trial, value: float | None, *, feasible: bool
 
 
 def is_made_by(spec: StudySpec, value: float | None, *, is_best: bool) -> bool:
-    """Whether a report makes its trial's result: the one with the best value where that counts, else each that has one.
-    With several objectives the values of the last report count."""
+    """Whether a report makes its trial's result: the one with the best value if that counts, else each one that
+    has a value. With several objectives the values of the last report count."""
     if spec.further_objectives:
         return True
     return is_best if spec.scope is Scope.BEST else value is not None
 
 
 def score_now(spec: StudySpec, trial: Trial, *, feasible: bool) -> float | None:
-    """The score of a trial by what it has reported, where its record has that of an earlier end. None where its last
-    report lacked the objective."""
+    """The score of a trial from its latest run alone, for when its record holds the score of an earlier end. None if
+    its last report lacked the objective."""
     if spec.scope is Scope.BEST:
         return trial.best_value
     if trial.value is None or not (feasible and isfinite(trial.value)):
@@ -64,15 +65,15 @@ def score_now(spec: StudySpec, trial: Trial, *, feasible: bool) -> float | None:
 
 
 def has_values(spec: StudySpec, score: float | None, metrics: Mapping[str, float]) -> bool:
-    """Whether a result has values that can be compared and meet the constraints. With several objectives all of them
-    count, as the last report has them."""
+    """Whether a result has values that can be compared and meet the constraints. With several objectives all of
+    them count, as in the last report."""
     if not spec.further_objectives:
         return score is not None
     return objective_vector(spec.objectives, metrics) is not None and is_feasible(spec.constraints, metrics)
 
 
 def score_step(spec: StudySpec, trial: Trial) -> int:
-    """The step of the report that made a trial's score what it is; 0 where it has none."""
+    """The step of the report that determined a trial's score; 0 if it has none."""
     if trial.score is None:
         return 0
     if trial.counted is not None:
@@ -81,9 +82,9 @@ def score_step(spec: StudySpec, trial: Trial) -> int:
 
 
 def ranked(objective: Objective, trials: Iterable[Trial]) -> list[Trial]:
-    """The trials that have a score and did not fail, the baseline aside, the best first.
+    """The trials with a score that did not fail, best first, without the baseline.
 
-    Of equals the one that trained further is first, then the one with the lower number.
+    Of equal ones, the trial that trained further comes first, then the one with the lower number.
     """
 
     def key(trial: Trial) -> tuple[bool, float, int, int]:

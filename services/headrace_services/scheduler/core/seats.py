@@ -1,18 +1,18 @@
 """Seats: which trials of a study share a process, and which process a trial joins.
 
-A study with `fuse` runs several trials in one process, a bundle. A bundle is a grant with several seats; its members
-are ordinary leases, which come and go one by one. Trials take free slots first. A trial that finds none takes an open
-seat of the study's own bundles, of which all trials have the same key.
+A study with `fuse` runs several trials in one process, a bundle. A bundle is a grant with several seats. Its
+members are ordinary leases, which start and end one by one. Trials take free slots first. A trial that finds none
+takes an open seat in one of the study's own bundles, all of whose trials have the same key.
 
-How many share a process is `capacity`'s to say, by kind of device and key. A bundle that runs out of memory halves that
-number for all that come; its members go on, and nobody is charged.
+`capacity` decides how many trials share a process, by kind of device and key. A bundle that runs out of memory
+halves that number for all later bundles; its members continue, and none of them is charged.
 
-Blame by halves: a bundle's process that dies otherwise charges no member, since each of them may be the cause. Every
-loss halves the number of trials that a member may share a process with, until the cause is alone. Then it is an
-ordinary trial. A new checkpoint or rung forgets the losses.
+Blame by halves: if a bundle's process dies for another reason, no member is charged, since each of them may be the
+cause. Every loss halves the number of trials that a member may share a process with, until the cause is alone.
+Then it is an ordinary trial. A new checkpoint or rung clears the losses.
 
-Fairness: a bundle whose slots a study that goes before could use takes nobody in. It is empty when its members have
-left at their rungs, and then its slots are free like any others.
+Fairness: a bundle accepts no new member if a study that goes first could use its slots. It empties as its members
+leave at their rungs, and then its slots are free like any others.
 """
 
 from collections.abc import Collection, Sequence
@@ -31,17 +31,17 @@ from headrace_services.scheduler.core.records import Grant, Lease, Params, Slot,
 from headrace_services.scheduler.core.state import CycleState
 
 BUNDLES_AT_ONCE = 256
-"""How many bundles with open seats one cycle looks at."""
+"""How many bundles with open seats one cycle considers."""
 
 
 def allowance(most: int, trial: Trial) -> int:
-    """How many trials may be in a process with this one, itself included, where others share theirs with `most`."""
+    """How many trials may be in a process with this one, including itself, if others share theirs with `most`."""
     return max(1, most >> trial.losses_in_row)
 
 
 def room_on(spec: StudySpec, slot: Slot) -> int:
-    """How many members an ephemeral slot's memory has room for, at least one: `resources.gpu_memory_bytes` is what a
-    full bundle needs."""
+    """How many members an ephemeral slot's memory has room for, at least one: a full bundle needs
+    `resources.gpu_memory_bytes`."""
     needed = spec.resources.gpu_memory_bytes
     if spec.fuse is None or not needed:
         return numbers.SEATS
@@ -49,7 +49,7 @@ def room_on(spec: StudySpec, slot: Slot) -> int:
 
 
 def losses_alone(most: int, losses_in_row: int) -> int:
-    """How many of a trial's losses in a row it had when nothing else was in its process."""
+    """How many of a trial's losses in a row happened when it was alone in its process."""
     return max(0, losses_in_row - (most.bit_length() - 1))
 
 
@@ -68,8 +68,8 @@ def _device(grant: Grant) -> str:
 
 
 def _device_of(kind: str, stage: str) -> str:
-    """The kind of device that bundles are measured on. An ephemeral slot is one of its own: by its duty cycle turns
-    take longer there, and it has less memory to give."""
+    """The kind of device that bundles are measured on. An ephemeral slot is a kind of its own: turns take longer
+    there because of its duty cycle, and it has less memory to give."""
     return ephemeral.device(kind, stage) if stage else kind
 
 
@@ -83,12 +83,12 @@ def capacity_of(state: CycleState, grant: Grant, slots: tuple[Slot, ...]) -> Cap
 
 
 def seats_for(state: CycleState, trial: Trial, placement: Placement) -> int:
-    """How many seats a grant has that begins with this trial on free slots."""
+    """How many seats a grant has that starts with this trial on free slots."""
     return seats_on(state, trial, placement.slots, placement.memory_bytes)
 
 
 def seats_on(state: CycleState, trial: Trial, slots: Sequence[Slot], memory_bytes: int = 0) -> int:
-    """The same on these slots, of which it has so much memory (0: all that a slot has)."""
+    """The same on these slots, of which the trial has this much memory (0: all that a slot has)."""
     spec, slot = state.study.spec, slots[0]
     key = key_of(spec, trial.params)
     device = _device_of(kind_of(slots), slot.owner_stage)
@@ -98,7 +98,7 @@ def seats_on(state: CycleState, trial: Trial, slots: Sequence[Slot], memory_byte
 
 
 def learn(state: CycleState, lease: Lease, cost: TurnCost) -> None:
-    """Take in what a turn cost; where more trials may share a process now, some may be placed."""
+    """Record what a turn cost. If more trials may share a process now, some may be placed."""
     if state.study.spec.fuse is None or lease.grant is None:
         return
     profile = state.profile(_device(lease.grant), lease.grant.key)
@@ -106,7 +106,7 @@ def learn(state: CycleState, lease: Lease, cost: TurnCost) -> None:
 
 
 def too_many(state: CycleState, lease: Lease, members: int) -> None:
-    """A bundle ran out of memory with so many members, two or more: half as many share a process from now on."""
+    """A bundle ran out of memory with this many members, two or more: half as many share a process from now on."""
     assert lease.grant is not None
     profile = state.profile(_device(lease.grant), lease.grant.key)
     _learnt(state, lease, profile, profile.halved(members))
@@ -125,12 +125,12 @@ def _learnt(state: CycleState, lease: Lease, before: Profile, after: Profile) ->
 
 
 def key_of(spec: StudySpec, params: Params) -> str:
-    """What the trials of a bundle have in common; empty where nothing is fused."""
+    """The key that the trials of a bundle have in common; empty if nothing is fused."""
     return "" if spec.fuse is None else spec.fuse.key(params)
 
 
 def revived(state: CycleState, trial: Trial, placement: Placement) -> Grant | None:
-    """Return the bundle that has just ended on exactly these slots, if the trial can go on in its process."""
+    """Return the bundle that has just ended on exactly these slots, if the trial can continue in its process."""
     where = {(slot.worker_id, slot.index) for slot in placement.slots}
     for grant_id in state.changes.ended_grants:
         grant = state.grants[grant_id]
@@ -144,7 +144,7 @@ def revived(state: CycleState, trial: Trial, placement: Placement) -> Grant | No
 
 
 def _takes_members(state: CycleState, grant: Grant) -> bool:
-    """Whether the process of a bundle is there and may stay."""
+    """Whether the process of a bundle exists and may continue."""
     asked = grant.id in state.study.leaving or grant.id in state.changes.asks
     avoided = any(part.incarnation in state.study.standing.avoided for part in grant.parts)
     return not (grant.closed or asked or avoided)
@@ -162,13 +162,13 @@ def room_for(state: CycleState, own: Grant, slot: Slot) -> int:
 
 
 def open_in(state: CycleState, grant: Grant) -> int:
-    """How many seats of a bundle are open, as many trials as may share a process on its device."""
+    """How many seats of a bundle are open, limited to how many trials may share a process on its device."""
     room = capacity_of(state, grant, state.bundles[grant.id]).trials
     return max(0, min(grant.seats, room) - grant.leases)
 
 
 class OpenSeats:
-    """The seats that trials of a study may take in one cycle, after its free slots are given out."""
+    """The seats that trials of a study may take in one cycle, after its free slots have been given out."""
 
     def __init__(self, state: CycleState) -> None:
         self._state = state
@@ -181,11 +181,11 @@ class OpenSeats:
 
     @property
     def count(self) -> int:
-        """How many are open."""
+        """How many seats are open."""
         return sum(open_in(self._state, grant) for grant in self._bundles())
 
     def of(self, trial: Trial, params: Params, *, on_ephemeral: bool = False) -> Grant | None:
-        """Return the bundle that a trial with these parameters joins: of those that it may join the emptiest one."""
+        """Return the bundle that a trial with these parameters joins: the emptiest of those that it may join."""
         key = key_of(self._state.study.spec, params)
         fitting = [
             grant
@@ -197,7 +197,7 @@ class OpenSeats:
         return min(fitting, key=_fewest_first, default=None)
 
     def own(self, key: str) -> int:
-        """How many are open for trials of a key, on slots that are not ephemeral."""
+        """How many seats are open for trials with a key, on slots that are not ephemeral."""
         return sum(
             open_in(self._state, grant)
             for grant in self._bundles()
@@ -205,11 +205,11 @@ class OpenSeats:
         )
 
     def _room(self, grant: Grant) -> int:
-        """How many trials may share a process on such a device."""
+        """How many trials may share a process on the grant's device."""
         return capacity_of(self._state, grant, self._state.bundles[grant.id]).trials
 
     def _bundles(self) -> list[Grant]:
-        """The bundles that may take a trial in."""
+        """The bundles that may accept a trial."""
         if self._state.study.spec.fuse is None:
             return []
         if self._kept_off is None:
@@ -218,7 +218,7 @@ class OpenSeats:
 
 
 def _live(state: CycleState) -> list[Grant]:
-    """The bundles whose processes are there, on slots that are."""
+    """The bundles whose processes exist, on slots that exist."""
     found = []
     for grant_id, slots in state.bundles.items():
         grant = state.grants[grant_id]
@@ -237,8 +237,8 @@ def _fewest_first(grant: Grant) -> tuple[int, str]:
 
 
 def _left_to_others(state: CycleState) -> frozenset[str]:
-    """The bundles whose slots go to studies that go before this one, as many as those want. They are those with the
-    fewest members: they are empty the soonest."""
+    """The bundles whose slots go to studies that go before this one, as many as those need. They are the ones with
+    the fewest members, as these are empty soonest."""
     cluster, now_s = state.cluster, state.study.now_s
     if not cluster.crowded:
         return frozenset()

@@ -1,8 +1,8 @@
 """Slots for a trial, among the trials of the study and among studies.
 
-Before a study takes free slots it looks who goes before it (`placement.shares`): what those could use is left to
-them, and they are kicked. What fits nowhere has slots kept for it (`placement.reserving`), and who runs there is
-asked to leave (`preemption`).
+Before a study takes free slots it checks which studies go first (`placement.shares`). What those could use is left
+to them, and they are woken. A trial that fits nowhere gets a reservation (`placement.reserving`), and the trials
+that run on the reserved slots are asked to leave (`preemption`).
 """
 
 from collections.abc import Iterable
@@ -53,19 +53,19 @@ from headrace_services.scheduler.core.study_status import Reserved, Standing
 
 PLACER: Placer = BestFit()
 NEXT_IN_LINE = 256
-"""Of how many further studies that wait a cycle learns at once."""
+"""How many further waiting studies a cycle reads at once."""
 
 
 def join(state: CycleState) -> None:
-    """A study that was idle and has something to run again earns no credit for the time between, nor does one whose
-    project has a greater quota than before."""
+    """Account for a study that was idle and has something to run again: it earns no credit for the time between.
+    The same holds for a study whose project has a larger quota than before."""
     share, cluster = own_share(state), state.cluster
     if (share.idle or quotas.has_grown(state)) and cluster.crowded:
         state.stand(usage=joined(share, cluster.least_s, cluster.totals, state.study.now_s))
 
 
 def find(state: CycleState, trial: Trial, milestone: int) -> Deciding[Placement | None]:
-    """Return the slots for a trial, once those that go before have been left theirs; None where it has to wait."""
+    """Return the slots for a trial, once the studies that go first have been left theirs; None if it has to wait."""
     waiting = waiting_for(state, trial, milestone)
     own = _own_reservation(state, waiting)
     kept = [*_others_reservations(state), *([own] if own else [])]
@@ -80,10 +80,10 @@ def find(state: CycleState, trial: Trial, milestone: int) -> Deciding[Placement 
 
 
 def waiting_for(state: CycleState, trial: Trial, milestone: int) -> Waiting:
-    """Return a trial as the placer sees it: what it takes, and for how long by measured times."""
+    """Return a trial as the placer sees it: what it takes, and for how long according to measured times."""
     avoided = failed_starts.avoided_by(state.study, trial.number)
     request = request_at(state.study.spec, trial.params, trial.step, avoided)
-    free = [slot for slot in state.free if not slot.owner]  # no speed is learnt on ephemeral slots
+    free = [slot for slot in state.free if not slot.owner]  # no speed is learned on ephemeral slots
     kinds = kinds_of(free, request)
     known = kinds if request.slots == 1 else kinds | all_kinds(free)
     study = state.study.standing.speeds
@@ -103,22 +103,22 @@ def waiting_for(state: CycleState, trial: Trial, milestone: int) -> Waiting:
 
 
 def any_trial(state: CycleState, request: Request) -> Waiting:
-    """Return some trial of the study that takes so much."""
+    """Return some trial of the study that takes this much."""
     key = (state.study.id, -1)
     return Waiting(key=key, request=request, priority=state.study.spec.priority, group=state.study.id)
 
 
 def keep(state: CycleState) -> None:
-    """Have slots kept for the trial that fits nowhere, and ask those who run there to leave.
+    """Reserve slots for the trial that fits nowhere, and ask the trials that run there to leave.
 
-    `room.devices` and `room.running` are loaded.
+    `state.cluster.devices` and `state.cluster.running` are loaded.
     """
     blocked = state.cluster.blocked
     if blocked is None or state.cluster.devices is None:
         return
     mine = _own_reservation(state, blocked)
     if mine is not None and mine.key != blocked.key:
-        return  # another trial, of another size, has slots kept for it; one at a time
+        return  # another trial, of another size, has a reservation; a study has one at a time
     reservations = [*_others_reservations(state), *([mine] if mine else [])]
     cluster = Cluster(
         devices=_without(state.cluster.devices, state.cluster.withheld),
@@ -157,13 +157,13 @@ def keep(state: CycleState) -> None:
 
 
 def just_granted(state: CycleState) -> tuple[Running, ...]:
-    """The grants that this cycle has begun, and their trials: they are not in the rows yet."""
+    """The grants that this cycle has started, and their trials: they are not in the rows yet."""
     found: dict[str, Running] = {}
     for lease in state.changes.granted.values():
         if not lease.live or lease.worker_id is None or lease.grant is None:
             continue
         if lease.grant.id not in state.changes.grants or lease.owner_stage:
-            continue  # it joined a bundle, or keeps nobody off
+            continue  # it joined a bundle, or keeps no one off
         running = Running(
             key=(state.study.id, lease.number),
             grant_id=lease.grant.id,
@@ -188,9 +188,10 @@ def _leaves_in_s(state: CycleState, lease: Lease) -> float | None:
 
 
 def may_need_keeping(state: CycleState) -> bool:
-    """Whether slots are kept for the trial that waits, or it may take more than one trial's end to make room for it.
+    """Whether the waiting trial has a reservation, or may need more than one trial's end to make room for it.
 
-    Not where all trials of the only study are of one size, nor while a known study goes before this one.
+    This is not the case if all trials of the only study are of one size, nor while a known study goes before this
+    one.
     """
     blocked, spec = state.cluster.blocked, state.study.spec
     if blocked is None or spec.template is None:
@@ -201,7 +202,7 @@ def may_need_keeping(state: CycleState) -> bool:
 
 
 def settle_standing(state: CycleState) -> None:
-    """After placing: note for other studies what this one waits for, and give up what it has no use for any more."""
+    """After placing, record for other studies what this one waits for, and cancel what it no longer needs."""
     blocked = state.cluster.blocked if state.active else None
     held_off = state.cluster.held_off if state.active else 0
     before = state.study.standing
@@ -224,7 +225,7 @@ def settle_standing(state: CycleState) -> None:
 
 
 def _startable(state: CycleState) -> int:
-    """How many trials of the study could start, with slots for all; at least the one that waits."""
+    """How many trials of the study could start if there were slots for all; at least the waiting one."""
     spec = state.study.spec
     count = len(state.queue) + max(0, state.sampled_limit - state.study.sampled)
     if spec.max_parallel:
@@ -236,9 +237,9 @@ def _startable(state: CycleState) -> int:
 
 
 def hand_on(state: CycleState) -> Deciding[None]:
-    """Leave the free slots that the study has no use for to the studies that wait, the first ones first.
+    """Leave the free slots that the study does not need to the waiting studies, in their order.
 
-    Only they are woken. Without this all studies that wait would look at each slot that becomes free.
+    Only these are woken. Otherwise all waiting studies would check each slot that becomes free.
     """
     own = own_share(state).reservation(state.study.now_s)
     kept = [*_others_reservations(state), *([own] if own else [])]
@@ -246,12 +247,12 @@ def hand_on(state: CycleState) -> Deciding[None]:
 
 
 def _leave_to_others(state: CycleState, kept: list[Reservation]) -> Deciding[None]:
-    """Set aside what studies that go before this one could use of the free slots."""
+    """Withhold the free slots that studies before this one could use."""
     yield from _leave(state, kept, own_claim(state))
 
 
 def _leave(state: CycleState, kept: list[Reservation], own: Claim) -> Deciding[None]:
-    """Set aside what studies that go before a claim could use of the free slots."""
+    """Withhold the free slots that studies before a claim could use."""
     cluster, now_s = state.cluster, state.study.now_s
     if not cluster.crowded:
         return
@@ -284,7 +285,8 @@ def _leave(state: CycleState, kept: list[Reservation], own: Claim) -> Deciding[N
 
 
 def _look_further(state: CycleState, *, unlike: Iterable[Share]) -> Deciding[None]:
-    """Get to know the next studies that wait for slots, without those that ask for what was asked for in vain."""
+    """Read the next studies that wait for slots, without those that ask for the same as a study that found
+    nothing."""
     cluster = state.cluster
     assert cluster.known_to is not None
     line = yield from ask(
@@ -299,7 +301,7 @@ def _look_further(state: CycleState, *, unlike: Iterable[Share]) -> Deciding[Non
 
 
 def first_for(slot: Slot, others: Iterable[Share], own: Share, now_s: float) -> Share | None:
-    """Return the study that an ephemeral slot is left to: it waits for one like it, and goes before this one."""
+    """Return the study that an ephemeral slot is left to, which waits for one like it and goes before this one."""
     waiting = [
         other for other in others if other.wanted > 0 and other.wants is not None and suits(slot, other.wants)
     ]
@@ -308,7 +310,7 @@ def first_for(slot: Slot, others: Iterable[Share], own: Share, now_s: float) -> 
 
 
 def leave_ephemeral(state: CycleState, slot: Slot, other: Share) -> None:
-    """Leave an ephemeral slot to another study, which is told."""
+    """Leave an ephemeral slot to another study, and notify it."""
     leave_to(state, other.study_id)
     state.cluster.left_ephemeral.add((slot.worker_id, slot.index))
     usage = other.usage.hold_ephemeral(1, state.study.now_s)
@@ -325,14 +327,15 @@ def next_of(share: Share) -> Waiting:
 
 
 def _is_next(state: CycleState) -> bool:
-    """Whether nobody goes before the study: only then are slots kept for it anew, and others asked to leave them."""
+    """Whether no study goes before this one: only then does it get a new reservation, and are others asked to
+    leave."""
     cluster, now_s = state.cluster, state.study.now_s
     own = own_claim(state)
     return not cluster.ahead_of(own, now_s) and not cluster.others_may_go_before(own)
 
 
 def _ask_of_the_overdrawn(state: CycleState, running: tuple[Running, ...]) -> None:
-    """The trial waits for its turn only. Where a study has more than its share, one trial of it leaves at its rung."""
+    """The trial only waits for its turn. If a study has more than its share, one of its trials leaves at its rung."""
     cluster, own, now_s = state.cluster, own_share(state), state.study.now_s
     if own.wanted <= 0 or any(run.asked for run in running):
         return
@@ -351,7 +354,7 @@ def _ask_of_the_overdrawn(state: CycleState, running: tuple[Running, ...]) -> No
 
 
 def _with_held(share: Share, now_s: float) -> Share:
-    """A study one grant poorer: it must be ahead by more than what it would give up."""
+    """A study with one grant less: it must be ahead by more than what it would give up."""
     usage = share.usage
     gpu = usage.gpu_milli > 0
     milli = min(1000, usage.gpu_milli if gpu else usage.cpu_slots * 1000)
@@ -406,7 +409,7 @@ def _others_reservations(state: CycleState) -> list[Reservation]:
 
 
 def _own_reservation(state: CycleState, waiting: Waiting) -> Reservation | None:
-    """The study's reservation is that of its first trial of the size, whichever that is now."""
+    """The study's reservation is for its first trial of that size, whichever that is now."""
     own, kept = own_share(state).reservation(state.study.now_s), state.study.standing.reserved
     if own is None or kept is None or kept.shape != waiting.request.shape:
         return own
@@ -414,7 +417,7 @@ def _own_reservation(state: CycleState, waiting: Waiting) -> Reservation | None:
 
 
 def _quantum_s(state: CycleState) -> float:
-    """About how long a grant is held: the mean rung, in seconds by the mean speed."""
+    """About how long a grant is held: the mean length of a rung, in seconds at the mean speed."""
     standing: Standing = state.study.standing
     seconds = sum(took for _, took in standing.speeds.values())
     steps = sum(count for count, _ in standing.speeds.values())

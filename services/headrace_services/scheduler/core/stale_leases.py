@@ -1,15 +1,15 @@
-"""Why a lease is its holder's no longer, and when a client may have it back.
+"""Why a lease no longer belongs to its holder, and when a client may get it back.
 
     live ──┬── the trial leaves by a decision, an end or a failure: the lease is over for good
-           └── nothing was heard of the holder in time
+           └── the holder was silent for too long
                  ├── a worker's lease is over for good: another process may run the trial, or this one twice
-                 └── a client's lease has lapsed, and its trial is offered to whoever asks
-                       ├── the client reports, completes or renews first: it has the lease back, in the same attempt
-                       └── somebody else gets the trial, or it ends: the lease is over for good
+                 └── a client's lease has lapsed, and its trial is offered to any client that asks
+                       ├── the client reports, completes or renews first: it gets the lease back, in the same attempt
+                       └── another client gets the trial, or it ends: the lease is over for good
 
-The trial's row says that its last lease has lapsed (`Trial.lapsed`). Every move of the trial clears it. So a late
-message needs no clock, and no more trust than one in time: the attempt is still the trial's last one. The database
-refuses a worker's lease that would come back.
+The trial's row records that its last lease has lapsed (`Trial.lapsed`). Every move of the trial clears this. So
+handling a late message needs no clock, and no more trust than one in time: the attempt is still the trial's last
+one. The database refuses to restore a worker's lease.
 """
 
 from headrace_services.scheduler.core.inputs import Accepted, Leased, Outcome, Renewed, Stale
@@ -30,27 +30,27 @@ _STUDY_OVER = {
     StudyState.FAILED: "has failed",
 }
 STUDY_FAILED = "the study failed"
-"""Why trials ended that a failed study left behind."""
+"""The reason with which trials end that a failed study left behind."""
 _LEFT = {
     Action.PAUSE.value: "it was paused by the answer to its last report",
     Action.VACATE.value: "it was paused by the answer to its last report",
     Action.RETRY.value: "it was completed with an error, to be tried again",
     Action.INTERRUPT.value: "it was released by its client",
 }
-"""How a client's lease ends of a trial that nobody had since and that is not over, but for a lapse."""
+"""How a client's lease ended, for a trial that nobody has had since and that is not over, unless the lease lapsed."""
 _REOPENED = "it had ended, alone or with its study, and a user has resumed it since"
 _ANSWERED = (Action.PAUSE.value, Action.VACATE.value, Action.RETRY.value)
 _ASK = "Leave this trial and ask for another one."
 
 
 def may_reclaim(state: CycleState, lease: Lease) -> bool:
-    """Whether a lease that is over may be taken up again by its holder."""
+    """Whether the holder of a lease that is over may take it up again."""
     trial = state.trials[lease.number]
     return lease.worker_id is None and trial.lapsed and trial.attempt == lease.attempt
 
 
 def renewed(state: CycleState, message: Renewed) -> Outcome:
-    """A client is at work on its trial. It has its lease back where that has lapsed."""
+    """A client is working on its trial. It gets its lease back if that has lapsed."""
     lease = state.lease(message)
     if lease is None or not (lease.live or may_reclaim(state, lease)):
         return gone(state, message)
@@ -74,7 +74,7 @@ def gone(state: CycleState, message: Leased) -> Stale:
     if lease.worker_id is not None:
         return Stale(why=trial.detail or "its lease is over", remedy=_ASK)
     left = _LEFT.get(lease.ended, _REOPENED)
-    told = trial.detail and lease.ended in _ANSWERED  # else the detail is of what came after
+    told = trial.detail and lease.ended in _ANSWERED  # else the detail is about what happened later
     return Stale(why=f"{left}: {trial.detail}" if told else left, remedy=_ASK)
 
 

@@ -1,7 +1,7 @@
-"""The working copy of a study that one cycle changes: copies of rows, and the moves that change them.
+"""The working copy of a study in one cycle: copies of rows, and the operations that change them.
 
-Every change goes through the few methods here, which keep the copies, the list of changes to write, the event
-log and the counts in agreement. What to change is decided in `reports`, `exits`, `commands` and `placing`.
+Every change goes through the few methods here, which keep the copies, the list of changes to write, the event log
+and the counts consistent. `reports`, `exits`, `commands` and `placing` decide what to change.
 """
 
 from collections.abc import Iterable
@@ -67,59 +67,60 @@ class CycleState:
         self.trials: dict[int, Trial] = {}
         self.leases: dict[str, Lease] = {}
         self.grants: dict[str, Grant] = {}
-        """The grants of these leases, each with its count of live leases as of now."""
+        """The grants of these leases, each with its current count of live leases."""
         self.slots: dict[str, tuple[Slot, ...]] = {}
-        """The slots that leases hold, each with what the lease has of it as free: what becomes free with it."""
+        """The slots that leases hold. Each slot's free part is the part that the lease holds, and that becomes
+        free with it."""
         self.bundles: dict[str, tuple[Slot, ...]] = {}
-        """The slots of grants with several seats, as far as seats may be open: of those that were offered, that this
-        cycle began, or that a trial left."""
+        """The slots of grants with several seats, if seats may be open: grants that were offered, that this cycle
+        started, or that a trial left."""
         self.profiles: dict[tuple[str, str], Profile] = {}
-        """What is known of the study's bundles, by kind of device and key."""
+        """The study's bundle profiles, by kind of device and key."""
         self.capacities: dict[tuple[str, str, int], Capacity] = {}
-        """What follows from that, by the memory of a device too; as far as it was asked."""
+        """The capacities computed from these, also by the memory of a device; only those that were needed."""
         self.histories: dict[int, History] = {}
-        """What trials went through before this cycle, as far as answers show it."""
+        """The earlier histories of trials, as far as answers show them."""
         self.free: list[Slot] = []
         self.queue: list[int] = []
         """Runnable trials: interrupted ones first, then by number."""
         self.pending_suggestions: list[tuple[int, Suggest]] = []
         """Clients that wait for a trial."""
         self.suggested: dict[int, Suggested | HeadraceError] = {}
-        """What these clients are answered, by the position of their inputs."""
+        """The answers to these clients, by the position of their inputs."""
         self.outcomes: dict[int, Outcome | None] = {}
-        """What became of the inputs, by position; None of a client that waits for a trial."""
+        """The outcomes of the inputs, by position; None for a client that waits for a trial."""
         self.answers: dict[tuple[int, int, int], Decision] = {}
-        """What reports (number, attempt, sequence) were answered, in this cycle or before."""
+        """The answers to reports (number, attempt, sequence), given in this cycle or before."""
         self.live = 0
-        """How many live grants the study has, a client's lease counting as one: before the rows are counted
-        (`live_before`), what this cycle has added or taken away."""
+        """How many live grants the study has, where a client's lease counts as one. Until the rows are counted
+        (`live_before`), only what this cycle has added or removed."""
         self._live_known = False
         self.user_paused = 0
         self.unstarted = 0
-        """Trials that were never placed; counted only where the policy lets them go first."""
+        """Trials that were never placed; counted only if the policy lets them go first."""
         self.results: Results | None = None
-        """What all trials came to; loaded where nothing is left to run."""
+        """The outcomes of all trials; loaded when nothing is left to run."""
         self.rests_until_s: float | None = None
-        """When the first of the trials may run that are not to be placed yet."""
+        """When the first trial may run that may not be placed yet."""
         self.earlier_checkpoints: dict[int, Checkpoint | None] = {}
-        """What lies before the checkpoints of trials that may have to give theirs up."""
+        """The earlier checkpoints of trials that may have to give up theirs."""
         self.able: frozenset[str] = frozenset()
-        """The workers that could run a trial of the study; loaded where trials fail before anything was reported."""
+        """The workers that could run a trial of the study; loaded if trials fail before anything was reported."""
         self.silent: frozenset[str] = frozenset()
-        """The leases that have expired, of those that a sweep found so."""
+        """The leases that have expired, of those that a sweep reported as expired."""
         self.wants_placement = False
-        """Whether something may be placed, or the study be complete, because of what this cycle did."""
+        """Whether, because of this cycle, something may be placed or the study may be complete."""
         self.reopened: frozenset[int] = frozenset()
-        """The trials that this cycle let go on after their end."""
+        """The trials that this cycle lets continue after their end."""
         self.proposals_wanted = 0
         """How many further proposals the pool is to compute."""
         self.cluster = ClusterState()
-        """What is known of the cluster beyond the study."""
+        """What is known about the cluster beyond the study."""
         self.cut_short = False
-        """Whether there was more to place than one cycle places."""
+        """Whether there is more to place than one cycle places."""
         self._vacancies: dict[tuple[int, int], list[int]] = {}
         self._found: set[tuple[int, int]] = set()
-        """The free slots of the rows that were offered: the rows know nothing of what the cycle did with them."""
+        """The free slots of the rows that were offered: the rows do not show what the cycle did with them."""
 
     @property
     def active(self) -> bool:
@@ -128,7 +129,7 @@ class CycleState:
         return study.state is StudyState.ACTIVE and study.after is None and study.closing is None
 
     def load(self, *, trials: Iterable[Trial] = (), leases: Iterable[Lease] = ()) -> None:
-        """Take copies of rows, never replacing one that the cycle has changed."""
+        """Add copies of rows, without replacing one that the cycle has changed."""
         for trial in trials:
             self.trials.setdefault(trial.number, trial)
         for lease in leases:
@@ -137,7 +138,7 @@ class CycleState:
                 self.grants.setdefault(lease.grant.id, lease.grant)
 
     def add_rows(self, rows: Rows) -> None:
-        """Take copies of rows."""
+        """Add copies of rows."""
         self.load(trials=rows.trials, leases=rows.leases)
         for lease_id, slots in rows.slots.items():
             self.slots.setdefault(lease_id, slots)
@@ -146,13 +147,13 @@ class CycleState:
         self.histories.update(rows.histories)
 
     def add_bundles(self, bundles: Iterable[Bundle]) -> None:
-        """Take copies of bundles whose seats are open in the rows."""
+        """Add copies of bundles whose seats are open in the rows."""
         for bundle in bundles:
             self.grants.setdefault(bundle.grant.id, bundle.grant)
             self.bundles.setdefault(bundle.grant.id, bundle.slots)
 
     def load_queue(self, trials: Iterable[Trial]) -> None:
-        """Take copies of runnable trials, and put all that are runnable now in order."""
+        """Add copies of runnable trials, and put all that are runnable now in order."""
         self.load(trials=trials)
         waiting = [trial for trial in self.trials.values() if trial.runnable]
         resting = [trial for trial in waiting if trial.rests(self.study.now_s)]
@@ -163,12 +164,12 @@ class CycleState:
         self.queue = [trial.number for trial in runnable]
 
     def rest(self, until_s: float | None) -> None:
-        """Trials are not to be placed before then."""
+        """Record that trials may not be placed before then."""
         if until_s is not None:
             self.rests_until_s = until_s if self.rests_until_s is None else min(until_s, self.rests_until_s)
 
     def live_before(self, count: int) -> None:
-        """How many live grants the study has in its rows. They are counted once."""
+        """Record how many live grants the study has in its rows. They are counted once."""
         if not self._live_known:
             self._live_known = True
             self.live += count
@@ -182,33 +183,33 @@ class CycleState:
 
     @property
     def more(self) -> bool:
-        """Whether there are configurations that the sampler was not asked for yet."""
+        """Whether there are configurations that the sampler has not been asked for yet."""
         return self.study.sampled < self.sampled_limit
 
     @property
     def sampled_limit(self) -> int:
-        """How many configurations the sampler is asked for: fewer than planned at first where it has no more."""
+        """How many configurations the sampler is asked for: fewer than first planned if it runs out."""
         return min(self.fold.sampled_limit, self.study.planned)
 
     def count_proposal(self) -> None:
-        """Note that a configuration was proposed; the log says when it was the last one."""
+        """Record that a configuration was proposed; an event says when it was the last one."""
         self.study = replace(self.study, sampled=self.study.sampled + 1)
         if not self.more:
             self.emit(events.proposals_ended(self.study.sampled))
 
     def end_proposals(self) -> None:
-        """Note that there are no more configurations than were proposed."""
+        """Record that no further configurations will be proposed."""
         self.study = replace(self.study, planned=self.study.sampled)
         self.emit(events.proposals_ended(self.study.sampled))
 
     def next_promotion(self) -> Promotion | None:
-        """What the policy would promote now."""
+        """The trial that the policy would promote now."""
         return self.fold.policy.next_promotion(more=self.more)
 
     # --- trials --------------------------------------------------------------------------------------
 
     def move(self, number: int, action: Action, **changes: Any) -> None:
-        """Move a trial by the table of transitions, releasing its lease where it leaves its worker."""
+        """Move a trial according to the table of transitions, releasing its lease if it leaves its worker."""
         before = self.trials[number]
         state = next_state(before.state, action, checkpoint=before.checkpoint is not None)
         after = replace(before, state=state, **{"lapsed": False} | changes)
@@ -244,8 +245,8 @@ class CycleState:
         self.wants_placement = True
 
     def reopen(self, number: int, milestone: int | None, why: str, *, ended: int) -> None:
-        """Let a trial that an event has `ended` go on up to a milestone, or wait; its failures and its time count
-        anew. What it had come to stays."""
+        """Let a trial that an event has `ended` continue up to a milestone, or wait. Its failures and its time are
+        counted from 0 again, and its earlier result is kept."""
         ends = earlier_ends.kept(self.study.spec, self.trials[number], ended)
         anew: dict[str, Any] = {
             "reason": None,
@@ -280,13 +281,13 @@ class CycleState:
         self.emit(events.trial_created(trial, proposal))
 
     def mark_promoted(self, number: int, bracket: int, rung: int) -> None:
-        """Note that a trial goes past a rung; the next event says why."""
+        """Record that a trial continues past a rung; the next event says why."""
         self.fold.promoted(number, bracket, rung)
         change = PromotionChange(number=number, rung=rung, cursor=self.study.cursor + 1)
         self.changes.promotions.append(change)
 
     def exploit(self, exploit: Exploit) -> None:
-        """Give a trial that is about to go on another's state and a mutated configuration."""
+        """Give a trial that is about to continue another trial's state and a mutated configuration."""
         self.fold.policy.exploited(exploit)
         cursor = self.emit(events.trial_exploited(self.study.name, exploit))
         self.changes.exploits.append((exploit, cursor))
@@ -301,10 +302,10 @@ class CycleState:
     # --- leases --------------------------------------------------------------------------------------
 
     def lease(self, named: Leased) -> Lease | None:
-        """Return the lease that an input speaks for, live or not, or None where its sender has no such lease.
+        """Return the lease that an input speaks for, live or not, or None if its sender has no such lease.
 
-        A worker speaks for its own leases alone. Where a grant has parts on several workers, its lease names the one
-        that speaks.
+        A worker speaks only for its own leases. If a grant has parts on several workers, its lease names the
+        worker that speaks.
         """
         lease = self.leases.get(named.lease_id)
         if lease is None or lease.attempt != named.attempt or lease.number != named.number:
@@ -314,7 +315,7 @@ class CycleState:
         return lease
 
     def is_fresh(self, lease: Lease, sequence: int | None) -> bool:
-        """Whether a message was not seen before; if so, note that it was now."""
+        """Whether a message is new; if so, record it as seen."""
         if sequence is None:
             return True
         if sequence <= lease.last_sequence:
@@ -323,19 +324,19 @@ class CycleState:
         return True
 
     def give(self, lease: Lease, slots: tuple[Slot, ...]) -> None:
-        """Give out a lease with a new grant of these slots, or with none to a client."""
+        """Start a lease with a new grant of these slots, or with none for a client."""
         if lease.grant is not None:
             self.changes.occupy(lease.grant)
         self._hold(lease, slots)
 
     def revive(self, lease: Lease, slots: tuple[Slot, ...]) -> None:
-        """Give out a lease on a grant that has just ended, on the slots that became free with it."""
+        """Start a lease on a grant that has just ended, on the slots that became free with it."""
         assert lease.grant is not None
         self.changes.revive(lease.grant)
         self._hold(lease, slots)
 
     def _hold(self, lease: Lease, slots: tuple[Slot, ...]) -> None:
-        """Begin a lease that is the only one of its grant, on free slots."""
+        """Start a lease that is the only one of its grant, on free slots."""
         grant = lease.grant
         self.live += 1
         if grant is None:
@@ -348,7 +349,7 @@ class CycleState:
             self._occupy(slot, grant)
 
     def join(self, lease: Lease, slots: tuple[Slot, ...]) -> None:
-        """Give out a further lease on a grant that others hold already: nothing more is charged."""
+        """Start a further lease on a grant that others hold already: nothing more is charged."""
         assert lease.grant is not None
         grant = self.grants[lease.grant.id]
         self.grants[grant.id] = replace(grant, leases=grant.leases + 1)
@@ -366,7 +367,7 @@ class CycleState:
             self._fill_vacancy(slot, lease.number)
 
     def reclaim(self, lease: Lease) -> Lease:
-        """Give a client the lease back that lapsed: the interruption is taken back too."""
+        """Give a client its lapsed lease back, and undo the interruption too."""
         trial = self.trials[lease.number]
         assert trial.lapsed, "the caller has asked `gone.may_reclaim`"
         if lease.id not in self.changes.updated:  # else it lapsed in this very cycle
@@ -384,7 +385,7 @@ class CycleState:
         return lease
 
     def close(self, lease: Lease) -> None:
-        """Let no further trial join the bundle of a lease."""
+        """Let no more trials join the bundle of a lease."""
         grant = self.grants[lease.grant.id] if lease.grant else None
         if grant is not None and grant.seats > 1 and not grant.closed:
             self.grants[grant.id] = replace(grant, closed=True)
@@ -411,11 +412,11 @@ class CycleState:
         self.offer(slot for slot in slots if slot.placeable)
 
     def offer(self, slots: Iterable[Slot]) -> None:
-        """Add free slots; of a shared one that is there already, what is free of it grows."""
+        """Add free slots. The free part of a shared slot that is already there grows."""
         self.free = with_parts(self.free, slots)
 
     def offer_found(self, slots: Iterable[Slot]) -> None:
-        """Add free slots of the rows, each once."""
+        """Add free slots of the rows, each only once."""
         new = [slot for slot in slots if (slot.worker_id, slot.index) not in self._found]
         self._found.update((slot.worker_id, slot.index) for slot in new)
         self.offer(new)
@@ -447,7 +448,7 @@ class CycleState:
         return updated
 
     def cancel(self, trial: Trial, why: str) -> None:
-        """Tell the worker of a trial that its lease is over."""
+        """Tell a trial's worker that its lease is over."""
         if trial.lease_id is None:
             return
         lease = self.leases[trial.lease_id]
@@ -457,31 +458,32 @@ class CycleState:
     # --- the study and its log -----------------------------------------------------------------------
 
     def stand(self, **changes: Any) -> None:
-        """Change the study's standing in the cluster."""
+        """Change the study's status in the cluster."""
         self.study = replace(self.study, standing=replace(self.study.standing, **changes))
 
     def ask_to_leave(self, grant_id: str, *, project: str, at_report: bool) -> None:
-        """Ask the trials of a grant, of any study, to go for this one: at their next report, or at their next rung.
+        """Ask the trials of a grant, of any study, to leave for this one: at their next report, or at their next
+        rung.
 
-        They are told its name where their `project` is its own.
+        They learn its name if their `project` is this study's own.
         """
         who = f"study '{self.study.name}'" if project == self.study.project else "a study of another project"
         why = f"{who} needs its slots"
         self.changes.asks[grant_id] = Leaving(for_study_id=self.study.id, at_report=at_report, why=why)
 
     def give_up_reservation(self) -> None:
-        """No slots are kept for a trial of the study any more."""
+        """Cancel the reservation for a trial of the study."""
         self.stand(reserved=None)
         self.changes.withdraw_asks = True
 
     def learn_speed(self, lease: Lease, steps: int, seconds: float) -> None:
-        """Take in how long a trial trained on its grant."""
+        """Record how long a trial trained on its grant."""
         kind = grant_kind(lease.model, len(lease.slots), lease.milli)
         self.stand(speeds=learn(self.study.standing.speeds, kind, steps, seconds))
         self.update(lease.number, speeds=learn(self.trials[lease.number].speeds, kind, steps, seconds))
 
     def move_study(self, state: StudyState, detail: str) -> None:
-        """Move the study; once it has ended only `reopen_study` moves it."""
+        """Move the study. Once it has ended, only `reopen_study` can move it."""
         if self.study.state is state or self.study.state.ended:
             return
         before = self.study.state
@@ -496,7 +498,7 @@ class CycleState:
         self.emit(events.study_extended(before, spec))
 
     def reopen_study(self, why: str) -> None:
-        """Let a study that has ended go on. Trials that its end has not terminated yet go on as they are."""
+        """Let an ended study continue. Trials that its end has not terminated yet continue as they are."""
         before, ended = self.study.state, self.study.end_time
         over_s = 0.0 if ended is None else max(0.0, (self.study.now - ended).total_seconds())
         self.study = replace(self.study, state=StudyState.ACTIVE, detail=why, end_time=None)
@@ -505,17 +507,18 @@ class CycleState:
         self.wants_placement = True
 
     def close_study(self, closing: Closing) -> None:
-        """Let the study come to its end. It starts nothing more."""
+        """Close the study: it starts nothing more."""
         self.stand(closing=closing)
 
     def open_study(self) -> None:
-        """The study closes no more, and has not closed; its trials were asked in vain."""
+        """Undo the closing of the study: what was asked of its trials no longer holds."""
         if self.study.closing is not None:
             self.stand(closing=None)
             self.changes.withdraw_asks = True
 
     def end_wait(self, scale: ScaleChoice | None) -> None:
-        """The study waits for no other one any more; its copies have the scale that a pilot has chosen."""
+        """Record that the study no longer waits for another one, and the scale that a pilot has chosen for its
+        copies."""
         self.study = replace(self.study, after=None, scale_choice=scale)
 
     def emit(self, event: Event) -> int:
@@ -525,11 +528,11 @@ class CycleState:
         return self.study.cursor
 
     def profile(self, device: str, key: str) -> Profile:
-        """What is known of the study's bundles on a kind of device."""
+        """The study's bundle profile for a kind of device and a key."""
         return self.profiles.get((device, key)) or Profile(device=device, key=key)
 
     def learn_capacity(self, profile: Profile) -> None:
-        """Take over what was learnt of the study's bundles on a kind of device."""
+        """Store a bundle profile of the study."""
         if profile != self.profile(profile.device, profile.key):
             self.capacities.clear()
             self.profiles[profile.device, profile.key] = profile
@@ -544,8 +547,8 @@ class CycleState:
         *,
         said: str = "",
     ) -> None:
-        """Append a decision, told as `said` where that is not the policy's sentence. The slots of `frees` become vacant
-        with it, and it will say who got them."""
+        """Append a decision, worded as `said` if that differs from the policy's sentence. The slots of `frees`
+        become vacant with it, and the event will say who got them."""
         self.emit(events.decision_made(number, action.name, explanation, said or explanation.sentence))
         if frees is not None and frees.worker_id is not None:
             for index in frees.slots:

@@ -1,7 +1,7 @@
-"""What a project's quota of studies leaves: the most of its studies that have not ended.
+"""A project's quota of studies: the most studies of it that may be unfinished at once.
 
-It is looked at where a study is created, and where one that has ended goes on. The project is locked from the question
-to the commit, so no two changes take the same room.
+It is checked when a study is created, and when an ended one continues. The project is locked from the check to the
+commit, so no two changes use the same room.
 """
 
 from msgspec import Struct
@@ -10,7 +10,7 @@ from headrace.errors import QuotaExceededError
 
 
 class StudiesQuota(Struct, frozen=True, kw_only=True):
-    """A project's quota of studies, and what is taken of it."""
+    """A project's quota of studies, and how much of it is used."""
 
     project: str
     most: int
@@ -18,7 +18,7 @@ class StudiesQuota(Struct, frozen=True, kw_only=True):
     """How many of its studies have not ended."""
 
     def require(self, more: int) -> None:
-        """Raises QuotaExceededError where the project may not have so many more studies that have not ended."""
+        """Raise QuotaExceededError if the project may not have this many more unfinished studies."""
         if self.unended + more <= self.most:
             return
         has = "1 study that has" if self.unended == 1 else f"{self.unended} studies that have"

@@ -1,15 +1,17 @@
-"""A study that begins after another one.
+"""A study that starts after another one.
 
-    waits ──┬── the other one has completed: begins, and is a study like any other from then on
+    waits ──┬── the other one has completed: starts, and is a study like any other from then on
             ├── the other one failed, was stopped or deleted: fails, with the other's reason
-            └── a pilot was to choose its scale, and could not: fails, with the pilot's reason
+            └── a pilot was to choose its scale, but could not: fails, with the pilot's reason
 
-What a pilot has chosen comes with the beginning, and stands in the row from then on: no trial exists before it.
+The scale that a pilot has chosen arrives with the start, and is in the row from then on. No trial exists before
+that.
 
-The column `after` of its row says that it waits. A replica looks every second for studies whose wait is over, and
-submits what it found as an input (`engine/followers.py`). Two replicas may both do so, and one may die before it does:
-the row decides, and the next look finds the same. While a study waits nothing of it is placed, and its users may do
-with it what they may do with others. A pause and the wait are apart: a paused one begins, and still starts nothing.
+The column `after` of its row says that it waits. Every second a replica looks for studies whose wait is over, and
+submits what it finds as an input (`engine/followers.py`). Two replicas may both do so, and one may die before it
+does: the row decides, and the next check finds the same. While a study waits, none of its trials is placed, and
+all commands of users work as usual. A pause is independent of the wait: a paused study stops waiting, but still
+starts no trial.
 """
 
 from headrace_services.scheduler.core import events
@@ -19,7 +21,8 @@ from headrace_services.scheduler.core.state import CycleState
 
 
 def launch(state: CycleState, said: AfterEnded) -> None:
-    """Begin, or fail. What comes twice, or is about another study than the one that it waits for, changes nothing."""
+    """Start the study, or fail it. A duplicate, or an input about a study that this one does not wait for, changes
+    nothing."""
     if state.study.after != said.study or state.study.state.ended:
         return
     if said.why_not:

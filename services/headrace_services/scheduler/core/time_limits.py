@@ -1,10 +1,10 @@
 """How long a trial may run, over all of its attempts.
 
-An attempt's time runs from the cycle that places it to the one that hears of its end, by the database's clock; what its
-worker does before the program starts counts, pauses do not. A user who lets the trial go on gives it the whole time
-again. Its worker has what is left, and asks the program to leave when that is over: to save and
-report, as when others need the slots. The answer to that report ends the trial here. A program that does not report
-within the grace is ended by its worker, which says so. What the trial has reported counts either way.
+An attempt's time runs from the cycle that places it to the cycle that learns of its end, by the database's clock.
+What its worker does before the program starts counts; pauses do not. A user who lets the trial continue gives it
+the whole time again. Its worker is given the remaining time, and asks the program to leave when that is over: to
+save and report, as when others need the slots. The answer to that report ends the trial here. If a program does
+not report within the grace, its worker ends it and reports that. What the trial has reported counts either way.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -20,17 +20,18 @@ if TYPE_CHECKING:
 
 
 def left_s(spec: StudySpec, trial: Trial) -> float | None:
-    """How long an attempt that begins now may run; None without a limit."""
+    """How long an attempt that starts now may run; None without a limit."""
     limit_s = _limit_s(spec)
     return None if limit_s is None else max(0.0, limit_s - trial.ran_s)
 
 
 def at_report(state: "CycleState", lease: Lease, report: ReportArrived, decision: Decision) -> Decision:
-    """What answers a report of a trial that would continue, or wait, and whose time is over: it ends, once it has
-    saved.
+    """The answer to a report of a trial that would continue or wait, but whose time is over: the trial ends, once
+    it has saved.
 
-    A report without a checkpoint may have been on its way before the program was asked to leave, as where a study
-    closes (`core.closing`)."""
+    A report without a checkpoint may have been sent before the program was asked to leave, as when a study closes
+    (`core.closing`).
+    """
     trial, limit_s = state.trials[lease.number], _limit_s(state.study.spec)
     if limit_s is None or trial.state is State.TERMINATED or decision.action == "STOP":
         return decision
@@ -47,7 +48,7 @@ def at_report(state: "CycleState", lease: Lease, report: ReportArrived, decision
 
 
 def timed_out(state: "CycleState", trial: Trial, message: ExitedArrived) -> Reason:
-    """End a trial that its worker has ended, for its time was over. Returns how it ended."""
+    """End a trial that its worker has ended because its time was over. Returns the reason with which it ended."""
     limit_s = _limit_s(state.study.spec)
     why = message.error if limit_s is None else _words(limit_s)
     reported = state.study.spec.objective.metric in trial.metrics
@@ -58,12 +59,12 @@ def timed_out(state: "CycleState", trial: Trial, message: ExitedArrived) -> Reas
 
 
 def ran_s(study: Study, trial: Trial) -> float:
-    """How long a trial has run by now."""
+    """How long a trial has run so far."""
     return trial.ran_s + (0.0 if trial.runs_since_s is None else max(0.0, study.now_s - trial.runs_since_s))
 
 
 def counted(study: Study, before: Trial, after: Trial) -> dict[str, Any]:
-    """What a move changes of a trial's time."""
+    """The fields of a trial's time that a move changes."""
     if _limit_s(study.spec) is None or before.leased == after.leased:
         return {}
     if after.leased:

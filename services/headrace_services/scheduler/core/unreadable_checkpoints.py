@@ -1,19 +1,19 @@
-"""An attempt could not begin for want of its checkpoint, or of its store. Nobody is charged for that.
+"""An attempt could not start because its checkpoint or its store was unavailable. The trial is not charged for that.
 
-    STORE_AWAY             the store's marker is not there, or the store does not answer
-                           → the trial waits, as long as it takes, and nothing is given up
-    UNREADABLE_CHECKPOINT  it is there, and its bytes are not what was stored, or cannot be read
+    STORE_AWAY             the store's marker is missing, or the store does not answer
+                           → the trial waits as long as it takes, and nothing is given up
+    UNREADABLE_CHECKPOINT  it exists, but its bytes are not what was stored, or cannot be read
                            → tried `DAMAGED_TRIES` times, then given up
-    NO_CHECKPOINT          the store is there, and the checkpoint is not
-                           → believed the second time in a row, then given up
+    NO_CHECKPOINT          the store is there, but the checkpoint is not
+                           → given up the second time in a row
 
-Between two attempts there is a pause, which doubles (`FIRST_PAUSE_S` to `LONGEST_PAUSE_S`). Its end is in the trial's
-row, by the database's clock, so restarts and other replicas keep it. Meanwhile the slots serve others. After it,
-workers that could not load the checkpoint come last.
+Between two attempts there is a pause, which doubles each time (`FIRST_PAUSE_S` to `LONGEST_PAUSE_S`). Its end is
+stored in the trial's row, by the database's clock, so it survives restarts and holds for other replicas. Meanwhile
+the slots serve other trials. After the pause, workers that could not load the checkpoint are tried last.
 
-A checkpoint that is given up is replaced by the one before it in the trial's line that its worker has seen in the
-store: an earlier one of the trial since it last copied another trial, then the one that it copied, then that trial's
-earlier ones. Where there is none the trial begins anew.
+A checkpoint that is given up is replaced by the previous one in the trial's line that its worker has seen in the
+store: an earlier one of the trial since it last copied another trial, then the one that it copied, then that
+trial's earlier ones. If there is none, the trial starts over.
 """
 
 from msgspec.structs import replace
@@ -29,12 +29,12 @@ OUTCOMES = ("STORE_AWAY", "UNREADABLE_CHECKPOINT", "NO_CHECKPOINT")
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 DAMAGED_TRIES = 7
-"""After so many, over a minute of pauses, a checkpoint that is there is given up."""
+"""After this many tries, with pauses of over a minute in all, a checkpoint that exists is given up."""
 WORKERS_KEPT = 8
 
 
 def look_ahead(state: CycleState, exits: list[ExitedArrived]) -> Deciding[None]:
-    """Learn which checkpoint lies before each one that may be given up."""
+    """Learn the previous checkpoint of each one that may be given up."""
     for one in exits:
         trial = state.trials.get(one.number)
         if trial is None or trial.checkpoint is None or one.outcome not in OUTCOMES[1:]:
@@ -48,7 +48,7 @@ def look_ahead(state: CycleState, exits: list[ExitedArrived]) -> Deciding[None]:
 
 
 def handle(state: CycleState, trial: Trial, lease: Lease, message: ExitedArrived) -> None:
-    """Have the trial tried again after a pause, from its checkpoint or from an earlier one."""
+    """Have the trial retried after a pause, from its checkpoint or from an earlier one."""
     slots = state.slots.get(lease.id, ())
     failed = (slots[0].worker_name,) if slots else ()
     before = trial.unread or Unread()
@@ -65,7 +65,7 @@ def handle(state: CycleState, trial: Trial, lease: Lease, message: ExitedArrived
                 return
         case "NO_CHECKPOINT" if is_its_own:
             if before.missing or before.earlier:
-                _give_up(state, trial, before, "is not there any more", message.error)
+                _give_up(state, trial, before, "no longer exists", message.error)
                 return
             unread = replace(unread, missing=True)
         case _:
@@ -96,7 +96,7 @@ def _interrupt(state: CycleState, trial: Trial, why: str) -> None:
 
 
 def _owner(study: Study, checkpoint: Checkpoint, number: int) -> int:
-    """The trial that saved a checkpoint: another one, where its state was copied."""
+    """The trial that saved a checkpoint, which is another one if its state was copied."""
     place = Place.of(checkpoint.uri)
     if place is None or place.study != f"studies/{study_folder(study.name, study.uid)}":
         return number

@@ -1,19 +1,19 @@
-"""What ends a study before all its trials have: a target value, hours of running, or trials that improve nothing.
+"""What ends a study before its trials do: a target value, a number of hours, or trials that bring no improvement.
 
-Each is looked at where it may come true. A report may bring the target value, whatever the scope. Hours pass while
-trials run (`core.hours`). The first that comes true ends the study as completed: it closes, while the trials that run
-save their state and leave (`core.closing`). A study without any usable value fails instead, since it has nothing to
-show.
+Each condition is checked where it may come true. A report may reach the target value, whatever the scope. Hours
+pass while trials run (`core.hours`). The first condition that comes true ends the study as completed: it closes,
+while its running trials save their state and leave (`core.closing`). A study without any usable value fails
+instead, since it has nothing to show.
 
 **Trials without improvement** are counted by their scores, as `headrace best` ranks them (`core.scores`). A trial
-counts as tried once: when it comes to its first rung, or completes before it. The best trial, the *leader*, is found
-again whenever a trial comes to a rung or completes. Between two rungs a score is passed through, and not compared,
-except by the scope `best`. So a leader that trains on is compared by its last rung, until it comes to the next one. If
-it is worse there, another trial leads, which is no improvement. The rows say which one (`BestScored`), so the study's
-row keeps the leader alone.
+counts as tried once: when it reaches its first rung, or completes before that. The best trial, the *leader*, is
+determined again whenever a trial reaches a rung or completes. Between two rungs the score of a trial is not
+compared, except with the scope `best`. So a leader that continues training is compared by its last rung until it
+reaches the next one. If it is worse there, another trial leads, which is no improvement. The rows show which one
+(`BestScored`), so the study's row stores only the leader.
 
-The hours count from 0 each time that a user lets trials that are over go on. So do the trials without improvement. The
-target value and the leader stay.
+The hours count from 0 again whenever a user lets finished trials continue. So do the trials without improvement.
+The target value and the leader are kept.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ from headrace_services.scheduler.core.study_status import Leader
 
 
 def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
-    """Learn which trials may lead, beside those that the inputs name."""
+    """Learn which trials may lead, besides those that the inputs name."""
     if _counts_trials(state) and any(_may_compare(state, one) for one in inputs):
         leader = state.study.standing.progress.leader
         named = frozenset({leader.number} if leader else ()) - state.trials.keys()
@@ -48,7 +48,7 @@ def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
 
 
 def measured(state: CycleState, number: int, value: float) -> None:
-    """Take in a value that is a trial's best: finite, and of a report that meets the constraints."""
+    """Record a value that is a trial's best: finite, and from a report that meets the constraints."""
     progress = state.study.standing.progress
     if state.study.spec.until is None:
         return
@@ -57,7 +57,7 @@ def measured(state: CycleState, number: int, value: float) -> None:
 
 
 def compare(state: CycleState, before: Trial) -> None:
-    """Compare a trial with the study's best, where it came to a rung or completed since it was as `before`."""
+    """Compare a trial with the study's best, if it has reached a rung or completed since it was as `before`."""
     after = state.trials[before.number]
     is_complete = after.reason is Reason.COMPLETED and before.reason is None
     by_best = state.study.spec.scope is Scope.BEST and after.score != before.score
@@ -79,7 +79,7 @@ def compare(state: CycleState, before: Trial) -> None:
 
 
 def look(state: CycleState) -> None:
-    """Close the study where something has come true that ends it."""
+    """Close the study if a condition that ends it has come true."""
     study, until = state.study, state.study.spec.until
     if until is None or study.state.ended or study.closing is not None or study.after is not None:
         return
@@ -88,7 +88,8 @@ def look(state: CycleState) -> None:
 
 
 def begin_anew(state: CycleState) -> None:
-    """Count hours and trials from 0: the study goes on after its end, or trials of it do. One that closes is opened."""
+    """Count hours and trials from 0, because the study or trials of it continue after their end. If it was
+    closing, it no longer is."""
     if state.study.spec.until is not None:
         state.open_study()
         progress, now_s = state.study.standing.progress, state.study.now_s
@@ -97,7 +98,7 @@ def begin_anew(state: CycleState) -> None:
 
 
 def require_unmet(state: CycleState, field: str) -> None:
-    """Refuse to let a study go on that has its target value: it would end at once."""
+    """Refuse to continue a study that has reached its target value: it would end at once."""
     until, best = state.study.spec.until, state.study.standing.progress.best_value
     if until is None or best is None or not until.reached(best, state.study.spec.objective.goal):
         return
@@ -144,8 +145,8 @@ def _may_compare(state: CycleState, one: Input) -> bool:
 
 
 def _leader(state: CycleState, *, settled: int | None = None, apart: int | None = None) -> Leader | None:
-    """The best of the trials that do not train on, of the one that is `settled` now, and of the one that has led so
-    far, as it was then where it trains on."""
+    """The best of these: the trials that have no further training to do, the one `settled` now, and the leader so
+    far, which counts with its earlier score if it continues training."""
     objective, known = state.study.spec.objective, state.study.standing.progress.leader
     still = [
         trial

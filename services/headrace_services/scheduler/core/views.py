@@ -1,4 +1,4 @@
-"""Trials as answers show them: of the plan alone, so that a repeated request gets the same answer."""
+"""Trials as answers show them, taken only from the plan, so that a repeated request gets the same answer."""
 
 from collections.abc import Iterable, Mapping, Sequence
 

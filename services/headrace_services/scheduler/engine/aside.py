@@ -1,8 +1,8 @@
-"""What becomes of the inputs of a study that is set aside: what a study that has ended answers.
+"""How the inputs of a quarantined study are answered: as those of a study that has ended.
 
-The study's own rows are not read for it. A worker's message is stale, so that the worker lets go of the trial and
-forgets the message. A stop is accepted, with what can be shown of the study. Every other command is refused with the
-reason.
+This does not read the study's own rows. A worker's message is stale, so the worker lets go of the trial and drops
+the message. A stop is accepted, and its answer shows what can be shown of the study. Every other command is
+refused with the reason.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,8 @@ from headrace_services.scheduler.store.aside import Brief
 async def run(
     conn: AsyncConnection, study_id: int, why: str, submissions: Sequence[Submission], *, first: bool
 ) -> CycleResult:
-    """Set the study aside and answer. Unless it is the `first` time here, nobody is told of what ended then."""
+    """Quarantine the study and answer. Unless it is the `first` time on this replica, no one is notified of what
+    ended."""
     done = await aside.set_aside(conn, study_id, why)
     if done is None:
         gone = Settled(outcome=StudyNotFoundError("the study was deleted"))

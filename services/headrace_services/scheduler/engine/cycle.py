@@ -1,8 +1,8 @@
 """One scheduling cycle as one transaction: load, decide, apply.
 
-The runner calls `run_cycle`, one at a time for a study on a replica; the lock on the study's row orders it with the
-cycles of other replicas. A cycle of reports makes two round trips to Postgres, and one more for each question of
-`decide`. A cycle that places makes four, and more where other studies wait.
+The runner calls `run_cycle` for one cycle at a time of each study on a replica. The lock on the study's row orders
+it with the cycles of other replicas. A cycle of reports makes two round trips to Postgres, and one more for each
+question of `decide`. A cycle that places makes four, and more if other studies wait.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ from headrace_services.scheduler.store.rows import KnownSpec
 
 
 class CycleResult(Struct, frozen=True, kw_only=True):
-    """What a committed cycle leaves behind."""
+    """The result of a committed cycle."""
 
     settled: tuple[Settled, ...]
     effects: Effects
@@ -40,9 +40,9 @@ async def run_cycle(
     fold: Fold | None,
     turn: Turn | None = None,
 ) -> CycleResult:
-    """Run one cycle in the transaction of `conn`, and commit it. Where it fails, the caller drops the fold.
+    """Run one cycle in the transaction of `conn`, and commit it. If it fails, the caller drops the fold.
 
-    The cycle takes its turn where it looks for slots; the caller gives it up.
+    The cycle takes its turn when it looks for slots; the caller gives it up.
     """
     asked = [submission.request for submission in submissions if submission.request is not None]
     first = named(submission.input for submission in submissions)
@@ -80,7 +80,7 @@ async def run_cycle(
 
 
 def _settle(submission: Submission, outcome: Outcome | HeadraceError, shown: Shown) -> Settled:
-    """What became of a submission, with the answer to its request."""
+    """The outcome of a submission, with the answer to its request."""
     if isinstance(outcome, HeadraceError):
         return Settled(outcome=outcome)
     try:
@@ -101,7 +101,7 @@ def _to_remember(
 
 
 def _repeated(request: requests.Request, answers: Mapping[str, requests.Answer]) -> Settled:
-    """The first answer to a request that comes again."""
+    """The first answer to a repeated request."""
     try:
         return Settled(outcome=Accepted(), response=requests.check_repeat(request, answers[request.id]))
     except HeadraceError as error:

@@ -1,4 +1,5 @@
-"""Looks for studies whose wait for another one is over, and tells them (`core/study_launch.py`). One a replica."""
+"""Find studies that no longer have to wait for another one, and start or fail them (`core/study_launch.py`). One
+on each replica."""
 
 import asyncio
 import logging
@@ -22,24 +23,24 @@ _ENDED = {StudyState.STOPPED: "was stopped", StudyState.FAILED: "failed"}
 
 
 class Followers:
-    """Several at once do no harm: a study begins once, whoever tells it."""
+    """Several at once are harmless: a study starts once, whichever replica submits it."""
 
     def __init__(self, hub: Hub, tasks: asyncio.TaskGroup) -> None:
         self._hub = hub
         self._tasks = tasks
         self._looks = Looks(log, "studies whose wait is over")
         self._telling: set[int] = set()
-        """Studies that are being told: one whose cycle hangs must not hold up the others."""
+        """Studies with a submission in progress: a study whose cycle hangs must not hold up the others."""
 
     async def run(self) -> None:
-        """Look every second, with jitter, until cancelled."""
+        """Check every second, with jitter, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
             with self._looks.look():
                 await self.look()
 
     async def look(self) -> None:
-        """Look once; those that are found are told in tasks."""
+        """Check once; what is found is submitted in tasks."""
         async with transaction(self._hub.engine) as conn:
             found = await after.waits_over(conn)
         for one in found:
@@ -61,7 +62,7 @@ class Followers:
             self._telling.discard(one.id)
 
     async def _said(self, one: WaitOver) -> AfterEnded:
-        """Whether the study begins, or never does, and with the scale that its pilot has chosen."""
+        """Whether the study starts or never does, and the scale that its pilot has chosen."""
         if why_not := _why_not(one):
             return AfterEnded(study=one.after, why_not=why_not)
         pilot = one.spec.surrogate.pilot if one.spec.surrogate is not None else None
@@ -80,7 +81,7 @@ class Followers:
 
 
 def _why_not(one: WaitOver) -> str:
-    """Why the study can never begin; empty where it can."""
+    """Why the study can never start; empty if it can."""
     if one.state is StudyState.COMPLETED:
         return ""
     how = "was deleted" if one.state is None else _ENDED[one.state]

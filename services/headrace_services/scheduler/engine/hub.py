@@ -1,9 +1,9 @@
 """The hub of a replica: one runner for each study, and the watchers of its commits.
 
-Runners are made on demand and closed when a study has ended or been quiet for a while. So a replica's memory
-follows the active studies, not all that ever existed. Commits on this replica wake watchers here; other
-replicas' watchers poll the cursor. After a commit the orders go to the session of their worker, on this
-replica or, by a notification, on another one. The session's reconciliation repeats what gets lost.
+Runners are made on demand, and closed when a study has ended or has been quiet for a while. So a replica's memory
+grows with the active studies, not with all that ever existed. Commits on this replica wake its watchers; watchers
+on other replicas poll the cursor. After a commit the orders go to the session of their worker, on this replica or,
+by a notification, on another one. The session's reconciliation repeats what was lost.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ IDLE_AFTER_S = 60.0
 
 Deliver = Callable[[Iterable[Order]], None]
 Propose = Callable[[int, int], None]
-"""Called with a study's id and how many proposals it wants."""
+"""Called with a study's id and the number of proposals it needs."""
 
 
 class Changed:
@@ -60,7 +60,7 @@ class _Entry:
 
 
 class Hub:
-    """Takes inputs for studies and hands out what follows from them."""
+    """Takes inputs for studies and passes on the results."""
 
     def __init__(self, engine: AsyncEngine, tasks: asyncio.TaskGroup) -> None:
         self.engine = engine
@@ -74,11 +74,11 @@ class Hub:
         self._wake_waiting: asyncio.Event = asyncio.Event()
 
     def deliver_with(self, deliver: Deliver) -> None:
-        """Set who takes orders to the workers."""
+        """Set the function that delivers orders to the workers."""
         self._deliver = deliver
 
     def propose_with(self, propose: Propose) -> None:
-        """Set who has proposals computed."""
+        """Set the function that has proposals computed."""
         self._propose = propose
 
     @property
@@ -92,7 +92,7 @@ class Hub:
         return len(self._runners)
 
     async def submit(self, study_id: int, submission: Submission) -> Settled:
-        """Put an input into the study's next cycle; returns when it is committed.
+        """Put an input into the study's next cycle, and return when it is committed.
 
         Raises the HeadraceError that refused a command, and DrainingError while shutting down.
         """
@@ -112,7 +112,7 @@ class Hub:
             self._entry(study_id).runner.kick(why)
 
     def set_aside(self, study_id: int, why: str) -> None:
-        """End a study of which something cannot be read, soon."""
+        """End a study, soon, because some of its rows cannot be read."""
         if not self.closing:
             log.error("study %s is quarantined: %s", study_id, why)
             self._entry(study_id).runner.set_aside(why)
@@ -123,7 +123,7 @@ class Hub:
 
     @asynccontextmanager
     async def watching(self, study_id: int) -> AsyncIterator[Changed]:
-        """Give a watcher something to wait on."""
+        """Give a watcher an event to wait for."""
         changed = Changed()
         self._watchers.setdefault(study_id, set()).add(changed)
         try:
@@ -134,8 +134,8 @@ class Hub:
                 del self._watchers[study_id]
 
     async def run_waking(self) -> None:
-        """Wake the studies that could use a free slot, when one was left over; and those whose end is not complete,
-        since the replica that was at it may be gone. Runs until cancelled."""
+        """When a free slot was left over, wake the studies that could use it. Also wake ended studies that still
+        have trials to terminate, since the replica that was doing so may be gone. Run until cancelled."""
         while True:
             await self._wake_waiting.wait()
             self._wake_waiting.clear()
@@ -152,17 +152,17 @@ class Hub:
                 self.kick(study_id, "slots are left over")
 
     def drop_idle(self) -> None:
-        """Close the runners that nobody has used for a while."""
+        """Close the runners that have not been used for a while."""
         now = asyncio.get_running_loop().time()
         for study_id, entry in list(self._runners.items()):
             if not entry.users and entry.runner.idle.is_set() and now - entry.last_used > IDLE_AFTER_S:
                 self._remove(study_id)
 
     async def drain(self) -> None:
-        """Take no more inputs, finish those that are queued, and stop the runners.
+        """Accept no more inputs, finish those that are queued, and stop the runners.
 
-        If it is cancelled before the queues are empty, it still stops the runners. What was not committed by then
-        was not acknowledged either.
+        If this is cancelled before the queues are empty, it still stops the runners. What was not committed by
+        then was not acknowledged either.
         """
         self.closing = True
         for watchers in self._watchers.values():

@@ -1,12 +1,12 @@
-"""Deletes what is of no use any more: studies that users deleted, and what has lasted for its age.
+"""Delete what is no longer needed: studies that users deleted, and rows that have reached their age limit.
 
-One replica at a time does it: it holds an advisory lock of Postgres on a connection that does nothing else but this
-work. If the replica dies, its connection does, and the lock with it. Each batch is a transaction of its own, which
-takes `BATCH_S` at most: the number of rows is fitted to that. After each the janitor rests for as long, so that it
-takes half of one connection's time and leaves the rest to others. A crash between two batches loses nothing: what is
-left to do is read from the rows (`store.removal`, `store.aging`).
+One replica at a time does it. It holds an advisory lock of Postgres on a connection that is used only for this
+work. If the replica dies, so does its connection, and the lock with it. Each batch is a transaction of its own,
+which takes at most `BATCH_S`: the number of rows is adjusted to that. After each batch the janitor rests for as
+long, so that it uses half of one connection's time. A crash between two batches loses nothing: the rows show what
+is left to do (`store.removal`, `store.aging`).
 
-What fails is logged and tried again in the next round.
+Failures are logged and retried in the next round.
 """
 
 import asyncio
@@ -39,21 +39,21 @@ from headrace_services.scheduler.store.removal import Batch, Key, Part
 log = logging.getLogger(__name__)
 
 FIRST_S = 10.0
-"""After the start: workers that come back and what they report come first."""
+"""The delay after the start: returning workers and their reports come first."""
 EVERY_S = 60.0
 BATCH_S = 0.025
 """How long one transaction may take."""
 LEAST, MOST = 200, 5000
-"""Rows in one batch. On a busy machine a batch waits more than it works: less would not make it shorter."""
+"""The number of rows in one batch. On a busy machine a batch mostly waits: fewer rows would not make it shorter."""
 STUDIES_AT_ONCE = 100
 _FIRST = datetime.fromtimestamp(0, UTC)
 JANITOR_LOCK = 0x4865_6164_7261_6A61
 """The advisory lock's key: "Headraja" in ASCII."""
 
 Forget = Callable[[AsyncConnection, timedelta, int], Awaitable[int]]
-"""Deletes at most so many rows that are older than an age. Returns how many."""
+"""Deletes at most this many rows that are older than an age. Returns how many it deleted."""
 ForgetOver = Callable[[AsyncConnection, int], Awaitable[int]]
-"""The same for what says itself when it is over."""
+"""The same for rows that carry their own expiry."""
 _OF_CLUSTER: dict[str, Forget] = {
     "requests": requests.forget_old,
     "workers": workers.forget_gone,
@@ -61,7 +61,7 @@ _OF_CLUSTER: dict[str, Forget] = {
     "code": code.forget_unneeded,
 }
 _OVER: dict[str, ForgetOver] = {
-    "tokens that are over": tokens.forget_over,
+    "old tokens": tokens.forget_over,
     "old join tokens": joins.forget_old,
     "parts of logs": log_reads.forget_old,
 }
@@ -70,14 +70,14 @@ _OF_STUDIES = ("studies", *aging.OF_ROWS, "checkpoints")
 
 @dataclass(slots=True)
 class Done:
-    """What rounds have done."""
+    """The work that rounds have done."""
 
     rows: dict[str, int] = field(default_factory=dict)
-    """By what they were rows of."""
+    """The number of rows, by kind."""
     transactions: int = 0
     longest_s: float = 0.0
     spent_s: float = 0.0
-    """Of the transactions: the longest, and all of them."""
+    """The time spent in transactions. `longest_s` is the longest of them."""
 
     def add(self, what: str, rows: int, took_s: float) -> None:
         """One transaction."""
@@ -90,11 +90,11 @@ class Done:
 
 Work = Callable[[AsyncConnection, Done], Awaitable[None]]
 Some = Callable[[Key | None, int], Awaitable[Batch]]
-"""Deletes at most so many rows, those behind a key."""
+"""Deletes at most this many rows, after a key."""
 
 
 class Janitor:
-    """One a replica; those of others wait for their turn."""
+    """One on each replica; only one works at a time."""
 
     def __init__(
         self, engine: AsyncEngine, ages: Ages | None = None, *, rest: float = 1.0, batch_s: float = BATCH_S
@@ -102,19 +102,20 @@ class Janitor:
         self.ages = ages or Ages()
         self._engine = engine
         self._rest = rest
-        """How long it rests after a batch, as a multiple of what the batch took."""
+        """How long it rests after a batch, as a multiple of the time that the batch took."""
         self._batch_s = batch_s
         self._size = LEAST
         self._wanted = asyncio.Event()
         self.looked_through: dict[str, datetime] = {}
-        """For each kind: of all studies that ended before, what is due is gone. So no round looks at all the past."""
+        """For each kind: rows of studies that ended before this time are already deleted. So no round scans the
+        whole past."""
 
     def wake(self) -> None:
-        """Begin the next round now."""
+        """Start the next round now."""
         self._wanted.set()
 
     async def run(self) -> None:
-        """Clean soon after the start, then every minute, with jitter, and when it is woken, until cancelled."""
+        """Clean up soon after the start, then every minute, with jitter, and when woken, until cancelled."""
         pause_s = FIRST_S
         while True:
             try:
@@ -127,7 +128,7 @@ class Janitor:
             pause_s = EVERY_S
 
     async def clean(self) -> Done | None:
-        """Delete everything that can go. Returns what went; None where another replica is at it."""
+        """Delete everything that can be deleted. Returns the work done, or None if another replica is doing it."""
         done = Done()
         try:
             async with self._turn() as conn:
@@ -151,7 +152,7 @@ class Janitor:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[AsyncConnection | None]:
-        """A connection that holds the lock; None where another one does."""
+        """A connection that holds the lock; None if another replica holds it."""
         conn = await self._engine.connect()
         ended_well = False
         try:
@@ -168,7 +169,7 @@ class Janitor:
             await conn.close()
 
     def _works(self) -> "list[tuple[str, Work]]":
-        """In their order: whole studies first, since nothing of theirs need be looked at one by one."""
+        """The work in order: whole studies first, so that their rows need not be checked one by one."""
         aged = {
             kind: _Aging(self, kind, age)
             for kind in _OF_STUDIES
@@ -193,7 +194,7 @@ class Janitor:
             if not found:
                 return
             for study_id in found:
-                left.add(study_id)  # should it fail, the others go all the same
+                left.add(study_id)  # if this one fails, the others are deleted anyway
                 with self.one_of_many(conn, f"study {study_id}"):
                     for part in removal.PARTS:
                         await self.in_batches(
@@ -203,7 +204,7 @@ class Janitor:
 
     @contextmanager
     def one_of_many(self, conn: AsyncConnection, what: str) -> Iterator[None]:
-        """One that fails is left to the next round, and keeps none of the others."""
+        """Leave a study that fails to the next round, without affecting the others."""
         try:
             yield
         except Exception:
@@ -218,7 +219,7 @@ class Janitor:
         what: str,
         some: Some,
     ) -> None:
-        """Delete some again and again, each time in a transaction of its own, until nothing is left."""
+        """Delete repeatedly, each time in a transaction of its own, until nothing is left."""
         after: Key | None = None
         while True:
             began = perf_counter()
@@ -228,7 +229,7 @@ class Janitor:
             except Exception as error:
                 self._size = max(1, self._size // 4)
                 if is_strained(error) and self._size > 1 and not conn.invalidated:
-                    continue  # it took too long: with less of it
+                    continue  # it took too long: try with fewer rows
                 raise
             took_s = perf_counter() - began
             done.add(what, batch.rows, took_s)
@@ -242,7 +243,7 @@ class Janitor:
 
 
 class _ForgettingOld:
-    """Rows of the cluster that have lasted for their age."""
+    """Rows of the cluster that have reached their age limit."""
 
     def __init__(self, janitor: Janitor, kind: str, forget: Forget, age: timedelta) -> None:
         self._janitor, self._kind, self._forget, self._age = janitor, kind, forget, age
@@ -256,7 +257,7 @@ class _ForgettingOld:
 
 
 class _ForgettingOver:
-    """Rows that are over."""
+    """Rows that have expired."""
 
     def __init__(self, janitor: Janitor, what: str, forget: ForgetOver) -> None:
         self._janitor, self._what, self._forget = janitor, what, forget
@@ -270,7 +271,7 @@ class _ForgettingOver:
 
 
 class _Aging:
-    """What of ended studies has lasted for its age."""
+    """Parts of ended studies that have reached their age limit."""
 
     def __init__(self, janitor: Janitor, kind: str, age: timedelta) -> None:
         self._janitor, self._kind, self._age = janitor, kind, age
@@ -294,7 +295,8 @@ class _Aging:
         self._janitor.looked_through[self._kind] = min([through, *left.values()])
 
     async def _one(self, conn: AsyncConnection, done: Done, one: Due) -> bool:
-        """Deletes what is due of a study. False where it goes on, or is busy: the next round looks again."""
+        """Delete what is due of a study. Returns False if the study continues or is busy: the next round checks
+        again."""
         keep: frozenset[int] = frozenset()
         if self._kind == "checkpoints":
             async with conn.begin():
@@ -325,7 +327,7 @@ class _Aging:
 
 
 def _removing(conn: AsyncConnection, study_id: int, part: Part | None) -> Some:
-    """How rows of a deleted study go: those of a part, or its own row in the end."""
+    """How to delete rows of a deleted study: those of a part or, in the end, its own row."""
 
     async def some(after: Key | None, most: int) -> Batch:
         if part is not None:

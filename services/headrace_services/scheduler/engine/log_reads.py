@@ -1,11 +1,13 @@
-"""Reads parts of trials' logs from workers, for whoever asks at this replica.
+"""Read parts of trials' logs from workers, for clients of this replica.
 
-The part is asked for over the worker's session, which another replica may hold. Then the request goes there through a
-row in Postgres, with a notification, and the part comes back the same way. Replicas need not know each other's address.
+A part is requested over the worker's session, which another replica may hold. Then the request goes to that
+replica through a row in Postgres, with a notification, and the part returns the same way. Replicas need not know
+each other's address.
 
-Every part is asked for by itself, and the next one only when somebody wants it: so what is under way is bounded, by the
-number of readers and `AT_ONCE`, and a reader that goes away leaves at most one part behind, which the cleaner deletes.
-Where a message is lost the reader hears after `PATIENCE_S` that the worker did not answer, and may ask again.
+Every part is requested separately, and the next one only when a reader needs it. So the data in flight is bounded
+by the number of readers and `AT_ONCE`, and a reader that goes away leaves at most one part behind, which the
+cleaner deletes. If a message is lost, the reader is told after `PATIENCE_S` that the worker did not answer, and
+may ask again.
 """
 
 import asyncio
@@ -23,24 +25,24 @@ from headrace_services.scheduler.store.database import transaction
 log = logging.getLogger(__name__)
 
 AT_ONCE = 4
-"""So many parts come from other replicas at once."""
+"""How many parts are read from other replicas at once."""
 PATIENCE_S = 15.0
 LOOK_EVERY_S = 1.0
 
 
 class LogSession(Protocol):
-    """What is needed of a worker's session."""
+    """The part of a worker's session that is needed here."""
 
     async def read_log(self, ask: worker_pb2.ReadLog) -> worker_pb2.LogChunk:
-        """Ask the worker. Raises WorkerAwayError."""
+        """Ask the worker. Raises WorkerAwayError if it does not answer."""
 
 
 Find = Callable[[int], LogSession | None]
-"""A worker's session, where this replica holds it."""
+"""Finds a worker's session, if this replica holds it."""
 
 
 class LogReads:
-    """One a replica."""
+    """One on each replica."""
 
     def __init__(self, engine: AsyncEngine, find: Find, tasks: asyncio.TaskGroup) -> None:
         self._engine = engine
@@ -51,7 +53,7 @@ class LogReads:
         self._serving: set[int] = set()
 
     async def read(self, worker_id: int, ask: worker_pb2.ReadLog) -> worker_pb2.LogChunk:
-        """A part of a log, from a worker. Raises WorkerAwayError, and DatabaseUnavailableError."""
+        """Read a part of a log from a worker. Raises WorkerAwayError or DatabaseUnavailableError."""
         session = self._find(worker_id)
         if session is not None:
             return await session.read_log(ask)
@@ -59,7 +61,7 @@ class LogReads:
             return await self._read_elsewhere(worker_id, ask)
 
     def heard(self, payload: str) -> None:
-        """A notification came."""
+        """Handle a notification."""
         what, _, number = payload.partition(" ")
         if not number.isdecimal():
             return
@@ -94,7 +96,7 @@ class LogReads:
             del self._waiting[read_id]
 
     async def _serve(self, worker_id: int) -> None:
-        """Answer what other replicas ask of a worker whose session is here."""
+        """Answer the requests of other replicas for a worker whose session is here."""
         try:
             async with transaction(self._engine) as conn:
                 asked = await log_reads.asks(conn, worker_id)

@@ -1,4 +1,4 @@
-"""Looks at the database that repeat every second or two: what the log says of those that fail."""
+"""Periodic checks of the database, every second or two: log only when they start or stop failing."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from headrace_services.scheduler.engine.retries import cause, is_unavailable
 
 
 class Looks:
-    """Logs that looks begin to fail, or fail otherwise than before, and that they succeed again."""
+    """Logs when checks start to fail, fail in another way than before, or succeed again."""
 
     def __init__(self, log: Logger, wanted: str) -> None:
         self._log = log
@@ -17,7 +17,7 @@ class Looks:
 
     @contextmanager
     def look(self) -> Iterator[None]:
-        """Look once within the block, which ends at a failure. The next look tries again."""
+        """Check once within the block, which ends at a failure. The next check tries again."""
         try:
             yield
         except Exception as error:  # noqa: BLE001  # whatever it is, the next check tries again

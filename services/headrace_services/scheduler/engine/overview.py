@@ -1,6 +1,6 @@
-"""Counts what the cluster has, now and then, for metrics. A scrape reads no row; this does, at its own pace.
+"""Count the cluster's contents from time to time, for metrics. A scrape reads no rows; this does, at its own pace.
 
-While the database is away the numbers stay as they are, and their time says how old they are.
+While the database is unavailable the numbers stay as they are, and their timestamp shows how old they are.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ EVERY_S = 15.0
 
 
 class OverviewGauges:
-    """One a replica that shows metrics; all replicas show the same."""
+    """One on each replica that serves metrics; all replicas show the same numbers."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
     async def run(self) -> None:
-        """Count every quarter of a minute, with jitter, until cancelled."""
+        """Count every 15 seconds, with jitter, until cancelled."""
         while True:
             try:
                 await self.refresh()

@@ -1,11 +1,12 @@
-"""How often, and for how long, the work of a study is tried again when the database does not take it.
+"""How often, and for how long, the work of a study is retried when the database does not accept it.
 
 - Another transaction came first: at once, up to `CONFLICTS` attempts.
-- The database is away: for `AWAY_S` seconds. The next input of the study begins anew.
-- The database could not do it, for want of time, memory or disk: up to `STRAINED` attempts.
+- The database is unavailable: for `AWAY_S` seconds. The next input of the study starts afresh.
+- The database lacked time, memory or disk space: up to `STRAINED` attempts.
 
-Then the work is given up with a DatabaseUnavailableError. Nothing is lost by that: workers keep their messages and send
-them again, users' calls end as unavailable, sweeps find what they found before. Every attempt past the first is logged.
+Then the work is given up with a DatabaseUnavailableError. That loses nothing: workers keep their messages and send
+them again, users' calls end as unavailable, and sweeps find the same again. Every attempt after the first is
+logged.
 """
 
 import logging
@@ -24,7 +25,7 @@ CONFLICTS = 20
 AWAY_S = 60.0
 STRAINED = 4
 STRAINED_S = 30.0
-"""No further attempt after so long: one that fails by the statement timeout takes a minute."""
+"""No further attempt after this long: an attempt that fails by the statement timeout takes a minute."""
 
 _SOON = wait_random_exponential(multiplier=0.01, max=0.2)
 _AWAY = wait_random_exponential(multiplier=0.05, max=1)
@@ -32,7 +33,7 @@ _LATER = wait_random_exponential(multiplier=0.25, max=5)
 
 
 def retrying(what: str) -> AsyncRetrying:
-    """Attempts at one piece of work after another; not at several at once. `what` names it in the log."""
+    """Attempts at one piece of work after another; not at several at once. `what` is its name in the log."""
 
     def say(state: RetryCallState) -> None:
         error = _error(state)
@@ -51,7 +52,7 @@ def may_pass(error: BaseException) -> bool:
 
 
 def is_unavailable(error: BaseException) -> bool:
-    """Whether the database is away, or could not do the work for want of something."""
+    """Whether the database is unavailable, or lacked a resource for the work."""
     if is_conflict(error):
         return False
     return isinstance(error, DatabaseUnavailableError) or is_away(error) or is_strained(error)
@@ -63,7 +64,7 @@ def lost_a_race(error: BaseException) -> bool:
 
 
 def cause(error: BaseException) -> str:
-    """What the database said, in one line."""
+    """The database's error message, in one line."""
     return reason_of(error.__cause__ or error)
 
 

@@ -1,19 +1,20 @@
-"""Group commit: everything that arrives for a study while a cycle runs goes into the next cycle.
+"""Group commit: all inputs that arrive for a study while a cycle runs go into the next cycle.
 
-A runner is an actor: one task, one bounded queue, one study. A cycle that the database does not take is tried again
-within bounds (`retries`). Then its inputs are answered with a DatabaseUnavailableError, and the next ones begin anew;
-but what came behind them by the same stream gets the same answer, since a worker's messages are taken in order.
+A runner is an actor: one task, one bounded queue, one study. A cycle that the database does not accept is retried
+within limits (`retries`). After that its inputs are answered with a DatabaseUnavailableError, and the next inputs
+are tried from scratch. But later messages of the same stream get the same answer, since a worker's messages are
+applied in order.
 
-A cycle that fails otherwise is a defect. The runner finds its cause, and contains it:
+A cycle that fails for another reason is a defect. The runner finds its cause, and contains it:
 
-- It runs the inputs of the batch one at a time, each with a new fold. Those that pass are taken.
+- It runs the inputs of the batch one at a time, each with a new fold. Those that pass are accepted.
 - An input that fails alone is refused with an InternalError, if a cycle without any input passes. So a poisoned
   message harms only its sender.
-- If even that cycle fails, the study itself is at fault and is set aside (`aside`): it ends as FAILED with the reason.
-  The same follows from an input that must not fail (a user's stop, the end of a live lease), and from
+- If even that cycle fails, the study itself is at fault and is quarantined (`aside`): it ends as FAILED with the
+  reason. The same happens if an input fails that must not (a user's stop, the end of a live lease), and after
   `MESSAGES_IN_ROW` messages of live leases that fail one after the other.
 
-A fault of the database, or lack of memory, says nothing about the study: it is never set aside for that.
+A fault of the database, or lack of memory, says nothing about the study: it is never quarantined for that.
 """
 
 import asyncio
@@ -44,13 +45,14 @@ log = logging.getLogger(__name__)
 MAX_BATCH = 256
 MAX_QUEUE = 4096
 LOOK_AGAIN_S = (0.05, 1.0)
-"""When a study looks again for free slots that others' cycles had locked, which takes them a few milliseconds. Each
-time that they meet again it waits twice as long, up to the second number: many must not keep each other busy."""
+"""The delay before a study looks again for free slots that other cycles had locked, which hold them for a few
+milliseconds. It doubles at each further conflict, up to the second number: many studies must not keep each other
+busy."""
 MESSAGES_IN_ROW = 3
-"""A study that cannot take so many messages of its workers one after the other cannot go on."""
+"""A study that fails on this many messages of its workers in a row cannot continue."""
 
 Committed = Callable[[int, CycleResult], None]
-"""Called with the study's id after each commit, before anybody is answered."""
+"""Called with the study's id after each commit, before anyone is answered."""
 
 
 @dataclass(slots=True)
@@ -60,7 +62,7 @@ class _Waiting:
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
     is_let_in: bool = False
-    """Whether it is a wake-up that was let in; the next one is when it is forgotten."""
+    """Whether it is a wake-up that was admitted. The next one is admitted once this is dropped."""
 
 
 class StudyRunner:
@@ -69,7 +71,7 @@ class StudyRunner:
     def __init__(
         self, engine: AsyncEngine, study_id: int, committed: Committed, turns: Turns | None = None
     ) -> None:
-        """`turns` are those of the replica's cycles that place."""
+        """`turns` are those of the replica's cycles that place trials."""
         self.study_id = study_id
         self._turns = turns or Turns()
         self._engine = engine
@@ -77,34 +79,34 @@ class StudyRunner:
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(MAX_QUEUE)
         self._in_turn = asyncio.Lock()
         self._asked: str | None = None
-        """Why somebody wants a cycle to look for something to place; None where none is wanted."""
+        """Why a cycle is to look for something to place; None if none is needed."""
         self._coming: asyncio.Task[None] | None = None
-        """The wake-up that waits to be let in."""
+        """The wake-up that waits to be admitted."""
         self._answered: str | None = None
-        """What the cycle that runs looks for."""
+        """The reason for which the present cycle looks."""
         self._looks_again: asyncio.TimerHandle | None = None
         self._look_again_s = LOOK_AGAIN_S[0]
         self._rest: asyncio.TimerHandle | None = None
-        """The end of the first pause of a trial. Should this replica die, the sweep of another one notices it too."""
+        """The end of the first pause of a trial. If this replica dies, the sweep of another one notices it too."""
         self._requests: dict[str, _Waiting] = {}
         self._fold: Fold | None = None
         self._closing = False
         self._broken: str | None = None
-        """Why the study is to be set aside, or was."""
+        """Why the study is to be quarantined, or was."""
         self._is_aside = False
         self._failed_in_row = 0
         self._behind: WeakSet[object] = WeakSet()
-        """Streams of which a message was left unanswered: the worker sends it again by a new one."""
+        """Streams with an unanswered message: the worker sends it again on a new stream."""
         self.idle = asyncio.Event()
         self.idle.set()
-        # It refers to itself: one for every cycle would be garbage that waits for a full collection.
+        # It refers to itself: one for each cycle would be garbage that waits for a full collection.
         self._attempts = retrying(f"study {study_id}")
 
     async def submit(self, submission: Submission) -> Settled:
         """Put an input into the next cycle and wait until it is committed.
 
-        Waits while the queue is full, in the order of the calls: a worker's later message that overtook an
-        earlier one would make that one look stale. Raises the HeadraceError that refused a command.
+        This waits while the queue is full, in the order of the calls: if a worker's later message overtook an
+        earlier one, the earlier one would look stale. Raises the HeadraceError that refused a command.
         """
         if self._closing:
             raise DrainingError("this scheduler is shutting down")
@@ -115,7 +117,8 @@ class StudyRunner:
             if request:
                 self._requests[request.id] = waiting
             await self._enqueue(waiting)
-        # A request's answer may be waited for by its repeats too; a worker's message waits alone.
+        # Repeats of a request may wait for its answer too; a worker's message is the only one that waits for its
+        # own.
         settled = await (asyncio.shield(waiting.answer) if request else waiting.answer)
         if isinstance(settled.outcome, HeadraceError):
             raise settled.outcome
@@ -131,7 +134,8 @@ class StudyRunner:
             raise
 
     def kick(self, why: str = "asked") -> None:
-        """Ask for a look for something to place: by whichever cycle looks next, or by one that is let in for it."""
+        """Request a search for something to place, by whichever cycle looks next or by one that is admitted for
+        it."""
         if self._closing or self._asked is not None:
             return
         self._asked = why
@@ -140,9 +144,9 @@ class StudyRunner:
             self._coming = asyncio.create_task(self._come_in(), name=f"wake-up of study {self.study_id}")
 
     async def _come_in(self) -> None:
-        """Have a cycle look, as soon as a wake-up is let in, unless one has looked by then.
+        """Have a cycle look, as soon as a wake-up is admitted, unless one has looked by then.
 
-        Meanwhile the study's messages go first.
+        Until then the study's messages go first.
         """
         try:
             await self._turns.let_in.acquire()
@@ -155,8 +159,8 @@ class StudyRunner:
             self._coming = None
 
     def _looks(self) -> None:
-        """The cycle that runs has its turn. If it does not look for something to place after all, or fails, the
-        wake-up stands again."""
+        """The present cycle has its turn. If it does not look for something to place after all, or fails, the
+        wake-up is pending again."""
         self._answered, self._asked = self._asked, None
 
     @property
@@ -185,11 +189,11 @@ class StudyRunner:
         self.kick("set aside")
 
     def close(self) -> None:
-        """Take no more inputs; what is queued is still run."""
+        """Accept no more inputs; queued ones are still run."""
         self._closing = True
 
     async def run(self) -> None:
-        """Run cycles until cancelled; callers that still wait are told then."""
+        """Run cycles until cancelled; callers that still wait are then answered."""
         try:
             await self._run_cycles()
         finally:
@@ -234,25 +238,25 @@ class StudyRunner:
         self._settle(batch, result)
 
     def _is_overtaking(self, waiting: _Waiting) -> bool:
-        """Whether an earlier message of the stream was left unanswered. Then this one is left so too."""
+        """Whether an earlier message of the stream was left unanswered. Then this one must be too."""
         if waiting.submission.stream not in self._behind:
             return False
-        self._leave(waiting, "an earlier message of this worker is to come first")
+        self._leave(waiting, "an earlier message of this worker must come first")
         return True
 
     def _leave(self, waiting: _Waiting, why: str) -> None:
-        """Answer that the database did not take a submission; nothing may overtake it."""
+        """Answer that the database did not accept a submission; no later message may overtake it."""
         if waiting.submission.stream is not None:
             self._behind.add(waiting.submission.stream)
         _answer(waiting, Settled(outcome=DatabaseUnavailableError(why)))
 
     def _give_up(self, batch: list[_Waiting], error: Exception) -> None:
-        """Answer that the database did not take the batch."""
+        """Answer that the database did not accept the batch."""
         log.warning(
-            "study %s: the database did not take %s inputs: %s", self.study_id, len(batch), cause(error)
+            "study %s: the database did not accept %s inputs: %s", self.study_id, len(batch), cause(error)
         )
         for waiting in batch:
-            self._leave(waiting, f"the database did not take the cycle: {cause(error)}")
+            self._leave(waiting, f"the database did not accept the cycle: {cause(error)}")
 
     def _settle(self, batch: list[_Waiting], result: CycleResult) -> None:
         self._committed(self.study_id, result)
@@ -297,16 +301,17 @@ class StudyRunner:
             if self._broken is not None:
                 await self._answer_aside([waiting], self._broken)
                 continue
-            if is_conflict(error):  # bad luck, and nothing wrong with the input
-                self._leave(waiting, "the database did not take the cycle")
+            if is_conflict(error):  # bad luck; the input is fine
+                self._leave(waiting, "the database did not accept the cycle")
                 continue
             failure = InternalError(f"the scheduler failed on this: {reason_of(error)}")
             _answer(waiting, Settled(outcome=failure))
 
     async def _defect(self, submission: Submission, error: Exception) -> str | None:
-        """Why the study is at fault for a cycle that failed on one input; None where the input is, or nobody.
+        """Why the study is at fault for a cycle that failed on one input; None if the input is at fault, or
+        neither.
 
-        Raises where the database is the reason, or does not let it be found out.
+        Raises if the database is the reason, or prevents finding it.
         """
         if is_unavailable(error):
             raise error
@@ -332,11 +337,11 @@ class StudyRunner:
             return None
         self._failed_in_row += 1
         if must or self._failed_in_row >= MESSAGES_IN_ROW:
-            return f"the scheduler cannot take the messages of its trials: {reason_of(error)}"
+            return f"the scheduler cannot process the messages of its trials: {reason_of(error)}"
         return None
 
     async def _holds(self, message: Leased) -> bool:
-        """Whether a message's lease is live: who speaks for another's study cannot have it set aside."""
+        """Whether a message's lease is live: a sender without a lease of the study cannot have it quarantined."""
         try:
             async for attempt in self._attempts:
                 with attempt:
@@ -349,7 +354,7 @@ class StudyRunner:
         raise AssertionError("the retries above end by returning or raising")
 
     async def _answer_aside(self, batch: list[_Waiting], why: str) -> None:
-        """Set the study aside, if it is not yet, and answer what arrived for it as one that has ended does."""
+        """Quarantine the study if it is not yet, and answer its inputs as an ended study does."""
         submissions = [waiting.submission for waiting in batch]
         try:
             async for attempt in self._attempts:
@@ -375,7 +380,7 @@ class StudyRunner:
             with attempt:
                 try:
                     return await self._transact(submissions)
-                except SystemExit as error:  # of a package's policy: it would end the scheduler
+                except SystemExit as error:  # from a package's policy: it would end the scheduler
                     raise RuntimeError(f"a cycle called sys.exit({error.code!r})") from error
         raise AssertionError("the retries above end by returning or raising")
 

@@ -1,10 +1,10 @@
-"""Chooses how small the copies of a study are, by what its pilot found (`headrace.spec.pilot`).
+"""Choose the scale of a study's copies from the results of its pilot (`headrace.spec.pilot`).
 
-The smallest copy that ranks the pilot's configurations as the model does: Kendall's τ is great enough, and the best
-of the copy's first five is little worse on the model than the best of all. Where no bound is given, "little" is a
-tenth of what lies between the model's best value and its median: that needs no unit.
+It is the smallest copy that ranks the pilot's configurations as the model does: Kendall's τ is high enough, and
+the best of the copy's first five is only a little worse on the model than the best of all. If no limit is given,
+"a little" is a tenth of the distance between the model's best value and its median, which needs no unit.
 
-A trial that failed, or has no value, ranks last. The same rows give the same choice, whoever looks and how often.
+A trial that failed, or has no value, ranks last. The same rows always give the same choice.
 """
 
 import json
@@ -19,15 +19,15 @@ from headrace_services.scheduler.core.scales import PilotTrial, ScaleChoice, Sca
 from headrace_torch.agreement import TOP, agreement, as_badness
 
 SHARE = 0.1
-"""Of the distance between the model's best value and its median: the most regret, unless the study says more."""
+"""The default limit of the regret, as a fraction of the distance between the model's best value and its median."""
 
 
 class NoScaleError(Exception):
-    """A pilot cannot choose; says why, and what to do."""
+    """A pilot cannot choose a scale; the message says why, and what to do."""
 
 
 def choose(pilot: Pilot, trials: Iterable[PilotTrial], *, study: str, maximize: bool) -> ScaleChoice:
-    """The choice of a pilot that has ended, the study of this name. Raises NoScaleError."""
+    """The choice of a pilot that has ended; `study` is the pilot's name. Raises NoScaleError if there is none."""
     found: dict[int, dict[str, float | None]] = {}
     for trial in trials:
         of_scale = found.setdefault(int(trial.params.get(SCALE, 0)), {})

@@ -1,10 +1,11 @@
-"""Whether this replica may go on with the database's schema: looked at before it serves, when it is told, and in turns.
+"""Whether this replica may continue with the database's schema: checked before it serves, when notified, and
+periodically.
 
-The watch has a connection of its own, by which migrations see that a replica of this version is at work
-(`store.schema`). Where the schema needs a newer program, or a migration to one waits for this replica, the watch says
-so once, and the replica drains. Workers and users' calls go to another replica; nothing is lost.
+The watch has its own connection, through which migrations see that a replica of this version is running
+(`store.schema`). If the schema needs a newer program, or a migration to such a schema waits for this replica, the
+watch reports that once, and the replica drains. Workers and users' calls go to another replica; nothing is lost.
 
-While the connection is broken a migration does not see this replica. So the first thing over a new one is to look.
+While the connection is broken, a migration does not see this replica. So a check is the first thing on a new one.
 """
 
 import asyncio
@@ -33,23 +34,23 @@ class SchemaWatch:
     """One a replica."""
 
     def __init__(self, engine: AsyncEngine, leave: Leave, ours: str | None = None) -> None:
-        """`ours` is the version that this program knows, unless a test says another."""
+        """`ours` is the version that this program knows, unless a test passes another one."""
         self._engine = engine
         self._leave = leave
         self._ours = ours or schema.head()
         self.looked = asyncio.Event()
-        """Set once the schema was looked at."""
+        """Set once the schema was checked."""
         SCHEMA.labels("program").set(schema.number(self._ours))
 
     async def first_look(self, given_up: asyncio.Event) -> None:
-        """Wait until the schema was looked at, or nobody waits for it any more."""
+        """Wait until the schema was checked, or until no one waits for it any more."""
         waits = [asyncio.create_task(one.wait()) for one in (self.looked, given_up)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for one in waits:
             one.cancel()
 
     async def run(self) -> None:
-        """Watch until cancelled, or until the replica is to leave."""
+        """Watch until cancelled, or until the replica must leave."""
         again = AsyncRetrying(
             retry=retry_if_exception_type((psycopg.Error, OSError)),
             wait=wait_random_exponential(multiplier=0.2, max=2),
@@ -70,7 +71,7 @@ class SchemaWatch:
             log.error("this replica drains: %s", reason)
             self._leave(reason)
             self.looked.set()
-            await asyncio.Event().wait()  # with the lock, until all that was taken in is answered
+            await asyncio.Event().wait()  # with the lock, until all accepted work is answered
 
     async def _why_leave(self, conn: schema.Connection) -> str:
         standing = await schema.read(conn)

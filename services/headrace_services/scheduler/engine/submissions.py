@@ -1,7 +1,7 @@
-"""What is submitted to a study, and what becomes of it.
+"""What is submitted to a study, and its outcome.
 
-A user's command comes with its request. Its answer is rendered from the plan and stored under the request's id with
-the plan's own writes, so a repeat gets the same answer.
+A user's command comes with its request. Its answer is rendered from the plan and stored under the request's id
+together with the plan's own writes, so a repeat gets the same answer.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,27 +19,28 @@ class Shown(Struct, frozen=True, kw_only=True):
     """What an answer may show: the study and the trials as the plan leaves them."""
 
     study: Study | Brief
-    """Brief where the study is set aside: then no trial is shown."""
+    """Brief if the study is quarantined: then no trial is shown."""
     trials: Mapping[int, TrialView] = field(default_factory=dict)
 
 
 Render = Callable[[Outcome, Shown], bytes]
-"""Makes the answer to a request of what became of it. It is not called for a request that was refused. It may refuse
-one that changed nothing, by raising a HeadraceError: that is not stored."""
+"""Renders the answer to a request from its outcome. It is not called for a request that was refused. It may itself
+refuse one that changed nothing, by raising a HeadraceError, which is not stored."""
 
 
 class Submission(Struct, frozen=True, kw_only=True):
-    """An input, and for a user's command the request that it came in."""
+    """An input and, for a user's command, its request."""
 
     input: Input
     request: Request | None = None
     render: Render | None = None
     stream: object | None = None
-    """What a worker's messages come by, in order. Once one is left unanswered, those behind it must not overtake it."""
+    """The stream of a worker's messages, which are in order. Once one is left unanswered, later ones must not
+    overtake it."""
 
 
 class Settled(Struct, frozen=True, kw_only=True):
-    """What became of a submission."""
+    """The outcome of a submission."""
 
     outcome: Outcome | HeadraceError
     response: bytes | None = None

@@ -1,15 +1,17 @@
-"""Notices silence: leases whose holder was not heard of, and slots that nobody was told of.
+"""Detect silence: leases whose holder was not heard from, and slots that no one was notified of.
 
-Time is the database's. While the database is away nobody can be heard, so the sweeper waits one whole lease
-time after it came back (and after its own start) before it lets anything expire. So it does when it was held up
-itself for longer than a lease time (by a frozen process, by a database that answers slowly): its workers' heartbeats
-may be waiting to be read. For a shorter time that the event loop was late, everything lasts so much longer.
+Time is the database's. While the database is unavailable no worker can be heard from. So the sweeper waits one
+whole lease time after the database has returned (and after its own start) before it lets anything expire. It does
+the same if it was held up itself for longer than a lease time (by a frozen process, or by a database that answers
+slowly): its workers' heartbeats may be waiting to be read. If the event loop was late for a shorter time,
+everything lasts that much longer.
 
-What has arrived counts before the rows know of it: a worker that this replica has heard of, whose heartbeat or Hello is
-being written down or waits behind other messages, is not silent.
+A message counts as soon as it arrives, before it is in the rows: a worker is not silent if this replica has heard
+from it, and its heartbeat or Hello is being written or waits behind other messages.
 
-A sweep only looks. What it finds is taken to the steps of its study, for which it does not wait: one study whose step
-hangs, on a lock that another replica holds, must not keep the trials of all others from going on elsewhere.
+A sweep only looks. What it finds is submitted to the study's cycles, for which it does not wait: a study whose
+cycle hangs, on a lock that another replica holds, must not keep the trials of all others from continuing
+elsewhere.
 """
 
 import asyncio
@@ -30,13 +32,13 @@ from headrace_services.scheduler.store.database import transaction
 log = logging.getLogger(__name__)
 
 IsHeard = Callable[[int, str, float], bool]
-"""Whether this replica has heard of a worker, by id and name, within so many seconds."""
+"""Whether this replica has heard from a worker, given by id and name, within this many seconds."""
 LateWithin = Callable[[float], float]
-"""For how long, of so many seconds, the event loop was late."""
+"""For how long, within this many seconds, the event loop was late."""
 
 
 class Sweeper:
-    """One a replica; several at once do no harm."""
+    """One on each replica; several at once are harmless."""
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class Sweeper:
         self._heard_since: float | None = None
         self._swept = -inf
         self._expiring: set[str] = set()
-        """Leases whose end is on its way to a cycle."""
+        """Leases whose expiry is being submitted to a cycle."""
 
     async def run(self) -> None:
         """Sweep four times a lease time, with jitter, until cancelled."""
@@ -66,12 +68,12 @@ class Sweeper:
                     self._heard_since = None
                 except Exception:
                     self._heard_since = (
-                        None  # a database without room may not have taken the heartbeats either
+                        None  # a database without disk space may not have accepted the heartbeats either
                     )
                     log.exception("a sweep failed; the next one tries again")
 
     async def sweep(self, tasks: asyncio.TaskGroup) -> None:
-        """Look once; what follows from it becomes tasks."""
+        """Check once; what follows is submitted in tasks."""
         now = monotonic()
         async with transaction(self._hub.engine) as conn:
             gap_s = now - self._swept
@@ -94,7 +96,7 @@ class Sweeper:
         self._hub.drop_idle()
 
     def _lives(self, expired: workers.ExpiredLease) -> bool:
-        """Whether the worker of a lease was heard of here, and the rows do not know it yet."""
+        """Whether the worker of a lease was heard from here, and the rows do not show it yet."""
         worker_id, name = expired.lease.worker_id, expired.silent_worker
         return worker_id is not None and bool(name) and self._is_heard(worker_id, name, self._ttl_s)
 

@@ -1,4 +1,4 @@
-"""What happened in a study in process, as far as a user looks at it afterwards: reports, rungs, ends."""
+"""The history of a study in process, as far as users look at it afterwards: reports, rungs, ends."""
 
 from collections import defaultdict
 from datetime import datetime
@@ -17,13 +17,13 @@ class Kept:
     def __init__(self) -> None:
         self.reports: list[Report] = []
         self.rungs: defaultdict[int, list[RungView]] = defaultdict(list)
-        """Of each trial, the lowest first."""
+        """By trial, lowest rung first."""
         self.ended: datetime | None = None
         """When the study ended."""
         self._over: list[int] = []
 
     def record(self, plan: Plan, now: datetime) -> None:
-        """Take over what a cycle did."""
+        """Add the changes of a cycle."""
         changes = plan.changes
         self.reports += [
             Report(
@@ -52,6 +52,6 @@ class Kept:
             self.ended = now
 
     def take_ended(self) -> list[int]:
-        """The trials that ran and are over since this was asked last."""
+        """The trials that ran and have ended since the last call."""
         over, self._over = self._over, []
         return over

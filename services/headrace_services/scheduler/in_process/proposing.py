@@ -1,7 +1,8 @@
-"""Proposals of samplers that learn, made in the caller's process when they are wanted.
+"""Proposals of samplers that learn, made in the caller's process when they are needed.
 
-The rules are the service's (`suggesting`): which results a model is fed, which trials are pending, how often a proposal
-is tried, and what takes its place. The reading is not: results are kept as they come, and not read from a database.
+The rules are the service's (`suggesting`): which results a model is given, which trials are pending, how often a
+proposal is tried, and what takes its place. Only the source differs: results are kept as they arrive, not read
+from a database.
 """
 
 from collections import Counter, defaultdict
@@ -28,22 +29,22 @@ from headrace_services.scheduler.simulator.rows import StudyRows
 
 
 class Proposing:
-    """The results of a study by level, and the model that has learnt those of one level."""
+    """The results of a study by level, and the model that has learned those of one level."""
 
     def __init__(self, spec: StudySpec) -> None:
         self._spec = spec
         self._told = told_levels(spec) if choose_level(spec, ()) == EVERY_RUNG else ()
         self._results: defaultdict[int, list[Result]] = defaultdict(list)
-        """In the order of their arrival; a level that was not come to yet is no key."""
+        """In the order of their arrival; a level that no trial has reached is not a key."""
         self._counts: Counter[int] = Counter()
         """How many results there are at each rung."""
         self._learner: Learner | None = None
         self._level = FIRST_RESULT
         self._broken = False
-        """The last proposal failed for good, so the next one is tried once."""
+        """The last proposal failed at every try, so the next one is tried only once."""
 
     def observe(self, plan: Plan, policy: Policy) -> None:
-        """Keep the results that a cycle has brought."""
+        """Add the results of a cycle."""
         for change in plan.changes.rungs:
             trial, metrics = change.entry.number, plan.changes.reports[-1].metrics
             after = next(one.after for one in plan.changes.trials if one.after.number == trial)
@@ -62,8 +63,8 @@ class Proposing:
                 self._take_infeasible(ended.after)
 
     def _take_unrecorded(self, trial: Trial, ladder: Sequence[int]) -> None:
-        """A completed trial without an entry at a rung counts with its last report: the baseline, and a function that
-        came to its end before the full budget."""
+        """A completed trial without an entry at a rung counts with its last report: the baseline, and a function
+        that returned before the full budget."""
         top = self._spec.rungs()[-1]
         result = Result.of(self._spec, trial.params, trial.metrics, trial.generation, level=top)
         if not trial.rungs:
@@ -83,7 +84,7 @@ class Proposing:
             self._results[level].append(result)
 
     def next(self, rows: StudyRows) -> Proposed:
-        """The next proposal, or a random draw where the sampler failed as often as it may."""
+        """The next proposal, or a random draw if the sampler failed at every try."""
         study = rows.study
         number = study.sampled - len(self._spec.enqueued)
         error = ""

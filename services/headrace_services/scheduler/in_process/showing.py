@@ -1,6 +1,6 @@
-"""A study in process as the SDK shows studies: the same values, by way of the same messages.
+"""A study in process in the form in which the SDK shows studies: the same values, through the same messages.
 
-What the database counts and sorts for a server (`store.studies`) is found here in plain Python.
+What the database counts and sorts for a server (`store.studies`) is computed here in plain Python.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ from headrace_services.scheduler.store.studies import FAILURES_AT_MOST, Failure,
 
 
 def trial_info(rows: StudyRows, kept: Kept, number: int) -> TrialInfo:
-    """One trial as the SDK shows it."""
+    """One trial in the SDK's form."""
     view = TrialView(
         trial=rows.trials[number],
         worker=None,
@@ -35,8 +35,8 @@ def trial_info(rows: StudyRows, kept: Kept, number: int) -> TrialInfo:
 
 
 def shown(rows: StudyRows, kept: Kept) -> tuple[StudyInfo, list[TrialInfo], list[Report]]:
-    """The study, the trials that began by number, and its reports. Configurations that the core made ahead of need, and
-    that never began when the study was ended, are nobody's trials."""
+    """The study, its started trials by number, and its reports. Configurations that the core made ahead of need,
+    and that had not started when the study was ended, do not count as trials."""
     trials = [trial_info(rows, kept, trial.number) for trial in _shown(rows)]
     record = with_(rows.study, end_time=kept.ended)
     study = to_values.study(to_messages.study(record, _figures(rows, kept)))
@@ -83,7 +83,7 @@ def _leader(study: StudyInfo, trials: list[TrialInfo]) -> TrialInfo | None:
 
 
 def _front(study: StudyInfo, trials: list[TrialInfo]) -> tuple[TrialInfo, ...]:
-    """With several objectives the trials that no other one beats; failed ones where no others have values."""
+    """With several objectives, the trials that no other one dominates; failed ones only if no others have values."""
     spec = study.spec
     if not spec.further_objectives:
         return ()

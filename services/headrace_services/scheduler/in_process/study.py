@@ -1,4 +1,4 @@
-"""The study: what its one caller asks of it, as inputs of the core."""
+"""The study: converts the calls of its one caller into inputs of the core."""
 
 import math
 import time
@@ -40,7 +40,7 @@ CLIENT = "in process"
 
 @dataclass(slots=True, kw_only=True)
 class Asked:
-    """A trial that the caller is to run."""
+    """A trial for the caller to run."""
 
     lease: Lease
     params: Params
@@ -48,9 +48,9 @@ class Asked:
     milestone: int
     """The step up to which it may run without a decision."""
     step: int
-    """The step that it has come to; above 0 where it goes on after a pause."""
+    """The step that it has reached; above 0 if it continues after a pause."""
     over: bool = False
-    """Whether it is the caller's no longer."""
+    """Whether it no longer belongs to the caller."""
 
     @property
     def number(self) -> int:
@@ -59,7 +59,7 @@ class Asked:
 
 
 class InProcessStudy:
-    """A study that one caller asks and tells by plain calls."""
+    """A study that one caller runs with plain function calls, ask/tell."""
 
     def __init__(self, spec: StudySpec, *, name: str) -> None:
         require_own(spec)
@@ -73,7 +73,7 @@ class InProcessStudy:
 
     @property
     def spec(self) -> StudySpec:
-        """What was asked for."""
+        """The study's spec."""
         return self._rows.study.spec
 
     @property
@@ -83,11 +83,11 @@ class InProcessStudy:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the study has ended without what it was run for."""
+        """Whether the study has ended without a usable result."""
         return self._rows.study.state is StudyState.FAILED
 
     def ask(self) -> Asked | None:
-        """The next trial to run; None where nothing is left to run."""
+        """The next trial to run; None if nothing is left to run."""
         while True:
             outcome = self._step(Suggest(client_id=CLIENT, ttl_s=math.inf))
             if isinstance(outcome, ProposalComingError):
@@ -108,8 +108,8 @@ class InProcessStudy:
     def report(self, asked: Asked, step: int, metrics: Mapping[str, float], *, held: bool) -> Decision:
         """Record a result and say what to do next.
 
-        `held`: the caller keeps the trial's state, so that it can go on after a pause. Raises InvalidFieldError for a
-        step that the trial must not report, and for a report without an objective.
+        `held`: the caller keeps the trial's state, so that it can continue after a pause. Raises InvalidFieldError
+        for a step that the trial must not report, and for a report without an objective.
         """
         saved = Checkpoint(uri=f"memory:{asked.number}", step=step) if held else None
         outcome = self._apply(
@@ -133,7 +133,7 @@ class InProcessStudy:
         )
 
     def finish(self, asked: Asked) -> None:
-        """The trial came to its end by itself."""
+        """The trial ended by itself."""
         self._end(asked, "FINISHED", "")
 
     def fail(self, asked: Asked, error: str) -> None:
@@ -145,22 +145,22 @@ class InProcessStudy:
         self._end(asked, "INFEASIBLE", reason)
 
     def stop(self, why: str) -> None:
-        """End the study, and cancel what is not over."""
+        """End the study, and cancel its unfinished trials."""
         if not self._rows.study.state.ended:
             self._apply(StopStudy(reason=why))
 
     def take_ended(self) -> list[int]:
-        """The trials that ran and are over since this was asked last."""
+        """The trials that ran and have ended since the last call."""
         return self._kept.take_ended()
 
     def trial(self, number: int) -> "TrialInfo":
-        """One trial as of now."""
+        """One trial in its present state."""
         from headrace_services.scheduler.in_process.showing import trial_info
 
         return trial_info(self._rows, self._kept, number)
 
     def show(self) -> "tuple[StudyInfo, list[TrialInfo], list[Report]]":
-        """All of it as of now."""
+        """The whole study in its present state."""
         from headrace_services.scheduler.in_process.showing import shown
 
         return shown(self._rows, self._kept)
@@ -180,7 +180,7 @@ class InProcessStudy:
         )
 
     def _apply(self, one: Input) -> Outcome:
-        """One cycle. Raises the error where the input was refused."""
+        """Run one cycle. Raises the error if the input was refused."""
         outcome = self._step(one)
         if isinstance(outcome, HeadraceError):
             raise outcome

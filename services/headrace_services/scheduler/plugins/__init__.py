@@ -1,10 +1,10 @@
-"""What a package with a policy or a sampler of its own imports: the words of both, and nothing that may change.
+"""The stable interface for packages with their own policy or sampler.
 
     policies    subclass `StoppingRule` for a rule that stops trials on the way, or `Policy` for any other
     samplers    write a class with the method of `OwnSampler`
     tests       `plugins.testing` has the contract suite
 
-`docs/how-to/own-policy.md` is the way in; `examples/own_policy` is a whole package.
+`docs/how-to/own-policy.md` is the introduction; `examples/own_policy` is a complete package.
 """
 
 from headrace.spec import Domain, StudySpec, Value

@@ -1,10 +1,12 @@
 """Random histories, played on a policy as the scheduler would play them.
 
-A history has a few slots and trials that report, skip rungs, fail, are cancelled while they wait and are added by a
-user when nothing was left to propose. At one random moment the policy is rebuilt from the calls so far and must
-answer the same. A history ends when nothing runs and nothing may start; that it always does is a promise of its own.
+A history has a few slots and trials that report, skip rungs, fail, are cancelled while they wait, and are added by
+a user when nothing was left to propose. At one random moment the policy is rebuilt from the calls so far, and must
+give the same answers. A history ends when nothing runs and nothing may start; the suite also checks that it always
+ends.
 
-The methods below "what a comparison adds" do nothing here. Our own suite compares every answer with an oracle there.
+The methods below "hooks for a comparison" do nothing here. Headrace's own suite uses them to compare every answer
+with an oracle.
 """
 
 import math
@@ -25,10 +27,10 @@ from headrace_services.scheduler.core.policies import (
 from headrace_services.scheduler.core.records import Checkpoint, Params
 
 NASTY = [None, math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, 1.0, 2.0, -1.0, 3.5, 0.25, 1e300, -1e-300]
-"""Values that trials report, and that metrics lack."""
+"""Values that trials report, including those that do not compare, and a missing metric (None)."""
 COSTS = [None, 0.0, 1.0, 5.0, 40.0]
 MOST_TURNS = 20
-"""So many reports a trial and rung are more than any study needs."""
+"""More reports for each trial and rung than any study needs."""
 
 
 class History:
@@ -37,7 +39,7 @@ class History:
     def __init__(
         self, spec: StudySpec, rng: random.Random, *, flip: bool = False, trouble: bool = True
     ) -> None:
-        """With `flip` values have the opposite sign; without `trouble` no trial fails, is cancelled or is added."""
+        """With `flip`, values have the opposite sign; without `trouble`, no trial fails, is cancelled or is added."""
         self.rng = rng
         self.spec = spec
         self.policy: Policy = make_policy(spec)
@@ -82,7 +84,7 @@ class History:
         return self.sampled < self.limit
 
     def fold(self, name: str, *args: Any) -> None:
-        """A committed fact; some arrive twice."""
+        """Call the policy with a committed fact; some facts arrive twice."""
         self.calls.append((name, args))
         getattr(self.policy, name)(*args)
         if name in ("promoted", "withdraw") and self.trouble and self.rng.random() < 0.1:
@@ -93,7 +95,7 @@ class History:
         return self.policy.next_promotion(more=self.more)
 
     def promote(self, said: Promotion) -> None:
-        """Let a trial go on that waited."""
+        """Let a waiting trial continue."""
         why = said.explanation
         self.decisions.append((said.trial, said.bracket, said.rung, why.rank))
         assert f"rank {why.rank} of {why.results}" in why.sentence, (
@@ -108,12 +110,12 @@ class History:
         self.running.append((said.trial, said.bracket, said.rung + 1))
 
     def pass_on(self, trial: int, bracket: int, rung: int) -> None:
-        """A trial goes past a rung."""
-        self.tell("promoted", trial, bracket, rung)  # first: an oracle may look at how things stood
+        """Promote a trial past a rung."""
+        self.tell("promoted", trial, bracket, rung)  # first: an oracle may need the state before
         self.fold("promoted", trial, bracket, rung)
 
     def end(self, trial: int, *, finished: bool = False) -> None:
-        """A trial is over; `finished`: without a failure."""
+        """End a trial; `finished`: without a failure."""
         if finished:
             self.fold("finished_early", trial)
             self.tell("finished_early", trial)
@@ -121,10 +123,10 @@ class History:
         self.tell("withdraw", trial)
         self.paused.pop(trial, None)
 
-    # --- the engine ----------------------------------------------------------------------------------
+    # --- the core ------------------------------------------------------------------------------------
 
     def create(self) -> None:
-        """A new trial waits for a slot."""
+        """Create a trial, which waits for a slot."""
         bracket = self.policy.bracket(self.number)
         params: Params = {"x": self.rng.random()}
         self.fold("joined", self.number, bracket, params)
@@ -133,13 +135,13 @@ class History:
         self.number += 1
 
     def propose(self) -> None:
-        """The sampler proposes one, if there is one left."""
+        """Let the sampler propose a trial, if there is one left."""
         if self.more:
             self.sampled += 1
             self.create()
 
     def fill(self) -> None:
-        """Give every free slot a trial, as far as there are any."""
+        """Give every free slot a trial, as long as there are any."""
         while len(self.running) < self.slots:
             new_first = self.policy.new_trials_first and (self.pending or self.more)
             said = None if new_first else self.promotion()
@@ -154,7 +156,7 @@ class History:
             self.running.append((trial, bracket, 0))
 
     def report(self) -> None:
-        """A trial that runs reports at its next rung, or past it."""
+        """Let a running trial report at its next rung, or past it."""
         trial, bracket, rung = self.running.pop(self.rng.randrange(len(self.running)))
         ladder = self.ladders[bracket]
         skipped = self.rng.choice([0, 0, 0, 1, 2]) if self.trouble else 0
@@ -190,7 +192,7 @@ class History:
             self.judge(trial, bracket, top)
 
     def judge(self, trial: int, bracket: int, rung: int) -> None:
-        """Ask the policy, and do as it says."""
+        """Ask the policy, and follow its verdict."""
         verdict = self.policy.verdict(trial, bracket, rung, more=self.more)
         self.check(trial, bracket, rung, verdict)
         why = verdict.explanation
@@ -208,7 +210,7 @@ class History:
                 self.paused[trial] = (bracket, rung)
 
     def check(self, trial: int, bracket: int, rung: int, verdict: Verdict) -> None:  # noqa: ARG002
-        """What every explanation holds."""
+        """Check what every explanation must contain."""
         why = verdict.explanation
         assert 1 <= why.rank <= why.results, f"rank {why.rank} of {why.results} results"
         assert why.results <= self.arrivals[bracket, rung], f"{why.results} results, more than there were"
@@ -219,7 +221,7 @@ class History:
         assert "\n" not in why.sentence, f"the sentence has several lines: {why.sentence!r}"
 
     def trouble_strikes(self) -> None:
-        """A trial fails, is cancelled, or is added by a user."""
+        """Let a trial fail, cancel one, or add one as a user."""
         strike = self.rng.random()
         if strike < 0.08 and self.running:
             ended = self.running.pop(self.rng.randrange(len(self.running)))[0]
@@ -235,7 +237,7 @@ class History:
             self.propose()
 
     def play(self) -> Self:
-        """To the end."""
+        """Play to the end."""
         turns = 0
         while True:
             self.fill()
@@ -255,7 +257,7 @@ class History:
         return self
 
     def rebuilt_is_the_same(self) -> None:
-        """From the same facts, in commit order and with all trials first, comes the same policy."""
+        """Check that the same facts, in commit order and with all trials first, give the same policy."""
         joined = [call for call in self.calls if call[0] == "joined"]
         rest = [call for call in self.calls if call[0] != "joined"]
         for calls in (self.calls, joined + rest):
@@ -271,10 +273,10 @@ class History:
                 )
                 assert one == other, f"rebuilt it says {one}, and not {other}"
 
-    # --- what a comparison adds ------------------------------------------------------------------------
+    # --- hooks for a comparison ------------------------------------------------------------------------
 
     def tell(self, name: str, *args: Any) -> None:
-        """The policy is about to hear, or has heard, of a move."""
+        """The policy is about to get a move, or has got it."""
 
     def created(self, trial: int, bracket: int, params: Params) -> None:
         """A trial has joined."""
@@ -286,4 +288,4 @@ class History:
         """A trial is about to be promoted."""
 
     def exploited(self, said: Promotion) -> None:
-        """A trial has taken over another's state."""
+        """A trial has copied another one's state."""

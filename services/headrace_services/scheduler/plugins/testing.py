@@ -1,4 +1,4 @@
-"""The contract suite: what every policy and every sampler must do, whichever it is. Call it in your package's tests.
+"""The contract suite: what every policy and every sampler must do. Call it in your package's tests.
 
     from headrace_services.scheduler.plugins.testing import check_policy, check_sampler
 
@@ -40,11 +40,11 @@ _RUNGS = ([1, 3, 9], [1, 2, 3, 4, 5], [4])
 def check_policy(
     name: str, options: Mapping[str, Value] | None = None, *, histories: int = 60, rungs: Any = None
 ) -> None:
-    """Plays random histories of the policy of this name, and the small print.
+    """Play random histories with the policy of this name, and check its contract.
 
-    Every study ends; asking changes nothing; a policy rebuilt from the log answers the same, also if it hears of all
-    trials first; mirrored values give mirrored decisions; explanations say where the trial stands. `rungs` are those to
-    try, else a few.
+    Every study ends. Questions change nothing. A policy rebuilt from the log gives the same answers, even if it is
+    given all trials first. Mirrored values give mirrored decisions. Explanations contain the trial's place.
+    `rungs` are the rungs to try; by default, a few.
     """
     own: dict[str, Any] = {"kind": "own", "name": name, "options": dict(options or {})}
     for ladder in [list(rungs)] if rungs else _RUNGS:
@@ -70,10 +70,11 @@ def check_sampler(
     space: Mapping[str, Any] | None = None,
     trials: int = 30,
 ) -> None:
-    """Asks the sampler of this name for the configurations of small studies.
+    """Ask the sampler of this name for the configurations of small studies, and check its contract.
 
-    Each is in the space, with the parameters that exist in it; the same results give the same proposal, also to a
-    sampler made anew; other seeds give other ones; missing and infinite values do no harm.
+    Each configuration is in the space, with exactly the parameters that exist in it. The same results give the
+    same proposal, even from a new sampler. Other seeds give other proposals. Missing and infinite values do no
+    harm.
     """
     chance = random.Random(1)  # noqa: S311
     values = [chance.choice([0.1, 0.5, 0.5, 2.0, float("nan"), float("inf")]) for _ in range(trials)]
@@ -101,7 +102,7 @@ def check_sampler(
 
 
 class _Asked(History):
-    """A history that asks twice."""
+    """A history that asks every question twice."""
 
     def check(self, trial: int, bracket: int, rung: int, verdict: Verdict) -> None:
         super().check(trial, bracket, rung, verdict)

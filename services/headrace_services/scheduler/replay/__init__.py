@@ -1,1 +1,1 @@
-"""Plays a study's event log again and compares every decision."""
+"""Replays a study's event log and compares every decision."""

@@ -13,9 +13,8 @@ SHOWN = 10
 def replay(context: typer.Context, study: StudyArgument, as_json: AsJson = False) -> None:
     """Replay a study's event log through one policy on one thread, and compare every decision.
 
-    Several schedulers may have taken the decisions, through kills and outages. The log says what they decided,
-    and when; the replay asks a new policy the same questions in the same order. Exits with 1 where an answer
-    differs.
+    Several schedulers may have made the decisions, through kills and outages. The log records what they decided,
+    and when; the replay asks a new policy the same questions in the same order. Exits with 1 if an answer differs.
 
     \b
     headrace replay digits
@@ -35,7 +34,7 @@ def replay(context: typer.Context, study: StudyArgument, as_json: AsJson = False
         )
         if found.reworded:
             session.output.line(
-                f"{found.reworded} decisions are the same in other words: another version of Headrace wrote them."
+                f"{found.reworded} decisions are the same, worded differently: another version of Headrace wrote them."
             )
         for difference in found.differences[:SHOWN]:
             session.output.line(f"  event {difference.cursor}: the log says   {difference.logged}")

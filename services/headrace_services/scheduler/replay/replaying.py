@@ -1,19 +1,19 @@
-"""Plays a study's event log again, through one policy on one thread, and compares every decision.
+"""Replay a study's event log through one policy on one thread, and compare every decision.
 
-A scheduler takes decisions in cycles that several replicas run side by side, from caches that catch up with each
-other, through kills and outages. The event log says what they decided, in commit order. Here the log's results go
-into a new policy, one after the other, and the policy is asked the same questions at the same places:
+A scheduler makes decisions in cycles that several replicas run concurrently, from caches that catch up with each
+other, through kills and outages. The event log has their decisions in commit order. Here the log's results go into
+a new policy, one after the other, and the policy is asked the same questions at the same places:
 
-- what a trial may do that was just recorded at a rung (the verdict, or its own promotion);
-- which trial is promoted when a slot is free, and what it takes over from another one;
-- and, where a trial that never ran was started, that no other one should have been promoted instead.
+- what a trial may do after it was recorded at a rung (the verdict, or its own promotion);
+- which trial is promoted when a slot is free, and what it copies from another one;
+- and, when a trial was started for the first time, whether another one should have been promoted instead.
 
-An answer that differs in anything (the trial, the action, the rank, the cutoff) is a `Difference`. The sentence is made
-of these; one that alone differs is counted by itself, since another version may have put the same into other words.
-The log is the only input: no table, no cache, no clock.
+An answer that differs in any value (the trial, the action, the rank, the cutoff) is a `Difference`. If only the
+sentence differs, it is counted separately, since another version may have worded it differently. The log is the
+only input: no table, no cache, no clock.
 
-Where trials were reopened, or the study was extended, a new policy is told all that was folded in before, but not that
-the reopened trials were over (`core.reopening`).
+If trials were reopened, or the study was extended, a new policy is given everything that was folded in before,
+except the ends of the reopened trials (`core.reopening`).
 """
 
 import dataclasses
@@ -68,7 +68,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What a replay found."""
+    """The result of a replay."""
 
     events: int
     decisions: int
@@ -76,12 +76,12 @@ class Replayed:
     starts: int
     """First starts of trials, each of which was checked against the promotions that were possible."""
     reworded: int
-    """Decisions that are the same in other words."""
+    """Decisions that are the same, worded differently."""
     differences: tuple[Difference, ...]
 
     @property
     def identical(self) -> bool:
-        """Whether the log says throughout what a single thread would have decided."""
+        """Whether the log has throughout the decisions of a single thread."""
         return not self.differences
 
 
@@ -102,26 +102,26 @@ class Replay:
     def __init__(self, spec: StudySpec) -> None:
         self._spec = spec.as_created()
         self._fold: Fold | None = None
-        """None where what was folded in is to be told anew."""
+        """None if the facts must be folded into a new policy."""
         self._folded: list[Callable[[Fold], None] | None] = []
-        """All that was folded in; None in the place of an end that was taken back."""
+        """All facts that were folded in; None in place of an end that was undone."""
         self._ends: dict[int, int] = {}
-        """The place there of the end of each trial that is over."""
+        """The index there of the end of each trial that is over."""
         self._last_entries: dict[int, RungEntry] = {}
-        """Where trials were recorded that ended there, without a decision."""
+        """The entries of trials that ended at the rung where they were recorded, without a decision."""
         self._more = True
         """Whether the sampler had configurations left."""
         self._unstarted: set[int] = set()
         self._params: dict[int, dict[str, Value]] = {}
-        """As each trial was created."""
+        """The parameters with which each trial was created."""
         self._saved: dict[int, LoggedCheckpoint | None] = {}
         """The checkpoint of each trial's last report."""
         self._unjudged: dict[int, list[RungEntry]] = {}
-        """What a report recorded for a trial, until the decision on it."""
+        """The rung entries of a trial's report, until the decision on it."""
         self._stayed: dict[int, tuple[int, _Answer]] = {}
-        """Trials that may go on by the policy and were paused: a user asked for it, or their study was paused."""
+        """Trials that may continue by the policy but were paused: a user asked for it, or their study was paused."""
         self._exploits: dict[int, Exploit] = {}
-        """What a trial is to take over, until the log says that it did."""
+        """What a trial is about to copy, until the log says that it did."""
         self._differences: list[Difference] = []
         self._cursor = 0
         self._decisions = 0
@@ -129,7 +129,7 @@ class Replay:
         self._reworded = 0
 
     def apply(self, event: Event) -> None:
-        """Fold one event in. Raises ValueError where events are missing."""
+        """Fold in one event. Raises ValueError if events are missing."""
         if event.cursor != self._cursor + 1:
             raise ValueError(f"event {event.cursor} follows event {self._cursor}: the log has a gap")
         self._cursor = event.cursor
@@ -161,7 +161,7 @@ class Replay:
                 pass
 
     def result(self) -> Replayed:
-        """What was found so far."""
+        """The result so far."""
         return Replayed(
             events=self._cursor,
             decisions=self._decisions,
@@ -208,7 +208,7 @@ class Replay:
         elif answer.trial != trial or not _same(made.explanation, answer.explanation):
             self._differ(trial, logged, str(answer))
         elif made.action is Action.PAUSE and answer.exploit is not None:
-            goes_on = True  # it leaves its slot for another's state
+            goes_on = True  # it leaves its slot for another trial's state
         elif made.action is Action.PAUSE and answer.action is Action.CONTINUE:
             goes_on = True
             self._stayed[trial] = (self._cursor, answer)
@@ -238,7 +238,7 @@ class Replay:
                 self._differ(trial, f"trial {trial}: {Action.PAUSE} (event {cursor})", str(answer))
         if moved.to_state is TrialState.TERMINATED:
             self._unstarted.discard(trial)
-            entries = self._crossed(trial)  # one that has had its full budget ends without a decision
+            entries = self._crossed(trial)  # a trial that has had its full budget ends without a decision
             if entries:
                 self._last_entries[trial] = entries[-1]
             self._ends[trial] = len(self._folded)
@@ -255,8 +255,8 @@ class Replay:
                 self._differ(trial, f"trial {trial} was started", str(promotion))
 
     def _may_wait(self, promotion: _Answer, started: int) -> bool:
-        """Whether a promotion may wait while this trial starts: nobody goes to the last rung in bubbles
-        (`core.ephemeral_slots`), and a seat in a bundle is for trials with equal values of `fuse.apart`."""
+        """Whether a promotion may wait while this trial starts: no trial runs to the last rung in bubbles
+        (`core.ephemeral_slots`), and a seat in a bundle is only for trials with equal values of `fuse.apart`."""
         fuse = self._spec.fuse
         if fuse is not None and fuse.key(self._params[promotion.trial]) != fuse.key(self._params[started]):
             return True
@@ -271,7 +271,7 @@ class Replay:
         if trial in self._last_entries:
             self._unjudged[trial] = [self._last_entries.pop(trial)]
 
-    # What is folded in.
+    # Folding in.
 
     @property
     def _study(self) -> Fold:
@@ -286,7 +286,7 @@ class Replay:
         return self._study.policy
 
     def _fold_in(self, change: Callable[[Fold], None]) -> None:
-        """Fold something in, now and whenever the policy is made anew."""
+        """Fold in a fact, now and whenever the policy is rebuilt."""
         change(self._study)
         self._folded.append(change)
 
@@ -296,7 +296,7 @@ class Replay:
     # The policy's answers.
 
     def _crossed(self, trial: int) -> list[RungEntry]:
-        """Take what was recorded since the trial's last decision; it is past all of these rungs but the highest."""
+        """Take the entries since the trial's last decision; it is past all of these rungs except the highest."""
         entries = self._unjudged.pop(trial, [])
         for entry in entries[:-1]:
             self._promoted(trial, entry.bracket, entry.rung)
@@ -324,7 +324,7 @@ class Replay:
 
 
 def replay(spec: StudySpec, events: Iterable[Event]) -> Replayed:
-    """Replay a log from its first event on."""
+    """Replay a log from its first event."""
     playing = Replay(spec)
     for event in events:
         playing.apply(event)
@@ -332,7 +332,7 @@ def replay(spec: StudySpec, events: Iterable[Event]) -> Replayed:
 
 
 def replay_study(client: Client, name: str) -> Replayed:
-    """Replay a study, up to the event that is its last one now."""
+    """Replay a study up to its last event now."""
     study = client.study(name)
     info = study.status()
     playing = Replay(info.spec)
@@ -357,7 +357,7 @@ def _checkpoint(logged: LoggedCheckpoint) -> Checkpoint:
 
 
 def _was_paused(detail: str) -> bool:
-    """Whether a trial that the policy let go on was paused for another reason."""
+    """Whether a trial that the policy let continue was paused for another reason."""
     return any(why in detail for why in _NOT_THE_POLICYS)
 
 

@@ -1,8 +1,8 @@
-"""Ask and tell: trials of studies without a template, run in a loop of the user's own.
+"""Ask/tell: trials of studies without a template, run in the user's own loop.
 
-A caller owns a trial through its lease alone. The lease lasts `lease_time` from each report or renewal. After that the
-trial is offered to others. Until one of them has it, the first caller's messages still count (`core.stale_leases`).
-From then on they are stale: they change nothing.
+A caller owns a trial only through its lease. The lease lasts `lease_time` from each report or renewal. After that
+the trial is offered to other callers. Until one of them gets it, the first caller's messages still count
+(`core.stale_leases`). From then on they are stale and change nothing.
 """
 # ruff: noqa: ARG002  (every method takes the call's context)
 
@@ -39,20 +39,20 @@ from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.requests import Request
 
 DEFAULT_LEASE_S = 6 * 3600.0
-"""For callers that do not say, and so may not renew: it is to fit a long evaluation."""
+"""For callers that set none, and so may not renew: it must be long enough for a long evaluation."""
 LONGEST_WAIT_S = 50.0
 ASK_AGAIN_S = 1.0
 
 
 class AskTellCalls(Calls):
-    """The user's own loop."""
+    """The calls of the user's own loop."""
 
     async def SuggestTrial(
         self, request: pb.SuggestTrialRequest, context: Context
     ) -> pb.SuggestTrialResponse:
-        """The next trial for the caller, with a lease; no trial where there is nothing to run now.
+        """The next trial for the caller, with a lease; no trial if there is nothing to run now.
 
-        Where a model is at work on the next trial, the call waits for it within its deadline.
+        If a model is computing the next trial, the call waits for it within its deadline.
         """
         checks = Checks()
         asking = _valid_asking(checks, request)
@@ -74,11 +74,11 @@ class AskTellCalls(Calls):
                     left_s = until - loop.time()
                     if left_s <= 0:
                         return pb.SuggestTrialResponse()
-                    # Another replica may be the one that computes it, and wakes nobody here.
+                    # Another replica may be computing it, and would not wake anyone here.
                     await changed.wait(min(left_s, ASK_AGAIN_S))
 
     async def _suggest(self, request: Request | None, asking: "_Asking") -> pb.SuggestTrialResponse:
-        """Ask once. Raises ProposalComingError where a model is at work on the next trial."""
+        """Ask once. Raises ProposalComingError if a model is computing the next trial."""
 
         def command(study: Study) -> Suggest:
             _require_ask_tell(study)
@@ -125,7 +125,8 @@ class AskTellCalls(Calls):
     async def CompleteTrial(
         self, request: pb.CompleteTrialRequest, context: Context
     ) -> pb.CompleteTrialResponse:
-        """End a trial, as infeasible or failed where it is said so. One that is over already is returned as it is."""
+        """End a trial, as infeasible or failed if the request says so. A trial that is already over is returned as
+        it is."""
         checks = Checks()
         name = _valid_lease(checks, request.lease)
         checks.done()
@@ -136,9 +137,10 @@ class AskTellCalls(Calls):
         return await self._end(identity, name, ending)
 
     async def RenewTrial(self, request: pb.RenewTrialRequest, context: Context) -> pb.RenewTrialResponse:
-        """Begin the lease time again. A lease that has lapsed is taken up again in the study's cycle.
+        """Restart the lease time. A lease that has lapsed is restored in the study's cycle.
 
-        Raises LeaseStaleError for a lease that is over."""
+        Raises LeaseStaleError for a lease that is over.
+        """
         checks = Checks()
         name = _valid_lease(checks, request.lease)
         checks.done()
@@ -164,7 +166,7 @@ class AskTellCalls(Calls):
     async def ReleaseTrial(
         self, request: pb.ReleaseTrialRequest, context: Context
     ) -> pb.ReleaseTrialResponse:
-        """Give a trial back. One that is over already is returned as it is."""
+        """Return a trial. A trial that is already over is returned as it is."""
         checks = Checks()
         name = _valid_lease(checks, request.lease)
         checks.done()
@@ -177,7 +179,8 @@ class AskTellCalls(Calls):
     async def _end(
         self, request: Request | None, name: names.TrialName, ending: ExitedArrived
     ) -> pb.CompleteTrialResponse:
-        """End a lease. Raises LeaseStaleError where it was over, but for the last one of a trial that is over too."""
+        """End a lease. Raises LeaseStaleError if it was over, unless it was the last lease of a trial that is over
+        too."""
 
         def command(study: Study) -> ExitedArrived:
             _require_ask_tell(study)
@@ -195,7 +198,7 @@ class AskTellCalls(Calls):
 
 
 def _require_held(outcome: Outcome, name: names.TrialName) -> None:
-    """Refuse a message whose lease is over, with the cause. Nothing of it was stored: a repeat is looked at anew."""
+    """Refuse a message whose lease is over, with the cause. Nothing is stored, so a repeat is checked again."""
     if isinstance(outcome, Stale) and not outcome.over:
         raise LeaseStaleError(lease_gone(name.number, outcome.why), remedy=outcome.remedy or None)
 
@@ -212,18 +215,18 @@ def _suggestion(outcome: Outcome, shown: Shown) -> pb.SuggestTrialResponse:
 
 
 def _missing(shown: Shown, metrics: Mapping[str, float]) -> list[str]:
-    """The metrics that the study's constraints read and a trial's last report lacks."""
+    """The metrics that the study's constraints read and that a trial's last report lacks."""
     return unread_constraints(shown.study.spec.constraints, metrics) if isinstance(shown.study, Study) else []
 
 
 def _patience_s(context: Context) -> float:
-    """How long to wait for a proposal that is being computed: within the call's deadline, with time to answer."""
+    """How long to wait for a proposal in progress: within the call's deadline, with time to answer."""
     left_s = context.time_remaining()
     return LONGEST_WAIT_S if left_s is None else min(LONGEST_WAIT_S, left_s - max(0.5, 0.1 * left_s))
 
 
 class _Asking(Struct, frozen=True, kw_only=True):
-    """Who asks for a trial of what study, and for how long between two reports."""
+    """The caller that asks for a trial, the study, and the lease time."""
 
     study: str
     client_id: str

@@ -1,4 +1,4 @@
-"""Who makes the current call: found once at the edge, asked for by whatever serves the call."""
+"""The maker of the current call: determined once at the edge, and read by the code that serves the call."""
 
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ from headrace_services.identity.roles import Role
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who makes the current call."""
+    """The maker of the current call."""
 
     peer: str
     """The address, as gRPC writes it."""
     project: str = DEFAULT_PROJECT
-    """Whose studies the call may see and change."""
+    """The project whose studies the call may see and change."""
     role: Role = Role.ADMIN
     token: str = ""
-    """The id of the token that the call carries; empty where none is asked for."""
+    """The id of the token that the call carries; empty if no token is required."""
 
 
 def governs() -> bool:
-    """Whether the caller is shown every project: an admin of the installation's own one. What only such a caller may
-    call is in the table of permissions (`OPERATE`)."""
+    """Whether the caller sees every project: an admin of the default project. The calls that only such a caller
+    may make are in the table of permissions (`OPERATE`)."""
     who = caller()
     return who.role is Role.ADMIN and (who.project == DEFAULT_PROJECT or not who.token)
 
@@ -34,7 +34,7 @@ _ANYBODY = Identity()
 
 
 def caller() -> Caller:
-    """Who makes the current call. Raises LookupError outside of calls."""
+    """The maker of the current call. Raises LookupError outside of calls."""
     current = _caller.get()
     if current is None:
         raise LookupError("no call is being served here")
@@ -42,11 +42,11 @@ def caller() -> Caller:
 
 
 def calling(peer: str) -> Caller:
-    """Who makes the call of this task, which comes from an address. Where no token is asked for, an admin."""
+    """The maker of this task's call, which comes from an address. If no token is required, it is an admin."""
     who = admitted() or _ANYBODY
     return Caller(peer=peer, project=who.project, role=who.role, token=who.token)
 
 
 def let_call(who: Caller) -> None:
-    """Say who makes the call that this task serves."""
+    """Set the maker of the call that this task serves."""
     _caller.set(who)

@@ -1,7 +1,8 @@
-"""What the calls have in common: finding what a name stands for, and changing it once.
+"""The common part of the calls: finding what a name refers to, and changing it once.
 
-`Calls.change` carries a change of an existing study into the study's cycles; `once` runs a change that is a transaction
-of its own. In both the answer is stored under the request's id, in the transaction that makes the change.
+`Calls.change` puts a change of an existing study into the study's cycles; `once` runs a change that is a
+transaction of its own. In both cases the answer is stored under the request's id, in the transaction that makes
+the change.
 """
 
 import logging
@@ -36,7 +37,7 @@ from headrace_services.scheduler.store.requests import Request
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
-"""How often a transaction that lost against another one is tried again."""
+"""How often a transaction that lost against another one is retried."""
 
 MOST_KNOWN = 256
 
@@ -48,7 +49,7 @@ Change = Command | ReportArrived | ExitedArrived | Renewed
 
 
 class Calls:
-    """What every group of calls works with."""
+    """The base of every group of calls."""
 
     def __init__(self, hub: Hub, analysis: AnalysisPools, janitor: Janitor | None = None) -> None:
         self.hub = hub
@@ -56,11 +57,11 @@ class Calls:
         self.janitor = janitor or Janitor(hub.engine)
         self.snapshots = Snapshots(hub.engine, partial(whole_study, hub.engine, analysis))
         self._known: dict[tuple[str, str], Study] = {}
-        """Studies by project and name, for what of them never changes."""
+        """Studies by project and name, for the parts of them that never change."""
 
     def known(self, study_id: str) -> Study | None:
-        """A study of the caller's project that was found here before, for what of it never changes; it may have been
-        deleted since."""
+        """A study of the caller's project that was found here before, for the parts of it that never change; it
+        may have been deleted since."""
         return self._known.get((caller().project, study_id))
 
     async def change(
@@ -77,7 +78,7 @@ class Calls:
         if study is not None:
             try:
                 return await self._submit(study.id, command(study), once_only, answer)
-            except StudyNotFoundError:  # deleted; perhaps there is another one of this name
+            except StudyNotFoundError:  # deleted; perhaps there is another one with this name
                 self._known.pop((study.project, study_id), None)
         found = await self._find(request, partial(find_study, study_id=study_id))
         if isinstance(found, bytes):
@@ -90,9 +91,9 @@ class Calls:
     async def order(
         self, request: Request | None, study_id: str, command: Command, answer: Answer
     ) -> tuple[bytes, int]:
-        """Put a command about the study itself into its next cycle. Returns the response, and the study's id.
+        """Put a command on the study itself into its next cycle. Returns the response, and the study's id.
 
-        It also works for a study whose row cannot be read, because it reads the id alone. The id is 0 if the
+        This also works for a study whose row cannot be read, because it reads only the id. The id is 0 if the
         study was deleted since and only the request's first answer is left.
         """
         found = await self._find(request, partial(find_brief, study_id=study_id))
@@ -103,7 +104,7 @@ class Calls:
     async def _find(
         self, request: Request | None, find: Callable[[AsyncConnection], Awaitable[Found]]
     ) -> Found | bytes:
-        """The study, or what the request was answered with while there was one. Raises StudyNotFoundError."""
+        """The study, or the request's answer from when the study existed. Raises StudyNotFoundError."""
         try:
             async with transaction(self.hub.engine) as conn:
                 return await find(conn)
@@ -128,7 +129,7 @@ def _request_of_this_call() -> Request:
 
 
 def identity_of(message: Message, request_id: str) -> Request | None:
-    """The identity of a mutating request: its id within the caller's project, and all of it but its id."""
+    """The identity of a mutating request: its id within the caller's project, and the rest of its content."""
     content = type(message)()
     content.CopyFrom(message)
     content.ClearField("request_id")
@@ -140,9 +141,9 @@ async def once(
 ) -> bytes:
     """Do some work in a transaction of its own. Returns the response, or the first one of a repeated request.
 
-    The work looks for obstacles before it writes. If it loses a race against another replica,
-    it runs again and sees what the other one did. An obstacle may be the work of this very request,
-    committed a moment ago. So a refusal counts only if the request has no answer by then.
+    The work checks for obstacles before it writes. If it loses a race against another replica, it runs again and
+    sees what the other one did. An obstacle may be the work of this very request, committed a moment ago. So a
+    refusal counts only if the request has no answer by then.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -166,7 +167,7 @@ async def once(
 
 
 async def _answered(engine: AsyncEngine, request: Request | None) -> bytes | None:
-    """What a request was answered with before, if it was. Raises RequestIdReusedError."""
+    """The earlier answer to a request, if there is one. Raises RequestIdReusedError."""
     if request is None:
         return None
     async with transaction(engine) as conn:
@@ -175,8 +176,8 @@ async def _answered(engine: AsyncEngine, request: Request | None) -> bytes | Non
 
 
 async def find_study(conn: AsyncConnection, study_id: str) -> Study:
-    """The study of a name in the caller's project; raises StudyNotFoundError, and StudyDefectError where its row cannot
-    be read."""
+    """The study with a name in the caller's project. Raises StudyNotFoundError, or StudyDefectError if its row
+    cannot be read."""
     study = await studies.find(conn, caller().project, study_id)
     if study is None:
         raise StudyNotFoundError(f"there is no study '{study_id}'")
@@ -184,7 +185,7 @@ async def find_study(conn: AsyncConnection, study_id: str) -> Study:
 
 
 async def find_brief(conn: AsyncConnection, study_id: str, *, lock: bool = False) -> Brief:
-    """What can be said of every study of the caller's project; raises StudyNotFoundError."""
+    """The always readable part of a study in the caller's project. Raises StudyNotFoundError."""
     study = await aside.brief_named(conn, caller().project, study_id, lock=lock)
     if study is None:
         raise StudyNotFoundError(f"there is no study '{study_id}'")
@@ -192,14 +193,14 @@ async def find_brief(conn: AsyncConnection, study_id: str, *, lock: bool = False
 
 
 async def new_study(conn: AsyncConnection, study_id: int) -> pb.Study:
-    """A study that was just created, in the transaction that creates it."""
+    """A study that was just created, read in the transaction that creates it."""
     return await _render(conn, study_id, await _read(conn, study_id))
 
 
 async def whole_study(engine: AsyncEngine, analysis: AnalysisPools, study_id: int) -> pb.Study:
-    """A study with its status. No transaction is open while its front is found.
+    """A study with its status. No transaction is open while its front is computed.
 
-    Of a study that cannot be shown, or is too large to be, what can be said of every study. Raises StudyNotFoundError.
+    For a study that cannot be shown or is too large, only the always readable part. Raises StudyNotFoundError.
     """
     async with transaction(engine) as conn:
         found = await _read(conn, study_id)
@@ -254,7 +255,7 @@ async def _render(conn: AsyncConnection, study_id: int, found: "_Found | Defect"
 
 
 async def require_trial(conn: AsyncConnection, study: Study, number: int) -> TrialView:
-    """A trial with its rungs; raises TrialNotFoundError."""
+    """A trial with its rungs. Raises TrialNotFoundError."""
     view = await trials.one(conn, study.id, number)
     if view is None:
         raise TrialNotFoundError(f"study '{study.name}' has no trial {number}")
@@ -262,7 +263,7 @@ async def require_trial(conn: AsyncConnection, study: Study, number: int) -> Tri
 
 
 def shown_trial(shown: Shown, number: int) -> trial_pb2.Trial:
-    """A trial as a cycle leaves it, with its rungs; raises TrialNotFoundError."""
+    """A trial as a cycle leaves it, with its rungs. Raises TrialNotFoundError."""
     view = shown.trials.get(number)
     if view is None or not isinstance(shown.study, Study):
         raise TrialNotFoundError(f"study '{shown.study.name}' has no trial {number}")
@@ -270,7 +271,7 @@ def shown_trial(shown: Shown, number: int) -> trial_pb2.Trial:
 
 
 async def trial_message(conn: AsyncConnection, study: Study, number: int) -> trial_pb2.Trial:
-    """A trial with its rungs and with what it waits for; raises TrialNotFoundError."""
+    """A trial with its rungs and with what it waits for. Raises TrialNotFoundError."""
     view = await require_trial(conn, study, number)
     waiting = await waits_for(conn, study, [view.trial])
     return convert.trial(study.name, view, study.spec, waits_for=waiting.get(number, ""))

@@ -1,4 +1,5 @@
-"""What is wrong with a request that is within its bounds, gathered so that the caller sees all of it at once."""
+"""Checks of a request that is within its bounds. They collect all violations, so that the caller sees them at
+once."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -11,19 +12,19 @@ T = TypeVar("T")
 
 
 class Checks:
-    """Collects violations; `done` raises them."""
+    """Collects violations; `done` raises them together."""
 
     def __init__(self) -> None:
         self._violations: list[Violation] = []
 
     def note(self, field: str, value: object, message: str, remedy: str) -> None:
-        """Note a violation, with the value that was found."""
+        """Record a violation, with the value that was found."""
         self._violations.append(
             Violation(field=field, value=show_value(value), message=message, remedy=remedy)
         )
 
     def run(self, check: Callable[[], T]) -> T | None:
-        """What another check returns; None, with its violations noted, where it raises InvalidFieldError."""
+        """Return the result of another check; None, with its violations recorded, if it raises InvalidFieldError."""
         try:
             return check()
         except InvalidFieldError as error:
@@ -31,7 +32,7 @@ class Checks:
             return None
 
     async def run_later(self, check: Awaitable[T]) -> T | None:
-        """The same of a check that takes a while."""
+        """The same for an asynchronous check."""
         try:
             return await check
         except InvalidFieldError as error:
@@ -57,6 +58,6 @@ class Checks:
         return seconds
 
     def done(self) -> None:
-        """Raise InvalidFieldError where anything was noted."""
+        """Raise InvalidFieldError if anything was recorded."""
         if self._violations:
             raise InvalidFieldError(self._violations)

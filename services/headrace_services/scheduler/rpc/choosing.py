@@ -1,4 +1,4 @@
-"""Which project a call is about, where its caller may choose one: an admin whom no token binds to a project."""
+"""The project of a call, if its caller may choose it: an admin whose token is not bound to a project."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -12,7 +12,8 @@ HEADER = "headrace-project"
 
 
 def in_chosen_project(who: Caller, metadata: Iterable[tuple[str, str | bytes]] | None) -> Caller:
-    """The caller in the project that the call names. Raises InvalidFieldError where it may name no other one."""
+    """The caller, in the project that the call names. Raises InvalidFieldError if the call may not name another
+    one."""
     wanted = next((value for key, value in metadata or () if key == HEADER), None)
     if wanted is None or wanted == who.project:
         return who

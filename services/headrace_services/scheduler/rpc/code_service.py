@@ -1,14 +1,14 @@
-"""CodeService: takes the code of studies from clients, and gives it to workers.
+"""CodeService: receives the code of studies from clients, and serves it to workers.
 
-An archive is compared with its digest before it is kept, so no worker gets one that is not what a study asks for.
-Until then it is in a temporary file: it may have 100 MiB.
+An archive is checked against its digest before it is stored, so no worker gets one that a study did not ask for.
+Until then it is in a temporary file, because it may have 100 MiB.
 
-For a project only the code is there that it shipped itself. Another project's is taken in again, compared and dropped:
-the upload shows that this project has it too.
+A project sees only the code that it shipped itself. If another project has shipped the same code, it is received
+again, checked and dropped: the upload shows that this project has it too.
 
-It is served on both listeners. A call on the listener for workers comes from a worker, so it may fetch there and no
-more: the code of studies whose trials it runs now, with a certificate that was not revoked. Users fetch nothing, nor do
-workers from the users' listener, unless they come there with no certificate to show (`Serves`).
+The service is on both listeners. A call on the listener for workers comes from a worker, so it may only fetch: the
+code of studies whose trials it runs now, with a certificate that was not revoked. Users may fetch nothing. Workers
+may not fetch on the users' listener, unless workers have no certificates (`Serves`).
 """
 # ruff: noqa: ARG002  (every method takes the call's context)
 
@@ -39,18 +39,18 @@ from headrace_services.scheduler.store.database import transaction
 
 
 class Serves(Enum):
-    """Who calls."""
+    """The kind of callers."""
 
     USERS = auto()
-    """They alone: workers have certificates, or nobody comes without a token."""
+    """Only users: workers have certificates, or every caller needs a token."""
     WORKERS = auto()
-    """By their certificates."""
+    """Workers, identified by their certificates."""
     ALL = auto()
-    """Where nobody says who he is."""
+    """Both: callers are not identified."""
 
 
 class CodeServicer(CodeServiceServicer):
-    """What clients and workers call."""
+    """The calls of clients and workers."""
 
     def __init__(self, engine: AsyncEngine, serves: Serves = Serves.ALL) -> None:
         self._engine = engine
@@ -58,7 +58,7 @@ class CodeServicer(CodeServiceServicer):
         self._uploads = Uploads()
 
     async def HasCode(self, request: pb.HasCodeRequest, context: Context) -> pb.HasCodeResponse:
-        """Whether a code of the caller's project is kept; it then stays for a while."""
+        """Whether a code of the caller's project is stored; if so, it is kept for a while."""
         self._for_users()
         digest = _digest(request.digest)
         async with transaction(self._engine) as conn:
@@ -67,7 +67,7 @@ class CodeServicer(CodeServiceServicer):
     async def PutCode(
         self, request_iterator: AsyncIterator[pb.PutCodeRequest], context: Context
     ) -> pb.PutCodeResponse:
-        """Take an archive."""
+        """Store an archive."""
         self._for_users()
         project = caller().project
         async with self._uploads.opened(project, request_iterator) as upload:
@@ -82,7 +82,7 @@ class CodeServicer(CodeServiceServicer):
     async def _receive(
         self, upload: Upload, first: pb.PutCodeRequest | None, digest: str, project: str
     ) -> None:
-        from headrace.code import CodeCorruptError, verify  # what only those who ship code need
+        from headrace.code import CodeCorruptError, verify  # only those who ship code need this
 
         with tempfile.TemporaryFile() as file:
             size_bytes = await _received(upload, first, file)
@@ -98,7 +98,7 @@ class CodeServicer(CodeServiceServicer):
     async def GetCode(
         self, request: pb.GetCodeRequest, context: Context
     ) -> AsyncIterator[pb.GetCodeResponse]:
-        """Give an archive. Each chunk is a transaction of its own: a slow worker holds none open."""
+        """Serve an archive. Each chunk is a transaction of its own: a slow worker keeps none open."""
         digest = _digest(request.digest)
         if self._serves is Serves.USERS:
             raise WorkerIdentityError(
@@ -133,8 +133,8 @@ class CodeServicer(CodeServiceServicer):
 
 
 async def _received(upload: Upload, first: pb.PutCodeRequest | None, file: BinaryIO) -> int:
-    """Writes all pieces to the file; returns how many bytes there are."""
-    from headrace.code.archive import ARCHIVE_BYTES  # what only those who ship code need
+    """Write all pieces to the file; return the number of bytes."""
+    from headrace.code.archive import ARCHIVE_BYTES  # only those who ship code need this
 
     size_bytes, message = 0, first
     while message is not None:

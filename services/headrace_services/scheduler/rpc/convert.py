@@ -1,4 +1,5 @@
-"""Records to messages. The one place of the service that knows both; the spec has its own in `headrace.spec`."""
+"""Conversion from records to messages. The only place of the service that knows both; specs have their own in
+`headrace.spec`."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -46,9 +47,9 @@ from headrace_services.scheduler.store.history import StoredEvent, StoredReport
 from headrace_services.scheduler.store.studies import Figures, Occupancy
 
 DURATION_MAX_S = 315_576_000_000
-"""Ten thousand years: what a protobuf Duration holds."""
+"""Ten thousand years: the most that a protobuf Duration holds."""
 TRIAL_BYTES = 2 * 1024 * 1024
-"""What a trial may take in an answer; of a larger one the least important parts are left out."""
+"""How large a trial may be in an answer; the least important parts of a larger one are left out."""
 NAMED_TRIAL_BYTES = 256 * 1024
 """The same for the best trial and the baseline of a study."""
 FRONT_TRIAL_BYTES = 8 * 1024
@@ -88,7 +89,7 @@ def _scale_choice(choice: ScaleChoice) -> study_pb2.ScaleChoice:
 
 
 def bare_study(record: Brief | Study, why: str) -> study_pb2.Study:
-    """What can be said of a study that cannot be shown, or is too large to be."""
+    """The part of a study that can be shown if the whole cannot, or is too large."""
     return study_pb2.Study(
         name=names.study_name(record.name),
         project=record.project,
@@ -165,7 +166,7 @@ def _until(record: Study) -> study_pb2.UntilProgress | None:
 
 def _at(record: Study, when_s: float) -> datetime:
     """A time of the study's clock as a date."""
-    shift_s = record.now.timestamp() - record.now_s  # a study in process has a clock of its own
+    shift_s = record.now.timestamp() - record.now_s  # a study in process has its own clock
     return datetime.fromtimestamp(when_s + shift_s, UTC)
 
 
@@ -215,7 +216,7 @@ def _trials_to_run(record: Study) -> int:
 def trial(
     study_id: str, view: TrialView, spec: StudySpec, *, waits_for: str = "", most_bytes: int = TRIAL_BYTES
 ) -> trial_pb2.Trial:
-    """A trial of a study with this spec, and what it waits for where that was asked."""
+    """A trial of a study with this spec and, if requested, what it waits for."""
     record = view.trial
     message = trial_pb2.Trial(
         name=names.trial_name(study_id, record.number),
@@ -282,7 +283,7 @@ def _earlier_end(end: EarlierEnd) -> trial_pb2.EarlierEnd:
 
 
 def _plain_parts(record: type[Struct], message: type[Message]) -> tuple[str, ...]:
-    """The fields that a record and a message share by name, and that need no conversion: numbers, texts, metrics."""
+    """The fields that a record and a message share by name and that need no conversion: numbers, texts, metrics."""
     of_record = {part.name for part in fields(record)}
     return tuple(part.name for part in plain_fields(message) if part.name in of_record)
 
@@ -291,7 +292,7 @@ _TRIAL_PARTS = _plain_parts(Trial, trial_pb2.Trial)
 
 
 def _abridge(message: trial_pb2.Trial, spec: StudySpec, most_bytes: int) -> None:
-    """Leave out what a large trial can do without here, and say so."""
+    """Leave out the less important parts of a large trial, and record that in the message."""
     size = message.ByteSize()
     for metrics in (getattr(message, part.name) for part in plain_fields(message) if part.message_type):
         kept = {name: value for name, value in metrics.items() if name in spec.metrics}
@@ -307,11 +308,11 @@ def _abridge(message: trial_pb2.Trial, spec: StudySpec, most_bytes: int) -> None
         if message.ByteSize() > most_bytes:
             message.ClearField(field)
             left_out.append(what)
-    message.unshown = f"left out, for the trial takes {size / 2**20:.1f} MiB: {', '.join(left_out)}"
+    message.unshown = f"left out, because the trial takes {size / 2**20:.1f} MiB: {', '.join(left_out)}"
 
 
 def saturated(number: int) -> int:
-    """A sum as far as a message holds it."""
+    """A sum, limited to what a message can hold."""
     return min(number, INT64_MAX)
 
 
@@ -340,7 +341,7 @@ def _rung_result(view: RungView) -> trial_pb2.RungResult:
 
 
 def checkpoint(record: Checkpoint) -> trial_pb2.CheckpointRef:
-    """Where a checkpoint lies."""
+    """The location of a checkpoint."""
     return trial_pb2.CheckpointRef(
         uri=record.uri,
         step=record.step,
@@ -351,7 +352,7 @@ def checkpoint(record: Checkpoint) -> trial_pb2.CheckpointRef:
 
 
 def event(stored: StoredEvent) -> event_pb2.Event:
-    """An event. One whose kind is unknown here, or whose detail is not as it should be, keeps its sentence alone."""
+    """An event. If its kind is unknown here, or its detail is not valid, only its sentence is kept."""
     message = event_pb2.Event(
         cursor=stored.cursor,
         time=_time(stored.time),
@@ -475,7 +476,7 @@ def _kept(view: KeptView) -> study_pb2.SlotReservation:
 
 
 def share(view: ShareView) -> study_pb2.StudyShare:
-    """What an active study has of the cluster."""
+    """The part of the cluster that an active study has."""
     return study_pb2.StudyShare(
         study=names.study_name(view.study) if view.study else "",
         weight=view.share.weight,
@@ -490,7 +491,7 @@ def share(view: ShareView) -> study_pb2.StudyShare:
 
 
 def preview(record: Preview) -> study_pb2.PreviewStudyResponse:
-    """What a spec would do."""
+    """The expected course of a spec."""
     return study_pb2.PreviewStudyResponse(
         trials=record.trials,
         rungs=[

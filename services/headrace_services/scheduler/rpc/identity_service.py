@@ -1,6 +1,6 @@
-"""IdentityService: tokens made, listed and revoked, and who the caller is.
+"""IdentityService: makes, lists and revokes tokens, and tells callers who they are.
 
-The role of the caller is checked at the edge. Here is checked whose tokens an admin may touch (`may_give`).
+The role of the caller is checked at the edge. Which tokens an admin may touch is checked here (`may_give`).
 """
 # ruff: noqa: ARG002  (every method takes the call's context)
 
@@ -49,7 +49,7 @@ class IdentityServicer(IdentityServiceServicer):
         self._engine = engine
 
     async def CreateToken(self, request: pb.CreateTokenRequest, context: Context) -> pb.CreateTokenResponse:
-        """Make a token, and show its secret for the only time."""
+        """Make a token, and show its secret, which is shown only this once."""
         project = request.project or caller().project
         role = _NUMBERS.get(request.role)
         if role is None:
@@ -92,7 +92,7 @@ class IdentityServicer(IdentityServiceServicer):
         return pb.RevokeTokenResponse(token=_message(revoked))
 
     async def WhoAmI(self, request: pb.WhoAmIRequest, context: Context) -> pb.WhoAmIResponse:
-        """Who calls."""
+        """Who the caller is."""
         who = caller()
         response = pb.WhoAmIResponse(project=who.project, role=_ROLES[who.role])
         if who.token:
@@ -113,21 +113,21 @@ async def make(
 
 
 def check_project(project: str) -> None:
-    """Raise InvalidFieldError where a name is none of a project."""
+    """Raise InvalidFieldError if a name is not a valid name of a project."""
     problem = PROJECT.problem(project, "project")
     if problem is not None:
         raise InvalidFieldError([problem.violation()])
 
 
 async def _own(conn: AsyncConnection, token_id: str) -> None:
-    """Raise TokenNotFoundError unless the caller may touch a token: one of another project is not there for him."""
+    """Raise TokenNotFoundError unless the caller may touch a token: a token of another project is invisible."""
     found = await tokens.get(conn, token_id)
     if found is None or not may_give(caller().role, _reach(), to_role=found.role, to_project=found.project):
         raise _not_found(token_id)
 
 
 def _reach() -> str:
-    """The project whose tokens the caller may touch. Whom no token binds to a project may touch all."""
+    """The project whose tokens the caller may touch. A caller that no token binds to a project may touch all."""
     return caller().project if caller().token else DEFAULT_PROJECT
 
 

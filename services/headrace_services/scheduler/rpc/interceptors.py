@@ -1,13 +1,13 @@
-"""What every call passes on its way in and out: who calls, how long it may take, and what an error becomes.
+"""The edge of every call: its deadline, its bounds, and the status that an error becomes.
 
-Whose a call is was found at the door (`serving/admission`), before the request was read. Methods ask `caller()`
+The caller is determined earlier (`serving/admission`), before the request is read. Methods use `caller()`
 (`rpc/caller.py`).
 
 Requests out of bounds (`headrace.bounds`) are refused here too, before a method sees them.
 
-It is also the one place where exceptions become statuses. A HeadraceError carries its reason and remedy in the
-status's details; a database that is away is one of them, whatever layer noticed it. Anything else is a defect of the
-server: it is logged with its traceback, and the caller learns only that it happened.
+This is also the only place where exceptions become statuses. A HeadraceError carries its reason and remedy in the
+status's details; an unavailable database is one of them, whichever layer noticed it. Anything else is a defect of
+the server: it is logged with its traceback, and the caller learns only that it happened.
 """
 
 import asyncio
@@ -32,28 +32,29 @@ from headrace_services.serving.admission import AdmissionInterceptor
 log = logging.getLogger(__name__)
 
 DEADLINE_S = 60.0
-"""How long a call may take from its request to its answer, whatever deadline its caller gives. What waits within a call
-waits less: `LONGEST_WAIT_S`, the analysis pools, `log_reads`."""
+"""How long a call may take from its request to its answer, whatever deadline its caller gives. Waits within a call
+are shorter: `LONGEST_WAIT_S`, the analysis pools, `log_reads`."""
 DEADLINES_S: Final[Mapping[str, float]] = {
-    "/headrace.v1.CodeService/PutCode": 3600.0,  # 100 MiB at the least pace (`uploads`), after waiting for a place
+    # 100 MiB at the lowest pace (`uploads`), after waiting for a place
+    "/headrace.v1.CodeService/PutCode": 3600.0,
 }
-"""Those of methods that may take longer."""
+"""Deadlines of methods that may take longer."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # generic in its stub alone
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # generic only in its stub
 Behaviour = Callable[[Any, Any], Any]
 
 
 def make_server_interceptors(
     admission: AdmissionInterceptor | None = None, *, deadline_s: float = DEADLINE_S
 ) -> Sequence[grpc.aio.ServerInterceptor]:
-    """The interceptors of a scheduler's server; one that lets everybody in, where no other is given."""
+    """The interceptors of a scheduler's server; unless another admission is given, every caller is admitted."""
     admission = admission or AdmissionInterceptor()
     return (admission, MeasuringInterceptor(), EdgeInterceptor(deadline_s), BoundsInterceptor(in_own_words))
 
 
 class EdgeInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps every asynchronous handler; synchronous ones, which none of ours is, are left as they are."""
+    """Wraps every asynchronous handler; synchronous ones, of which there are none here, are left as they are."""
 
     def __init__(self, deadline_s: float) -> None:
         self._deadline_s = deadline_s
@@ -64,11 +65,11 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
-        """Wrap the handler of a method, once: gRPC asks at every call."""
+        """Wrap the handler of a method only once: gRPC asks at every call."""
         method = handler_call_details.method
         if method not in self._wrapped:
             handler = await continuation(handler_call_details)
-            if handler is None:  # a method that we do not have: callers choose the names, so none is kept
+            if handler is None:  # an unknown method: callers choose the names, so none is cached
                 return None
             self._wrapped[method] = self._wrap(handler, method)
         return self._wrapped[method]
@@ -101,7 +102,7 @@ def _is_async(behaviour: Behaviour) -> bool:
 def _unary(behaviour: Behaviour, method: str, deadline_s: float) -> Behaviour:
     async def call(request: Any, context: Context) -> Any:
         let_call(calling(context.peer()))
-        # A caller's own deadline, where it is shorter, ends the call by cancelling it.
+        # A shorter deadline of the caller ends the call by cancelling it.
         limit = asyncio.timeout(deadline_s)
         async with _translating(context, method):
             let_call(in_chosen_project(caller(), context.invocation_metadata()))
@@ -117,7 +118,7 @@ def _unary(behaviour: Behaviour, method: str, deadline_s: float) -> Behaviour:
 
 
 def _stream(behaviour: Behaviour, method: str) -> Behaviour:
-    """Works for both ways to write a streaming method: yielding messages, and writing them to the context."""
+    """Support both ways to write a streaming method: yielding messages, and writing them to the context."""
 
     async def call(request: Any, context: Context) -> None:
         let_call(calling(context.peer()))
@@ -126,7 +127,7 @@ def _stream(behaviour: Behaviour, method: str) -> Behaviour:
             if not inspect.isasyncgenfunction(behaviour):
                 await behaviour(request, context)
                 return
-            # Closed here and now when the client goes away, not whenever it is collected.
+            # Closed at once when the client goes away, not whenever it is collected.
             async with aclosing(behaviour(request, context)) as responses:
                 async for response in responses:
                     await context.write(response)
@@ -136,7 +137,7 @@ def _stream(behaviour: Behaviour, method: str) -> Behaviour:
 
 @asynccontextmanager
 async def _translating(context: Context, method: str) -> AsyncIterator[None]:
-    """Turn an exception into the status of the call. Cancellation passes."""
+    """Turn an exception into the status of the call. Cancellation passes through."""
     try:
         yield
     except grpc.aio.AbortError:
@@ -146,7 +147,7 @@ async def _translating(context: Context, method: str) -> AsyncIterator[None]:
 
 
 def presentable(error: Exception, method: str) -> HeadraceError:
-    """What the caller may see of an error; what is not the caller's doing is logged."""
+    """The part of an error that the caller may see; errors that the caller did not cause are logged."""
     if isinstance(error, HeadraceError) and not isinstance(error, InternalError):
         if is_strained(error):
             log.warning("%s: %s", method, error)

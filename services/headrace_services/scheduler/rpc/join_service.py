@@ -1,7 +1,7 @@
 """JoinService: signs certificates of workers, and keeps the tokens that they join with.
 
-It is served on both listeners. A call on the listener for workers comes from a worker, so it may renew there and no
-more. Join is served to whoever has a token; the other calls are for admins.
+The service is on both listeners. A call on the listener for workers comes from a worker, so it may only renew.
+Anyone with a join token may call Join; the other calls are for admins.
 """
 
 import asyncio
@@ -31,15 +31,15 @@ log = logging.getLogger(__name__)
 
 DEFAULT_LIFETIME = timedelta(hours=1)
 TOLERATED = timedelta(minutes=1)
-"""What clocks may differ by without a word."""
+"""How far clocks may differ without a warning."""
 AT_ONCE = 2
-"""Joins at once. Whoever tries tokens keeps no more of the database's connections from others."""
+"""How many joins are handled at once. So a caller that tries tokens cannot use up the database's connections."""
 Context = ServicerContext[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signing:
-    """What is signed, and where workers are to go with it."""
+    """What signs certificates, and the addresses that workers connect to with them."""
 
     authority: "Authority"
     worker_port: int
@@ -58,7 +58,7 @@ class JoinServicer(join_pb2_grpc.JoinServiceServicer):
         for_workers: bool = False,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`clock`: this machine's, which says when TLS takes a certificate."""
+        """`clock`: this machine's, by which TLS accepts a certificate."""
         self._engine = engine
         self._signing = signing
         self._for_workers = for_workers
@@ -67,7 +67,8 @@ class JoinServicer(join_pb2_grpc.JoinServiceServicer):
 
     async def Join(self, request: join_pb2.JoinRequest, _: Context) -> join_pb2.JoinResponse:
         """Sign a first certificate."""
-        from headrace_services.identity.authority import digest_of, public_key_in  # only where there is one
+        # only if there is an authority
+        from headrace_services.identity.authority import digest_of, public_key_in
 
         signing = self._able()
         token = join_tokens.read(request.token)
@@ -95,7 +96,8 @@ class JoinServicer(join_pb2_grpc.JoinServiceServicer):
 
     async def Renew(self, request: join_pb2.RenewRequest, context: Context) -> join_pb2.RenewResponse:
         """Sign the caller's next certificate."""
-        from headrace_services.identity.authority import digest_of, public_key_in  # only where there is one
+        # only if there is an authority
+        from headrace_services.identity.authority import digest_of, public_key_in
 
         signing = self._able()
         if not self._for_workers:
@@ -186,7 +188,8 @@ class JoinServicer(join_pb2_grpc.JoinServiceServicer):
         return self._signing
 
     async def _time(self, conn: AsyncConnection) -> datetime:
-        """The database's time, by which certificates are signed. A machine's clock that is far from it is told of."""
+        """The database's time, by which certificates are signed. If this machine's clock is far from it, that is
+        logged."""
         now = await joins.database_time(conn)
         apart = self._clock() - now
         if abs(apart) > TOLERATED:

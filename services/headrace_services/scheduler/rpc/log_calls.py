@@ -1,8 +1,8 @@
 """ReadLog: what a trial printed, wherever its worker is.
 
-The log of a trial is those of its attempts, one behind the other. While an attempt runs, its worker reads it from its
-disk. Once it is over, its worker has put it into the store, and any worker of that store can read it. So a cursor is
-the number of an attempt and a place in its log, and any replica can go on from it.
+The log of a trial is the concatenation of its attempts' logs. While an attempt runs, its worker reads the log from
+its disk. Once it is over, its worker has put the log into the store, and any worker with that store can read it.
+So a cursor is the number of an attempt and a position in its log, and any replica can continue from it.
 """
 # ruff: noqa: ARG002  (every method takes the call's context)
 
@@ -35,7 +35,7 @@ from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.log_reads import Attempt
 
 OTHERS = 2
-"""So many other workers are asked for a log of the store whose worker is away."""
+"""If a worker is away, how many other workers are asked for a log in its store."""
 _CURSOR = re.compile(r"([0-9]{1,9}):([0-9]{1,15})")
 
 
@@ -46,13 +46,13 @@ class _Answer:
     attempt: int
     offset: int
     within: Duration | None
-    """What was written so long ago or later is wanted; None: all from the offset on."""
+    """Read only what was written within this time; None for everything from the offset on."""
     data: bytes = b""
     notes: list[str] = field(default_factory=list)
     gone: HeadraceError | None = None
 
     def pass_over(self, attempts: int) -> None:
-        """So many attempts have no logs any more."""
+        """Skip attempts whose logs were deleted, up to this one."""
         if attempts < self.attempt:
             return
         self.notes.append(
@@ -61,20 +61,20 @@ class _Answer:
         self.attempt, self.offset = attempts + 1, 0
 
     def is_older(self, attempt: Attempt) -> bool:
-        """Whether the attempt was over before what is wanted."""
+        """Whether the attempt ended before the requested time."""
         if self.within is None or attempt.over_s is None:
             return False
         return attempt.over_s > self.within.ToTimedelta().total_seconds()
 
     def skip(self, why: HeadraceError) -> None:
-        """Nothing can be read of this attempt."""
+        """Skip this attempt, of which nothing can be read."""
         self.gone = why
         self.notes.append(f"attempt {self.attempt}: {why.message}")
         self.attempt, self.offset = self.attempt + 1, 0
 
 
 class LogCalls(Calls):
-    """Logs of trials."""
+    """Calls about logs of trials."""
 
     logs: LogReads | None = None
 
@@ -103,7 +103,7 @@ class LogCalls(Calls):
     async def _read(
         self, found: _Answer, study: Study, trial: Trial, attempt: Attempt, others: Sequence[int]
     ) -> bool:
-        """Read on in an attempt's log. Returns whether there is no more for now."""
+        """Continue to read an attempt's log. Returns whether there is no more for now."""
         ask = worker_pb2.ReadLog(
             lease=event_pb2.LeaseRef(
                 lease_id=attempt.lease_id,
@@ -118,7 +118,7 @@ class LogCalls(Calls):
             chunk = await self._chunk(ask, attempt, others)
         except LogGoneError as error:
             if attempt.live:
-                return True  # its worker has not begun it yet
+                return True  # its worker has not started it yet
             found.skip(error)
             return False
         found.data, found.offset = chunk.data, chunk.next_offset
@@ -134,7 +134,7 @@ class LogCalls(Calls):
     async def _chunk(
         self, ask: worker_pb2.ReadLog, attempt: Attempt, others: Sequence[int]
     ) -> worker_pb2.LogChunk:
-        """Ask the attempt's worker, and where it is away those that may read its log from the store."""
+        """Ask the attempt's worker or, if it is away, those that can read its log from the store."""
         assert attempt.worker_id is not None
         if attempt.here:
             return _sound(await self._ask(attempt.worker_id, ask), attempt)
@@ -197,8 +197,8 @@ def _parse(cursor: str) -> tuple[int, int]:
                 Violation(
                     field="cursor",
                     value=show_value(cursor),
-                    message="is not one that this call gave out",
-                    remedy="Pass the `next_cursor` of the last answer unchanged, or none to begin again.",
+                    message="was not issued by this call",
+                    remedy="Pass the `next_cursor` of the last answer unchanged, or none to start again.",
                 )
             ]
         )

@@ -1,4 +1,4 @@
-"""Calls on workers and their devices: drain, cordon, and the way back."""
+"""Calls on workers and their devices: drain, cordon, and their reversals."""
 # ruff: noqa: ARG002  (every method takes the call's context)
 
 import logging
@@ -26,7 +26,7 @@ Work = Callable[[AsyncConnection, Found], Awaitable[None]]
 
 
 class MachineCalls(Calls):
-    """Workers."""
+    """Calls about workers."""
 
     async def DrainWorker(self, request: pb.DrainWorkerRequest, context: Context) -> pb.DrainWorkerResponse:
         """Empty a worker: nothing starts there, and its trials leave at their next reports."""
@@ -42,7 +42,7 @@ class MachineCalls(Calls):
     async def UndrainWorker(
         self, request: pb.UndrainWorkerRequest, context: Context
     ) -> pb.UndrainWorkerResponse:
-        """Undo DrainWorker. Nothing is done where the worker is not drained."""
+        """Undo DrainWorker. Do nothing if the worker is not drained."""
 
         async def undrain(conn: AsyncConnection, found: Found) -> None:
             if found.leaving and found.heard_of:
@@ -63,7 +63,7 @@ class MachineCalls(Calls):
             if request.devices:
                 await _require_devices(conn, found, request.worker, request.devices)
                 await machines.cordon(conn, found.id, request.devices, request.reason)
-            elif found.hold != DRAIN:  # which keeps off more
+            elif found.hold != DRAIN:  # a drain keeps off more
                 await machines.hold(conn, found.id, CORDON, reason=request.reason)
 
         return await self._change_worker(request, pb.CordonDevicesResponse, cordon)
@@ -71,7 +71,7 @@ class MachineCalls(Calls):
     async def UncordonDevices(
         self, request: pb.UncordonDevicesRequest, context: Context
     ) -> pb.UncordonDevicesResponse:
-        """Undo CordonDevices, and take devices for sound again that failed."""
+        """Undo CordonDevices, and treat failed devices as sound again."""
 
         async def uncordon(conn: AsyncConnection, found: Found) -> None:
             if request.devices:
@@ -83,7 +83,7 @@ class MachineCalls(Calls):
         return await self._change_worker(request, pb.UncordonDevicesResponse, uncordon)
 
     async def _change_worker(self, request: Machine, answer: type[Answer], work: Work) -> Answer:
-        """Change a worker's row or devices once; the session that speaks with it hears of it."""
+        """Change a worker's row or devices once, and notify the session that it is connected to."""
         name = names.parse_worker(request.worker)
         changed = False
 
@@ -106,7 +106,7 @@ class MachineCalls(Calls):
 
 
 def _told(request: Machine) -> str:
-    """What was asked for, by whom and why, for the log: the rows keep only what holds now."""
+    """What was requested, by whom and why, for the log: the rows hold only the present state."""
     what = type(request).__name__.removesuffix("Request")
     if isinstance(request, pb.CordonDevicesRequest | pb.UncordonDevicesRequest) and request.devices:
         what += f" {_listed(request.devices)}"

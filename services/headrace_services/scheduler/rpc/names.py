@@ -1,8 +1,8 @@
 """Resource names: `studies/{study}`, `studies/{study}/trials/{number}`, `workers/{worker}`, `projects/{project}`.
 
-A study's name is its own within the caller's project, which no resource name holds.
+A study's name is unique within the caller's project, which is not part of any resource name.
 
-Written and read here and nowhere else. A name that is not one is refused with the field that it came in.
+Resource names are built and parsed only here. An invalid name is refused with the field that it came in.
 """
 
 import re
@@ -47,7 +47,7 @@ def project_name(project: str) -> str:
 
 
 def parse_project(name: str, *, field: str = "name") -> str:
-    """`vision` for `projects/vision`; raises InvalidFieldError otherwise."""
+    """`vision` for `projects/vision`. Raises InvalidFieldError for anything else."""
     found = name.removeprefix("projects/")
     if found == name or not PROJECT.admits(found):
         _refuse(field, name, "is not the name of a project", "Write it as projects/PROJECT.")
@@ -55,7 +55,7 @@ def parse_project(name: str, *, field: str = "name") -> str:
 
 
 def parse_study(name: str, *, field: str = "name") -> str:
-    """`digits` for `studies/digits`; raises InvalidFieldError otherwise."""
+    """`digits` for `studies/digits`. Raises InvalidFieldError for anything else."""
     match = _STUDY.fullmatch(name)
     if match is None:
         _refuse(field, name, "is not the name of a study", "Write it as studies/STUDY.")
@@ -63,7 +63,7 @@ def parse_study(name: str, *, field: str = "name") -> str:
 
 
 def parse_trial(name: str, *, field: str = "name") -> TrialName:
-    """The parts of `studies/digits/trials/3`; raises InvalidFieldError otherwise."""
+    """The parts of `studies/digits/trials/3`. Raises InvalidFieldError for anything else."""
     match = _TRIAL.fullmatch(name)
     if match is None:
         _refuse(field, name, "is not the name of a trial", "Write it as studies/STUDY/trials/NUMBER.")
@@ -71,7 +71,7 @@ def parse_trial(name: str, *, field: str = "name") -> TrialName:
 
 
 def parse_worker(name: str, *, field: str = "worker") -> str:
-    """`node-1` for `workers/node-1`; raises InvalidFieldError otherwise."""
+    """`node-1` for `workers/node-1`. Raises InvalidFieldError for anything else."""
     match = _WORKER.fullmatch(name)
     if match is None:
         _refuse(field, name, "is not the name of a worker", "Write it as workers/WORKER.")
@@ -81,13 +81,13 @@ def parse_worker(name: str, *, field: str = "worker") -> str:
 
 
 def parse_parent(name: str, *, field: str = "parent") -> tuple[str, int | None]:
-    """A study, or a study and a trial's number; raises InvalidFieldError otherwise."""
+    """A study, or a study and a trial's number. Raises InvalidFieldError for anything else."""
     if _TRIAL.fullmatch(name):
         trial = parse_trial(name, field=field)
         return trial.study, trial.number
     if not _STUDY.fullmatch(name):
         remedy = "Write it as studies/STUDY or studies/STUDY/trials/NUMBER."
-        _refuse(field, name, "is the name neither of a study nor of a trial", remedy)
+        _refuse(field, name, "is neither the name of a study nor of a trial", remedy)
     return parse_study(name, field=field), None
 
 

@@ -1,4 +1,4 @@
-"""What one CreateStudy creates: the study, the pilot and the gate after which it begins, and the study that follows."""
+"""The studies that one CreateStudy creates: the requested one, the pilot and gate before it, and the one after it."""
 
 import asyncio
 import secrets
@@ -41,24 +41,24 @@ from headrace_services.scheduler.store.quotas import ProjectView
 from headrace_torch.what_transfers import WHY, Verdict, verdict_on
 
 LOAD_S = 10.0
-"""So long a call waits for the import of a package with a policy or a sampler."""
+"""How long a call waits for the import of a package with a policy or a sampler."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A study that is to be created."""
+    """A study to be created."""
 
     name: str
     spec: StudySpec
     planned: int
-    """How many configurations it tries."""
+    """How many configurations to try."""
     checks: str | None = None
-    """Of a gate: the key of what it checks."""
+    """For a gate: the key of what it checks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedStudies:
-    """The study that was asked for, and those that come with it."""
+    """The requested study, and those that are created with it."""
 
     first: Wanted
     pilot: Wanted | None
@@ -68,14 +68,15 @@ class WantedStudies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Created:
-    """The study that was asked for, and all that were created."""
+    """The requested study, and all studies that were created."""
 
     first: Study
     all: tuple[Study, ...]
 
 
 async def wanted_studies(study_id: str, message: SpecMessage) -> WantedStudies:
-    """The new study and those that come with it. Raises InvalidFieldError with every violation of spec and id."""
+    """The new study and those that are created with it. Raises InvalidFieldError with every violation of spec and
+    id."""
     checks = Checks()
     is_named = checks.run(lambda: check_study_id(study_id)) is not None
     checks.run(lambda: refuse_unknown(message))
@@ -110,7 +111,7 @@ async def wanted_studies(study_id: str, message: SpecMessage) -> WantedStudies:
 
 
 def refuse_what_stays(spec: StudySpec) -> None:
-    """Raises InvalidFieldError where a surrogate would be searched for values that do not carry over to its model."""
+    """Raise InvalidFieldError if a surrogate would search for values that do not transfer to its model."""
     if spec.surrogate is None:
         return
     verdicts = {name: verdict_on(name) for name in spec.space if name not in spec.surrogate.accept}
@@ -128,9 +129,10 @@ def refuse_what_stays(spec: StudySpec) -> None:
 
 
 async def load_own(spec: StudySpec) -> None:
-    """Import what a study names of installed packages, in a thread: a slow import holds up no other call.
+    """Import the policy and sampler of installed packages that a study names, in a thread: a slow import delays no
+    other call.
 
-    Raises InvalidFieldError where it cannot be had, and where that takes longer than `LOAD_S`.
+    Raises InvalidFieldError if one is not available, or takes longer than `LOAD_S`.
     """
     own = {"policy.name": spec.policy, "sampler.name": spec.sampler}
     named = {field: one.name for field, one in own.items() if isinstance(one, OwnPolicy | OwnSampler)}
@@ -148,7 +150,7 @@ async def load_own(spec: StudySpec) -> None:
 
 
 def refuse_open_plan(spec: StudySpec) -> None:
-    """Raises InvalidFieldError where no planner was asked: a scheduler asks none."""
+    """Raise InvalidFieldError if the client did not run the planner: a scheduler does not run it."""
     if spec.open_plan is not None:
         violation = Violation(
             field="transfer.plan",
@@ -159,7 +161,7 @@ def refuse_open_plan(spec: StudySpec) -> None:
 
 
 def refuse_unshipped(spec: StudySpec) -> None:
-    """Raises InvalidFieldError where code is to be shipped and nobody did it: a scheduler sees no folder."""
+    """Raise InvalidFieldError if code must be shipped and was not: a scheduler sees no folder."""
     how = spec.template.code if spec.template is not None else None
     if how is not None and how.ship and not how.digest:
         violation = Violation(
@@ -171,11 +173,11 @@ def refuse_unshipped(spec: StudySpec) -> None:
 
 
 async def create_studies(conn: AsyncConnection, project: str, wanted: WantedStudies) -> Created:
-    """Create them in a project, which begins with its first study. No gate is created where one of the project has
-    passed with the same key.
+    """Create them in a project, which is created with its first study. No gate is created if one of the project
+    has passed with the same key.
 
-    Raises QuotaExceededError where the project may not have so many studies, and InvalidFieldError where a trial could
-    never have its slots by the project's quota.
+    Raises QuotaExceededError if the project may not have this many studies, and InvalidFieldError if a trial could
+    never get its slots within the project's quota.
     """
     first, gate = wanted.first, wanted.gate
     await quotas.make(conn, project)
@@ -199,7 +201,7 @@ async def create_studies(conn: AsyncConnection, project: str, wanted: WantedStud
 
 
 def _check_limits(limits: ProjectView, made: Sequence[Study]) -> None:
-    """Raises QuotaExceededError, or InvalidFieldError, where the project may not have these studies."""
+    """Raise QuotaExceededError or InvalidFieldError if the project may not have these studies."""
     if limits.of_studies is not None:
         limits.of_studies.require(len(made))
     largest = max((size.size for study in made for size in _sizes(study.spec)), default=0)
@@ -214,12 +216,12 @@ def _check_limits(limits: ProjectView, made: Sequence[Study]) -> None:
 
 
 def _sizes(spec: StudySpec) -> Iterable[places.Request]:
-    """All that its trials may take."""
+    """All requests that its trials may make."""
     return places.requests_of(spec) if spec.template is not None else ()
 
 
 def _after_pilot(spec: StudySpec, name: str) -> StudySpec:
-    """The spec with the name of its pilot, after which its gate begins, and so it does itself."""
+    """The spec with the name of its pilot, which the study and its gate wait for."""
     assert spec.surrogate is not None
     assert spec.surrogate.pilot is not None
     pilot = spec.surrogate.pilot.model_copy(update={"study": name})
@@ -228,12 +230,12 @@ def _after_pilot(spec: StudySpec, name: str) -> StudySpec:
 
 
 def _pilot(spec: StudySpec, name: str) -> Wanted:
-    """The pilot, with configurations that are spread over the space."""
+    """The pilot, with configurations spread over the space."""
     return _wanted(check_study_id(name), spec.pilot_study(pilot_configurations(spec)))
 
 
 def _without_files(spec: StudySpec) -> StudySpec:
-    """The spec without the files of its transfer's plan: they are in the study that follows, once."""
+    """The spec without the files of its transfer's plan: only the study that follows has them."""
     if spec.transfer is None:
         return spec
     return spec.model_copy(update={"transfer": spec.transfer.without_files()})
@@ -244,7 +246,7 @@ def _wanted(name: str, spec: StudySpec, checks: str | None = None) -> Wanted:
 
 
 def _checked_by(spec: StudySpec, gate: str, *, waits: bool) -> StudySpec:
-    """The spec with the name of the study that checks it, or has; and it begins after that one."""
+    """The spec with the name of the study that checks it or has checked it, and that it waits for if needed."""
     known = spec.gate or Gate()
     changes = {"gate": known.model_copy(update={"study": gate})}
     return spec.model_copy(update={**changes, **({"after": gate} if waits else {})})
@@ -268,7 +270,7 @@ async def _create(conn: AsyncConnection, project: str, wanted: Wanted) -> Study:
 
 
 async def _check_sources(conn: AsyncConnection, project: str, spec: StudySpec) -> None:
-    """Raises InvalidFieldError where there is no study to begin from, or after."""
+    """Raise InvalidFieldError if the study to start from or to wait for does not exist."""
     named = []
     if spec.warm_start is not None:
         named.append(("warm_start.study", spec.warm_start.study, "leave warm_start out"))
@@ -288,7 +290,7 @@ async def _check_sources(conn: AsyncConnection, project: str, spec: StudySpec) -
 
 
 async def _keep_code(conn: AsyncConnection, project: str, spec: StudySpec) -> None:
-    """Raises InvalidFieldError where the project has no such code here (any more)."""
+    """Raise InvalidFieldError if the project does not have this code, or no longer has it."""
     digest = studies.code_of(spec)
     if digest and not await code.touch(conn, digest, project):
         violation = Violation(

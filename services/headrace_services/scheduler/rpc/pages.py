@@ -1,12 +1,12 @@
-"""Pages of a list: how many, from where on, and the token for the next one.
+"""Pages of a list: their size, their start, and the token for the next one.
 
-A token holds the key of the last item that was sent, so a page costs the same wherever it begins, and rows that
-come or go in between neither repeat nor hide others. It also holds a checksum over the key, the method and
-its filters: a token of another list, or of the same list under another filter, is refused. It is a checksum and
-no secret, so every replica makes the same one: a token grants nothing that the list itself does not show.
+A token holds the key of the last item that was sent. So a page costs the same wherever it starts, and rows that
+appear or disappear in between neither repeat nor hide others. It also holds a checksum over the key, the method
+and its filters: a token of another list, or of the same list with another filter, is refused. The checksum is no
+secret, so every replica computes the same one: a token grants nothing that the list itself does not show.
 
-A page ends early where it would outgrow a gRPC message; the token says where to go on. An element that cannot be shown
-is left out of its page, which names it with the reason.
+A page ends early if it would outgrow a gRPC message; the token says where to continue. An element that cannot be
+shown is left out of its page, which names it with the reason.
 """
 
 import base64
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 DEFAULT_SIZE = 100
 MAX_SIZE = 1000
 MAX_BYTES = 3 * 1024 * 1024
-"""What the items of a response may take: clients receive at most 4 MiB."""
+"""The size limit of a response's items: clients receive at most 4 MiB."""
 _CHECKSUM_BYTES = 8
 
 ListRequest = (
@@ -52,7 +52,7 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A page that was asked for: `size` items after the key `after`, or from the beginning."""
+    """A requested page: `size` items after the key `after`, or from the start."""
 
     size: int
     after: Key | None
@@ -60,7 +60,7 @@ class Window:
 
     @property
     def limit(self) -> int:
-        """How many items to read: one more than the page has shows that there is a next one."""
+        """How many items to read: one more than the page shows that there is a next page."""
         return self.size + 1
 
     def fill(
@@ -71,7 +71,7 @@ class Window:
         place: Callable[[K], Key],
         name: Callable[[K], str],
     ) -> "Page[M]":
-        """The page, of what was found of the first keys, `limit` at most; what cannot be shown is left out of it."""
+        """The page, from what was found for the first keys, at most `limit`; what cannot be shown is left out."""
         messages: list[M] = []
         unshown: list[pb.Unshown] = []
         size = taken = 0
@@ -95,12 +95,12 @@ class Page(Generic[M]):
 
     messages: list[M]
     token: str
-    """Of the next one; empty on the last."""
+    """The token of the next page; empty on the last one."""
     unshown: list[pb.Unshown]
 
 
 def shown(item: T | Defect, convert: Callable[[T], M]) -> M | Defect:
-    """The message of an element that was found, or why there is none."""
+    """The message of an element that was found, or the reason why there is none."""
     if isinstance(item, Defect):
         return item
     try:
@@ -117,7 +117,8 @@ def shown(item: T | Defect, convert: Callable[[T], M]) -> M | Defect:
 def window(request: ListRequest, shape: Shape) -> Window:
     """The page that a request asks for, in a list whose keys have the types of `shape`.
 
-    A size of 0 is the default, and one over the maximum is the maximum. Raises BadPageTokenError.
+    A size of 0 is the default, and one over the maximum is the maximum. Raises BadPageTokenError if the token is
+    invalid.
     """
     binding = _binding(request)
     return Window(
@@ -128,7 +129,7 @@ def window(request: ListRequest, shape: Shape) -> Window:
 
 
 def fitting(messages: Iterable[M], *, beside: int = 0) -> list[M]:
-    """The first messages that fit into one response, which holds so many bytes `beside` them; at least one."""
+    """The first messages that fit in one response with `beside` bytes of other content; at least one."""
     fit: list[M] = []
     size = beside
     for message in messages:
@@ -140,7 +141,7 @@ def fitting(messages: Iterable[M], *, beside: int = 0) -> list[M]:
 
 
 def _binding(request: ListRequest) -> bytes:
-    """What a token is bound to: the caller's project, the method and everything it was asked but the page."""
+    """What a token is bound to: the caller's project, the method and all its parameters except the page."""
     filters = type(request)()
     filters.CopyFrom(request)  # type: ignore[arg-type]  # the same type, which mypy cannot see in a union
     filters.ClearField("page_size")
@@ -164,7 +165,7 @@ def _key(token: str, binding: bytes, shape: Shape) -> Key:
         raise _foreign(token)
     try:
         key = json.loads(text)
-    except (ValueError, RecursionError):  # anybody can make a token with a checksum that is right
+    except (ValueError, RecursionError):  # anyone can make a token with a correct checksum
         raise _foreign(token) from None
     if not isinstance(key, list) or tuple(map(type, key)) != shape or not all(map(_storable, key)):
         raise _foreign(token)
@@ -172,7 +173,7 @@ def _key(token: str, binding: bytes, shape: Shape) -> Key:
 
 
 def _storable(part: int | str) -> bool:
-    """Whether the database can compare its keys with a part of one."""
+    """Whether the database can compare its keys with a part of a token."""
     return "\0" not in part if isinstance(part, str) else abs(part) <= INT64
 
 
@@ -184,4 +185,4 @@ def _checksum(text: bytes, binding: bytes) -> bytes:
 
 def _foreign(token: str) -> BadPageTokenError:
     shown = token if len(token) <= 40 else token[:37] + "..."
-    return BadPageTokenError(f"page_token '{shown}' was not given out by this list with these filters")
+    return BadPageTokenError(f"page_token '{shown}' was not issued by this list with these filters")

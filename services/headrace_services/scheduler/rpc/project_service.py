@@ -1,4 +1,4 @@
-"""ProjectService: projects made, listed and limited."""
+"""ProjectService: creates projects, lists them and sets their limits."""
 # ruff: noqa: ARG002  (every method takes the call's context)
 
 from typing import Any
@@ -55,7 +55,7 @@ class ProjectServicer(ProjectServiceServicer):
     async def ListProjects(
         self, request: pb.ListProjectsRequest, context: Context
     ) -> pb.ListProjectsResponse:
-        """The projects by name; the caller's own alone, unless it may set limits of all."""
+        """The projects by name; only the caller's own, unless it may set limits of all."""
         window = pages.window(request, (str,))
         after = str(window.after[0]) if window.after else ""
         only = None if governs() else caller().project
@@ -67,7 +67,7 @@ class ProjectServicer(ProjectServiceServicer):
         return pb.ListProjectsResponse(projects=page.messages, next_page_token=page.token)
 
     async def SetProject(self, request: pb.SetProjectRequest, context: Context) -> pb.SetProjectResponse:
-        """Change limits; studies that a limit kept off look again."""
+        """Change limits; studies that a limit held off check again."""
         name = names.parse_project(request.name)
         waiting: list[int] = []
 

@@ -1,4 +1,4 @@
-"""GetServerInfo: what serves here."""
+"""GetServerInfo: information about this server."""
 # ruff: noqa: ARG002  (every method takes the call's context)
 
 from sqlalchemy import text
@@ -9,15 +9,15 @@ from headrace_services.scheduler.store.database import transaction
 
 
 class ServerCalls(Calls):
-    """The scheduler itself."""
+    """Calls about the scheduler itself."""
 
     info = pb.GetServerInfoResponse()
-    """What never changes of it while it runs."""
+    """The part of it that never changes while the scheduler runs."""
 
     async def GetServerInfo(
         self, request: pb.GetServerInfoRequest, context: Context
     ) -> pb.GetServerInfoResponse:
-        """What serves here, and the schema that its database has now."""
+        """Information about this server, and the present schema of its database."""
         async with transaction(self.hub.engine) as conn:
             row = (await conn.execute(text("SELECT version_num FROM alembic_version"))).scalar_one_or_none()
         answer = pb.GetServerInfoResponse()

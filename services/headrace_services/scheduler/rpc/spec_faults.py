@@ -1,9 +1,9 @@
-"""What is wrong with a study whose fields are out of bounds, in the words that every client has for it.
+"""The violations of a study whose fields are out of bounds, in the same words for every client.
 
-The bounds of messages (`headrace.bounds`) are checked first. They know a field by its place in the message, such as
-`spec.space[0].float.high`. A study has checks of its own, with a path that a user knows, `space.x.high`, and a remedy
-for this field. Where both find fault, the study's own words are told. So a client that checks a study before it sends
-it, as Python's does, and one that leaves this to the server say the same.
+The bounds of messages (`headrace.bounds`) are checked first. They name a field by its place in the message, such
+as `spec.space[0].float.high`. A study has its own checks, with a path that a user knows, `space.x.high`, and a
+remedy for this field. If both find a fault, the study's own words are used. So a client that checks a study before
+it sends it, as Python's does, and one that leaves this to the server report the same.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,12 +19,12 @@ from headrace.v1 import study_pb2 as pb
 from headrace.v1.spec_pb2 import StudySpec as SpecMessage
 
 LARGEST_BYTES: Final = 64 * 1024
-"""A larger spec is not looked at again: it may be larger than any that is within bounds."""
+"""A larger spec is not checked again: it may be larger than any that is within bounds."""
 _SPEC: Final = "spec."
 
 
 def in_own_words(request: Message, found: Sequence[Violation]) -> Sequence[Violation]:
-    """The violations of a request, those of its spec as the study itself tells them."""
+    """The violations of a request, those of its spec in the words of the study's own checks."""
     if not isinstance(request, pb.CreateStudyRequest | pb.PreviewStudyRequest):
         return found
     others = [one for one in found if not one.field.startswith(_SPEC)]
@@ -33,7 +33,7 @@ def in_own_words(request: Message, found: Sequence[Violation]) -> Sequence[Viola
     own: Sequence[Violation] = ()
     with suppress(
         ValueError, OverflowError, TypeError
-    ):  # what no field may hold can be more than a check expects
+    ):  # a check may not expect values that no field may hold
         try:
             from_proto(request.spec)
         except InvalidFieldError as error:
@@ -42,9 +42,10 @@ def in_own_words(request: Message, found: Sequence[Violation]) -> Sequence[Viola
 
 
 def refuse_unknown(spec: SpecMessage) -> None:
-    """Raises InvalidFieldError where a spec has fields that this release does not know: those of a later one.
+    """Raise InvalidFieldError if a spec has fields of a later release, which this one does not know.
 
-    Protobuf would drop them: a study with a policy of a later release would run with the default one."""
+    Protobuf would drop them: a study with a policy of a later release would run with the default one.
+    """
     unknown = list(_unknown(spec, ""))
     if unknown:
         raise InvalidFieldError(unknown)

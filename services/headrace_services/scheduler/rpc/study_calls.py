@@ -62,10 +62,10 @@ from headrace_services.scheduler.store.requests import Request
 
 
 class StudyCalls(Calls):
-    """Studies."""
+    """Calls about studies."""
 
     async def CreateStudy(self, request: pb.CreateStudyRequest, context: Context) -> pb.CreateStudyResponse:
-        """Validate the spec and create the study; with it its gate and the one that is to follow, if there are any."""
+        """Validate the spec and create the study, with its gate and the study that follows it, if any."""
         wanted = await wanted_studies(request.study_id, request.spec)
         created: list[Study] = []
 
@@ -106,7 +106,7 @@ class StudyCalls(Calls):
         return pb.ListStudiesResponse(studies=page.messages, next_page_token=page.token, unshown=page.unshown)
 
     async def PauseStudy(self, request: pb.PauseStudyRequest, context: Context) -> pb.PauseStudyResponse:
-        """Let running trials go on to their next rung, where they pause; start none."""
+        """Let running trials continue to their next rung, where they pause; start none."""
         change = identity_of(request, request.request_id)
         return pb.PauseStudyResponse(study=await self._move_study(change, request.name, PauseStudy()))
 
@@ -116,13 +116,13 @@ class StudyCalls(Calls):
         return pb.ResumeStudyResponse(study=await self._move_study(change, request.name, ResumeStudy()))
 
     async def StopStudy(self, request: pb.StopStudyRequest, context: Context) -> pb.StopStudyResponse:
-        """Cancel every live trial and end the study. One that has ended already stays as it is."""
+        """Cancel every live trial and end the study. A study that has already ended stays as it is."""
         change = identity_of(request, request.request_id)
         command = StopStudy(reason=request.reason)
         return pb.StopStudyResponse(study=await self._move_study(change, request.name, command))
 
     async def ExtendStudy(self, request: pb.ExtendStudyRequest, context: Context) -> pb.ExtendStudyResponse:
-        """Let a study, which may have ended, go on with more configurations or a larger full budget."""
+        """Let a study, which may have ended, continue with more configurations or a larger full budget."""
         checks = Checks()
         if bool(request.trials) == bool(request.steps):
             given = "both trials and steps" if request.trials else "neither trials nor steps"
@@ -133,7 +133,7 @@ class StudyCalls(Calls):
         return pb.ExtendStudyResponse(study=await self._move_study(change, request.name, command))
 
     async def _move_study(self, request: Request | None, name: str, command: Command) -> pb.Study:
-        """Carry out a command about a study. Returns the study as it is now.
+        """Carry out a command on a study. Returns the study as it is now.
 
         For a repeat only the study's own row is stored, as the command left it. It is returned if the study was
         deleted since.
@@ -149,7 +149,8 @@ class StudyCalls(Calls):
             return pb.Study.FromString(stored)
 
     async def DeleteStudy(self, request: pb.DeleteStudyRequest, context: Context) -> pb.DeleteStudyResponse:
-        """Remove an ended study. Its name is free at once; its rows and files go soon, a little at a time."""
+        """Remove an ended study. Its name is free at once; its rows and files are deleted soon, a little at a
+        time."""
         study_id = names.parse_study(request.name)
 
         async def delete(conn: AsyncConnection) -> pb.DeleteStudyResponse:
@@ -182,7 +183,7 @@ class StudyCalls(Calls):
     async def PreviewStudy(
         self, request: pb.PreviewStudyRequest, context: Context
     ) -> pb.PreviewStudyResponse:
-        """Say what a spec would do before anything is spent."""
+        """Show what a spec would do before any time is spent on it."""
         refuse_unknown(request.spec)
         spec = from_proto(request.spec)
         refuse_what_stays(spec)
@@ -206,7 +207,7 @@ class StudyCalls(Calls):
         return convert.preview(found)
 
     async def FindRoom(self, request: pb.FindRoomRequest, context: Context) -> pb.FindRoomResponse:
-        """Say which sizes of a study's trials fit on no connected worker, by the rules of placement."""
+        """List the sizes of a study's trials that fit on no connected worker, by the rules of placement."""
         study_id = names.parse_study(request.study, field="study")
         async with transaction(self.hub.engine) as conn:
             study = await find_study(conn, study_id)
@@ -217,7 +218,7 @@ class StudyCalls(Calls):
     async def MeasureImportance(
         self, request: pb.MeasureImportanceRequest, context: Context
     ) -> pb.MeasureImportanceResponse:
-        """Say how much each parameter matters, from the results at one level."""
+        """Measure how much each parameter matters, from the results at one level."""
         study_id = names.parse_study(request.study, field="study")
         async with transaction(self.hub.engine) as conn:
             study = await find_study(conn, study_id)

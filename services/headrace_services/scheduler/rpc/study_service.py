@@ -22,7 +22,7 @@ from headrace_services.scheduler.store.defects import each, within
 MOST_SLOTS = 10_000
 """How many slots a page of workers reads: a tenth of a second."""
 MOST_SLOTS_IN_AN_HOUR = 400
-"""The same where each comes with its loads of the last hour: less than 1 MiB."""
+"""The same if each comes with its loads of the last hour: less than 1 MiB."""
 
 
 class StudyServicer(
@@ -35,13 +35,13 @@ class StudyServicer(
     UpkeepCalls,
     StudyServiceServicer,
 ):
-    """What users call. Construct with the replica's hub, and its analysis pools for what is large.
+    """The calls of users. Construct it with the replica's hub, and its analysis pools for large work.
 
-    Where workers are served too, `logs` reads their trials' logs; `info` says what serves.
+    If workers are served too, `logs` reads their trials' logs; `info` describes the server.
     """
 
     async def ListWorkers(self, request: pb.ListWorkersRequest, context: Context) -> pb.ListWorkersResponse:
-        """The workers that are or were connected, by name. Of the trials on them the caller's own are named."""
+        """The workers that are or were connected, by name. Of the trials on them only the caller's own are named."""
         window = pages.window(request, (str,))
         after, project = str(window.after[0]) if window.after else "", caller().project
         async with transaction(self.hub.engine) as conn:

@@ -47,7 +47,7 @@ _LEFT_OUT = "older entries are left out here: the list of reports has every repo
 
 
 class TrialCalls(Calls):
-    """Trials."""
+    """Calls about trials."""
 
     async def AddTrials(self, request: pb.AddTrialsRequest, context: Context) -> pb.AddTrialsResponse:
         """Add configurations to try before the sampler is asked again: all of them, or none."""
@@ -70,7 +70,7 @@ class TrialCalls(Calls):
         return pb.AddTrialsResponse.FromString(response)
 
     async def RetryTrials(self, request: pb.RetryTrialsRequest, context: Context) -> pb.RetryTrialsResponse:
-        """Let trials that failed go on from their last checkpoints: those that are named, or all."""
+        """Let failed trials continue from their last checkpoints: the named ones, or all."""
         command = RetryTrials(numbers=frozenset(request.trial_numbers) or None)
 
         def answer(outcome: Outcome, shown: Shown) -> pb.RetryTrialsResponse:  # noqa: ARG001  # called with both, as every Answer is
@@ -164,7 +164,7 @@ class TrialCalls(Calls):
     async def ExplainTrial(
         self, request: pb.ExplainTrialRequest, context: Context
     ) -> pb.ExplainTrialResponse:
-        """What happened to the trial, in order."""
+        """The history of a trial, in order."""
         name = names.parse_trial(request.name)
         async with transaction(self.hub.engine) as conn:
             study = await find_study(conn, name.study)
@@ -176,7 +176,7 @@ class TrialCalls(Calls):
         return pb.ExplainTrialResponse(trial=trial, events=events)
 
     async def ListReports(self, request: pb.ListReportsRequest, context: Context) -> pb.ListReportsResponse:
-        """The reports of a trial, or of all trials of a study by their numbers, in order."""
+        """The reports of a trial, or of all trials of a study by number, in order."""
         study_id, number = names.parse_parent(request.parent)
         window = pages.window(request, (int, int, int))
         after = [int(part) for part in window.after] if window.after else None
@@ -203,7 +203,7 @@ def _added(outcome: Outcome) -> tuple[int, ...]:
 
 
 def _valid_params(spec: StudySpec, messages: Sequence[spec_pb2.ParameterAssignment]) -> tuple[Params, ...]:
-    """The configurations as the space writes them; raises InvalidFieldError with all violations."""
+    """The configurations in the form of the space. Raises InvalidFieldError with all violations."""
     most = numbers.CONFIGURATION_CHECKS // breadth(spec.space)
     checks = Checks()
     if len(messages) > most:

@@ -1,4 +1,4 @@
-"""Calls on what is kept of what has ended: for how long, what is due to go, and to delete it now."""
+"""Calls about what is kept after a study's end: the age limits, what is due for deletion, and deleting it now."""
 # ruff: noqa: ARG002  (every method takes the call's context)
 
 from typing import Final
@@ -25,11 +25,11 @@ WHAT: Final = {
 
 
 class UpkeepCalls(Calls):
-    """Upkeep."""
+    """Calls about upkeep."""
 
     async def GetUpkeep(self, request: pb.GetUpkeepRequest, context: Context) -> pb.GetUpkeepResponse:
-        """The ages, and what is due of the caller's project. Who governs all projects sees what is due of all, and the
-        sizes of the tables."""
+        """The age limits, and what is due in the caller's project. A caller who governs all projects sees what is
+        due in all of them, and the sizes of the tables."""
         ages, governor = self.janitor.ages, governs()
         project = None if governor else caller().project
         async with transaction(self.hub.engine) as conn:
@@ -48,6 +48,6 @@ class UpkeepCalls(Calls):
         )
 
     async def CleanUp(self, request: pb.CleanUpRequest, context: Context) -> pb.CleanUpResponse:
-        """Begin the next round of the janitor now."""
+        """Start the next round of the janitor now."""
         self.janitor.wake()
         return pb.CleanUpResponse()

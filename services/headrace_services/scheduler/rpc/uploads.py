@@ -1,10 +1,10 @@
-"""The uploads of code that are under way: how many, and how slow they may be.
+"""The uploads of code in progress: how many there may be, and how slow.
 
-An upload has a place from when its first bytes are here until it is stored. So whoever opens one and sends nothing
-keeps nobody off. Nor does one that falls silent or drips for long: from its place on it has `SILENCE_S`, and the time
-that what it has sent would take at `PACE_BYTES` a second.
+An upload holds a place from its first bytes until it is stored. So a client that opens one and sends nothing
+blocks no other. Nor does one that stalls or trickles for long: once it has its place, it may take `SILENCE_S` plus
+the time that the bytes sent so far take at `PACE_BYTES` a second.
 
-A project has few places of its own, so that the others find one.
+A project has only a few places, so that other projects find one.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from headrace.v1 import code_pb2 as pb
 PLACES: Final = 8
 """Each may fill a temporary file of 150 MB."""
 PLACES_EACH: Final = 2
-"""Those of a project."""
+"""Places for one project."""
 OPEN_EACH: Final = 16
-"""Uploads of a project, with those that wait for a place."""
+"""Uploads of a project, including those that wait for a place."""
 SILENCE_S: Final = 30.0
 PACE_BYTES: Final = 32 << 10
-"""A message of 1 MiB takes as long as the silence then."""
+"""At this pace a message of 1 MiB takes as long as the allowed silence."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class _Project:
 
 
 class Uploads:
-    """Those to one replica."""
+    """The uploads to one replica."""
 
     def __init__(self, *, silence_s: float = SILENCE_S) -> None:
         self._silence_s = silence_s
@@ -45,7 +45,7 @@ class Uploads:
     async def opened(
         self, project: str, messages: AsyncIterator[pb.PutCodeRequest]
     ) -> AsyncIterator["Upload"]:
-        """An upload of a project. Raises BusyError where it has too many."""
+        """Open an upload of a project. Raises BusyError if it has too many."""
         here = self._projects.setdefault(project, _Project(asyncio.Semaphore(PLACES_EACH)))
         if here.open >= OPEN_EACH:
             raise BusyError(f"project '{project}' has {here.open} uploads of code open already")
@@ -59,7 +59,7 @@ class Uploads:
 
 
 class Upload:
-    """One of them."""
+    """One upload."""
 
     def __init__(
         self,
@@ -75,13 +75,13 @@ class Upload:
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """A place, which is waited for."""
+        """Wait for a place, and hold it."""
         async with self._of_project, self._of_all:
             self._since = asyncio.get_running_loop().time()
             yield
 
     async def next(self) -> pb.PutCodeRequest | None:
-        """The next message; None where there is none more. Raises DeadlineError."""
+        """The next message; None if there are no more. Raises DeadlineError if it takes too long."""
         until = self._since + self._silence_s + self._received / PACE_BYTES
         try:
             async with asyncio.timeout_at(until):

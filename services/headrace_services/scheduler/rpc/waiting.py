@@ -20,11 +20,11 @@ from headrace_services.scheduler.store.quotas import Holder
 from headrace_services.scheduler.store.studies import Figures
 
 NAMED = 5
-"""So many trials that a study waits for are named."""
+"""How many of the trials that a study waits for are named."""
 
 
 def study_waits_for(study: Study, figures: Figures) -> str:
-    """What a whole study waits for: another study's end, slots, as its last cycle noted them, or a user. Empty where
+    """What a whole study waits for: another study's end, slots (as noted by its last cycle), or a user. Empty if
     one of its trials runs."""
     if study.after is not None and not study.state.ended:
         return f"study {study.after}"
@@ -50,10 +50,10 @@ def _to_be_resumed(numbers: Sequence[int]) -> str:
 
 
 async def waits_for(conn: AsyncConnection, study: Study, trials: Iterable[Trial]) -> dict[int, str]:
-    """What trials wait for, by number, to be read after `waits for`.
+    """What trials wait for, by number, in words that follow `waits for`.
 
-    Trials that run or are over, and those of which nothing is wanted now, are left out: the decisions of a trial say
-    which results it waits for.
+    Trials that run or are over, and those without a milestone, are left out: the decisions of a trial say which
+    results it waits for.
     """
     off = [trial for trial in trials if trial.state in (State.PENDING, State.PAUSED)]
     found = {trial.number: "a user to resume it" for trial in off if trial.user_paused}
@@ -88,7 +88,7 @@ async def waits_for(conn: AsyncConnection, study: Study, trials: Iterable[Trial]
 
 
 async def _resting(conn: AsyncConnection, trials: Iterable[Trial]) -> list[Trial]:
-    """Those that are not to be placed yet."""
+    """Those that may not be placed yet."""
     paused = [trial for trial in trials if trial.not_before_s is not None]
     if not paused:
         return []
@@ -98,18 +98,18 @@ async def _resting(conn: AsyncConnection, trials: Iterable[Trial]) -> list[Trial
 
 @dataclass(frozen=True, slots=True)
 class _Quota:
-    """A quota of slots, and who of its project holds how much of it."""
+    """A quota of slots, and which studies of its project hold how much of it."""
 
     project: str
     slots: int
     holders: Sequence[Holder]
 
     def keeps_off(self, milli: int) -> bool:
-        """Whether it has no room for so much more."""
+        """Whether it has no room for this much more."""
         return milli + sum(one.milli for one in self.holders) > WHOLE * self.slots
 
     def said(self, milli: int) -> str:
-        """What a trial of this size waits for, and who has it."""
+        """What a trial of this size waits for, and which studies hold it."""
         may = f"project '{self.project}' may hold {_slots(WHOLE * self.slots)} at once"
         if milli > WHOLE * self.slots:
             return f"a larger quota: {may}, and it takes {_slots(milli)}"
@@ -124,7 +124,7 @@ def _slots(milli: int) -> str:
 
 
 async def _quota(conn: AsyncConnection, study: Study) -> _Quota | None:
-    """The quota of a study's project; None where it has none."""
+    """The quota of a study's project; None if it has none."""
     project = await quotas.project(conn, study.project)
     if project is None or project.slots is None or study.spec.template is None:
         return None
@@ -132,32 +132,32 @@ async def _quota(conn: AsyncConnection, study: Study) -> _Quota | None:
 
 
 def _or(study: Study, trial: Trial) -> str:
-    """What would do as well."""
+    """What would also do."""
     low = trial.milestone is not None and trial.milestone < study.spec.max_steps
     return ", or for bubbles of a large job" if study.spec.bubbles and low else ""
 
 
 def _because(study: Study, trial: Trial) -> str:
-    """What decides how much the trial takes."""
+    """What determines how much the trial takes."""
     table, elastic = study.spec.resources.by, study.spec.elastic
     row = elastic.row_at(trial.step) if elastic else None
     if row is not None and request_at(study.spec, trial.params, trial.step).part == row.part:
-        return f" (from step {row.from_step} on it takes so much)"
+        return f" (from step {row.from_step} on it requires this)"
     if table is None:
         return ""
     if table.parameter not in trial.params:
-        return f" (a trial without {table.parameter} takes so much)"
-    return f" ({table.parameter} = {show_value(trial.params[table.parameter])} takes so much)"
+        return f" (a trial without {table.parameter} requires this)"
+    return f" ({table.parameter} = {show_value(trial.params[table.parameter])} requires this)"
 
 
 def _but(study: Study) -> str:
-    """The workers that would do, and are avoided."""
+    """The workers that would do but are avoided."""
     names = ", ".join(sorted(set(study.standing.avoided.values())))
     return f", other than {names}, where its first attempts failed" if names else ""
 
 
 def _nor(drained: Sequence[str]) -> str:
-    """The workers that are there and get no trials."""
+    """The connected workers that get no trials."""
     if not drained:
         return ""
     shown = ", ".join(drained[:NAMED]) + (f" and {len(drained) - NAMED} more" if len(drained) > NAMED else "")
@@ -165,7 +165,7 @@ def _nor(drained: Sequence[str]) -> str:
 
 
 def _nor_for_now(aside: Sequence[tuple[str, str, datetime]]) -> str:
-    """The workers that are there and put aside for a while."""
+    """The connected workers that are quarantined for a while."""
     said = [
         f"; {name} is put aside until {until.astimezone(UTC):%H:%M:%S} UTC, as it does not reach its programs: {why}"
         for name, why, until in aside[:NAMED]
@@ -174,7 +174,7 @@ def _nor_for_now(aside: Sequence[tuple[str, str, datetime]]) -> str:
 
 
 def _shunned(study: Study, trial: Trial) -> str:
-    """The worker on which this trial is not tried for now."""
+    """The worker on which this trial is not placed for now."""
     one = failed_starts.shunned(study, trial.number)
     if one is None:
         return ""
@@ -182,7 +182,7 @@ def _shunned(study: Study, trial: Trial) -> str:
 
 
 async def _of_the_study(conn: AsyncConnection, study: Study) -> str:
-    """What keeps all of its trials; empty where it is slots, or the turn."""
+    """What keeps all of its trials from running; empty if that is slots or its turn."""
     if study.after is not None:
         return f"study {study.after}, after which its study begins"
     if study.state is StudyState.PAUSED:

@@ -1,18 +1,18 @@
 """Following a study: the events after a cursor, each message with the study as of its last event or later.
 
-Who is authoritative: the rows. A commit on this replica wakes its watchers at once, commits elsewhere are found
-by polling the study's cursor. Since cursors are given out under the study's lock, reading "greater than the last
-one sent" neither skips nor repeats an event, however many replicas write.
+The rows are authoritative. A commit on this replica wakes its watchers at once; commits elsewhere are found by
+polling the study's cursor. Since cursors are assigned under the study's lock, reading "greater than the last one
+sent" neither skips nor repeats an event, however many replicas write.
 
-The study's status costs more than its events, so all watchers of a study on this replica share one snapshot of
-it, taken at most every `SNAPSHOT_EVERY_S`. A watcher sends the events that the snapshot covers, up to
-`MAX_EVENTS` a message; what has been committed since waits for the next snapshot.
+The study's status is more expensive than its events, so all watchers of a study on this replica share one snapshot
+of it, taken at most every `SNAPSHOT_EVERY_S`. A watcher sends the events that the snapshot covers, up to
+`MAX_EVENTS` in a message; later commits wait for the next snapshot.
 
-Watchers at the same cursor share their next message too, and all of them the question where the study is. Few messages
-are made at once. So what others wait for does not grow with the number of watchers.
+Watchers at the same cursor also share their next message, and all of them share the query for the study's head.
+Only a few messages are made at once. So waiting times do not grow with the number of watchers.
 
-What is lost when the stream breaks: nothing. The client goes on from the last cursor that it saw, here or
-elsewhere; a replica that shuts down ends its watches so that clients do that.
+If the stream breaks, nothing is lost. The client continues from the last cursor that it saw, here or elsewhere; a
+replica that shuts down ends its watches so that clients do that.
 """
 
 import asyncio
@@ -36,9 +36,9 @@ from headrace_services.scheduler.store.studies import Head
 POLL_S = 0.5
 SNAPSHOT_EVERY_S = 0.5
 AT_ONCE = 4
-"""So many messages are made at once."""
+"""How many messages are made at once."""
 MAX_EVENTS = 200
-"""In a message: about 10 ms of the event loop."""
+"""Events in a message: about 10 ms of the event loop."""
 
 
 Make = Callable[[int], Awaitable[pb.Study]]
@@ -47,7 +47,7 @@ Make = Callable[[int], Awaitable[pb.Study]]
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """The message that follows a cursor, with the study as it was then."""
+    """The message after a cursor, with the study as it was then."""
 
     cursor: int
     study: pb.Study
@@ -55,7 +55,7 @@ class _Page:
 
 
 class Snapshot:
-    """What the watchers of one study share: where it is, its newest known message, and their next message."""
+    """What the watchers of one study share: its head, its newest known message, and their next message."""
 
     def __init__(self, engine: AsyncEngine, study_id: int, make: Make, turns: asyncio.Semaphore) -> None:
         self.watchers = 0
@@ -74,7 +74,7 @@ class Snapshot:
         self._page: _Page | None = None
 
     async def head(self) -> Head | None:
-        """Where the study is, read after this was asked; None when it was deleted."""
+        """The study's head, read after this was called; None if it was deleted."""
         clock = asyncio.get_running_loop().time
         asked_at = clock()
         async with self._heading:
@@ -131,7 +131,7 @@ class Snapshots:
 
     @asynccontextmanager
     async def of(self, study_id: int) -> AsyncIterator[Snapshot]:
-        """The snapshot of a study, kept while somebody watches it."""
+        """The snapshot of a study, kept while someone watches it."""
         if study_id not in self._of:
             self._of[study_id] = Snapshot(self._engine, study_id, self._make, self._turns)
         snapshot = self._of[study_id]
@@ -147,7 +147,8 @@ class Snapshots:
 async def watch(
     hub: Hub, snapshots: Snapshots, study: Study, after: int
 ) -> AsyncGenerator[pb.WatchStudyResponse]:
-    """The events after a cursor until the study has ended; the first message comes at once, events or none."""
+    """The events after a cursor until the study has ended; the first message is sent at once, with or without
+    events."""
     _check_cursor(study, after)
     cursor, first = after, True
     async with hub.watching(study.id) as changed, snapshots.of(study.id) as snapshot:

@@ -1,9 +1,9 @@
-"""Samplers by the kind that a spec names. A new one is its own file and one case here.
+"""Samplers, by the kind that a spec names. A new sampler needs its own file and one case here.
 
-`make_sampler` gives what depends on the proposal's number alone; a study whose sampler learns from results has random
-draws there, which are its startup draws and what takes a failed proposal's place. `make_learner` gives the model: our
-own over all rungs, and Optuna's for the other kinds. NumPy, SciPy and Optuna are imported only when they are needed,
-the last two in the processes of the pool alone.
+`make_sampler` returns a sampler that depends only on the proposal's number. If a study's sampler learns from
+results, that is one of random draws, which are its startup draws and replace failed proposals. `make_learner`
+returns the model: our own over all rungs, and Optuna's for the other kinds. NumPy, SciPy and Optuna are imported
+only when they are needed, the last two only in the processes of the pool.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ __all__ = [
 
 
 def make_sampler(spec: StudySpec) -> Sampler:
-    """The sampler of a study by the number of the proposal."""
+    """The sampler of a study whose proposals depend only on their number."""
     match spec.sampler:
         case GridSampler() as grid:
             return Grid(spec, grid)
@@ -78,7 +78,7 @@ def make_sampler(spec: StudySpec) -> Sampler:
 
 
 def points_of(spec: StudySpec) -> Points | None:
-    """The points of a finite space; None of a study without (`headrace.spec.repeats`)."""
+    """The points of a finite space; None for a study without them (`headrace.spec.repeats`)."""
     if not has_points(spec):
         return None
     from headrace_services.scheduler.samplers.points import SpacePoints
@@ -87,7 +87,7 @@ def points_of(spec: StudySpec) -> Points | None:
 
 
 def make_learner(spec: StudySpec, warm: Sequence[Result] = ()) -> Learner:
-    """What proposes for a study of the pool, having learnt nothing but the results of an earlier study."""
+    """The model that proposes for a study of the pool, knowing only the results of an earlier study so far."""
     if isinstance(spec.sampler, OwnSampler):
         from headrace_services.scheduler.samplers.own import OwnLearner
 
@@ -104,7 +104,8 @@ def make_learner(spec: StudySpec, warm: Sequence[Result] = ()) -> Learner:
 
 
 def require_own(spec: StudySpec) -> None:
-    """Raises InvalidFieldError where a study names a policy or a sampler of an installed package that cannot be had."""
+    """Raise InvalidFieldError if a study names a policy or a sampler of an installed package that is not
+    available."""
     if isinstance(spec.policy, OwnPolicy):
         make_policy(spec)
     if isinstance(spec.sampler, OwnSampler):
@@ -114,9 +115,9 @@ def require_own(spec: StudySpec) -> None:
 
 
 def propose(spec: StudySpec, history: History, number: int) -> Suggestion | None:
-    """Proposal `number` of any sampler, computed here and now; None: there are no more.
+    """Proposal `number` of any sampler, computed on the spot; None if there are no more.
 
-    For the simulator and for tests. Whoever asks often keeps a learner instead of filling one each time.
+    For the simulator and for tests. Frequent callers should keep a learner instead of filling one each time.
     """
     if not is_pooled(spec):
         params = make_sampler(spec).suggest(number)

@@ -1,11 +1,11 @@
-"""Configurations as points for a model: rows of shares, and the coordinates that distances are taken in.
+"""Configurations as points for a model: rows of shares, and the coordinates for distances.
 
-A row has a share in [0, 1) for each parameter of the space, whether it exists or not. The coordinate of a number is its
-share. A choice has a coordinate for each value. Where a parameter does not exist, numbers lie in the middle and choices
-are none of the values.
+A row has a share in [0, 1) for each parameter of the space, whether it exists or not. The coordinate of a number
+is its share. A choice has a coordinate for each value. If a parameter does not exist, a number is in the middle
+and a choice has none of its values.
 
-A choice of many values has coordinates for those in the model's results alone, and one for all the others. These are
-equally far from every result, so no distance changes.
+A choice of many values has coordinates only for those in the model's results, and one for all the others. These
+are equally far from every result, so no distance changes.
 """
 
 import math
@@ -21,11 +21,11 @@ from headrace_services.scheduler.samplers.shares import at_share, share_of
 Array = np.ndarray[Any, np.dtype[Any]]
 _BELOW_ONE = 1.0 - 2.0**-40
 _APART = 0.5**0.5
-"""A coordinate of a choice: two different ones are 1 apart."""
+"""A coordinate of a choice: two different values are 1 apart."""
 _MANY = 64
-"""A choice of more values has coordinates for some alone."""
+"""A choice of more values has coordinates only for some of them."""
 _LISTED = 20_000
-"""Of a domain with more values, each value that comes up is held against a condition."""
+"""If a domain has more values, each value that occurs is checked against a condition."""
 
 
 class View:
@@ -38,13 +38,14 @@ class View:
             for place, domain in enumerate(cube.space.values())
             if isinstance(domain, CategoricalDomain) and domain.count > _MANY
         }
-        """By parameter: the places of the values among the results."""
+        """By parameter: the places of the values that occur in the results."""
         widths = [self._width(place, domain) for place, domain in enumerate(cube.space.values())]
         self.groups = np.repeat(np.arange(len(widths)), widths)
         """(k,): the parameter of each coordinate."""
 
     def points(self, rows: Array) -> Array:
-        """(n, k): the coordinates of (n, parameters) rows. A finite domain's are those of its values."""
+        """(n, k): the coordinates of (n, parameters) rows. Those of a finite domain are the coordinates of its
+        values."""
         exists = self._cube.existing(rows)
         points = np.zeros((len(rows), len(self.groups)))
         first = 0
@@ -64,7 +65,7 @@ class View:
         return domain.count if isinstance(domain, CategoricalDomain) else 1
 
     def _column(self, place: int, values: Array) -> Array:
-        """Which of a choice's coordinates some of its values have; the last one is that of all the others."""
+        """The coordinate of each of some values of a choice; the last coordinate stands for all other values."""
         if place not in self._told:
             return values
         told = self._told[place]
@@ -74,23 +75,23 @@ class View:
 
 
 class Cube:
-    """The space of a study, as a model sees it."""
+    """The space of a study in the form that a model uses."""
 
     def __init__(self, spec: StudySpec) -> None:
         self.space = spec.space
         self._places = {name: place for place, name in enumerate(spec.space)}
         self._choices = np.array([isinstance(one, CategoricalDomain) for one in spec.space.values()])
-        """(parameters,): which ones have values without an order."""
+        """(parameters,): which parameters are choices, whose values have no order."""
         self._tables: dict[tuple[str, int], Array] = {}
-        """By condition, which is one of a parameter's: for which of the values it holds, where these are few."""
+        """By a parameter and a condition on it: for which of its values the condition holds, if these are few."""
 
     @property
     def parameters(self) -> int:
-        """How many there are."""
+        """How many parameters there are."""
         return len(self.space)
 
     def row(self, params: Params) -> Array:
-        """(parameters,): the shares of a configuration; NaN where a parameter does not exist."""
+        """(parameters,): the shares of a configuration; NaN if a parameter does not exist."""
         return np.array(
             [
                 share_of(domain, params[name]) if name in params else np.nan
@@ -99,17 +100,18 @@ class Cube:
         )
 
     def configuration(self, row: Array) -> Params:
-        """The configuration at a row of shares."""
+        """The configuration of a row of shares."""
         return draw(self.space, lambda name, domain: at_share(domain, float(row[self._places[name]])))
 
     def drawn(self, count: int, generator: np.random.Generator) -> Array:
-        """(count, parameters): independent rows."""
+        """(count, parameters): independent random rows."""
         return generator.random((count, self.parameters)) * _BELOW_ONE
 
     def near(self, rows: Array, widths: Array, generator: np.random.Generator) -> Array:
-        """Neighbours of (n, parameters) rows, where about half of the parameters have moved.
+        """Neighbours of (n, parameters) rows, in which about half of the parameters have moved.
 
-        Numbers move by (n,) standard deviations, choices anywhere. A parameter that does not exist is drawn anew.
+        Numbers move by (n,) standard deviations, choices to any value. A parameter that does not exist is drawn
+        again.
         """
         anew = self.drawn(len(rows), generator)
         moved = rows + generator.normal(size=rows.shape) * widths[:, None]
@@ -152,7 +154,7 @@ def _or(bound: float | None, otherwise: float) -> float:
 
 
 def _places_at(domain: Domain, shares: Array) -> Array:
-    """(n,): the numbers, from 0, of the values at shares of a domain of countable ones."""
+    """(n,): the indices, from 0, of the values at shares of a domain of countable ones."""
     assert domain.count is not None
     if isinstance(domain, IntDomain) and domain.log:
         return _log_integers(domain, shares).astype(np.int64) - domain.low

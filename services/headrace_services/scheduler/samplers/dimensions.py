@@ -1,12 +1,12 @@
-"""Between the domains of a space and Optuna's distributions, in both directions, without loss.
+"""Convert between the domains of a space and Optuna's distributions, in both directions, without loss.
 
-Optuna sees every domain in a form that none of its samplers stumbles over, and that changes no sampler's behaviour:
+Optuna is given every domain in a form that all of its samplers can handle, and that changes the behaviour of none:
 
-- a categorical parameter is the choice of a place in its list of values, so that 1, 1.0 and true stay apart;
-- a float with a step is the integer place on its grid;
-- an integer or a float is itself (log included), unless its bounds are so large that a difference of floats would lose
-  the ends or overflow: then it is a share in [0, 1], of the interval or of its logarithm;
-- so is a domain with a step and more values than anybody counts.
+- a categorical parameter is a choice of an index in its list of values, so that 1, 1.0 and true stay distinct;
+- a float with a step is an integer index on its grid;
+- an integer or a float is unchanged (log included), unless its bounds are so large that a difference of floats would
+  lose the ends or overflow: then it is a share in [0, 1], of the interval or of its logarithm;
+- so is a domain with a step and too many values to count.
 """
 
 import math
@@ -24,27 +24,27 @@ from headrace.spec import CategoricalDomain, Domain, FloatDomain, IntDomain, Stu
 
 Scalar = bool | int | float | str
 _EXACT = 2**50
-"""Integers up to here, and their sums, are exact as floats."""
+"""Integers up to here, and sums of two, are exact as floats."""
 _COUNTABLE = 10_000
-"""With more values than this a domain is as good as continuous. (Optuna's GP lists the values of a discrete one.)"""
+"""A domain with more values than this is treated as continuous. (Optuna's GP lists the values of a discrete one.)"""
 _MODERATE = 1e100
-"""Reals up to here can be subtracted, squared and averaged as floats."""
+"""Reals up to here can be subtracted, squared and averaged as floats without overflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dimension:
-    """One parameter as Optuna sees it."""
+    """One parameter in the form that Optuna uses."""
 
     name: str
     domain: Domain
     distribution: BaseDistribution
     by_place: bool
-    """Optuna's value is the place of the value in the domain."""
+    """Optuna's value is the index of the value in the domain."""
     by_share: bool
     """Optuna's value is a share of the interval."""
 
     def outside(self, inside: float | str) -> Scalar:
-        """The domain's value of Optuna's."""
+        """Convert Optuna's value to the domain's."""
         if self.by_place:
             assert not isinstance(self.domain, IntDomain)
             return self.domain.value_at(int(inside))
@@ -60,13 +60,13 @@ class Dimension:
                 return min(max(real, self.domain.low), self.domain.high)
             place = round((real - self.domain.low) / (self.domain.step or 1.0))
             return self.domain.value_at(min(max(place, 0), self.domain.count - 1))
-        # In integers, as the bounds may be beyond the whole numbers that a float can tell apart.
+        # In integers, as the bounds may be larger than the integers that a float can tell apart.
         whole = min(max(round(real), self.domain.low), self.domain.high)
         place = (whole - self.domain.low + self.domain.step // 2) // self.domain.step
         return self.domain.value_at(min(place, self.domain.count - 1))
 
     def inside(self, outside: object) -> float | int:
-        """Optuna's value of the domain's, which must belong to it."""
+        """Convert a value of the domain, which must belong to it, to Optuna's."""
         value = self.domain.admit(outside)
         assert value is not None, f"{outside!r} is not in the domain of {self.name}"
         match self.domain:
@@ -118,7 +118,7 @@ def _dimension(name: str, domain: Domain) -> Dimension:
 
 
 def _is_moderate(domain: FloatDomain) -> bool:
-    """Whether the interval is neither so far out nor so narrow that arithmetic in floats loses its ends."""
+    """Whether the interval is neither so large nor so narrow that float arithmetic loses its ends."""
     largest = max(abs(domain.low), abs(domain.high))
     if largest > _MODERATE or domain.step is not None:
         return False
@@ -134,7 +134,7 @@ def _at_share(low: float, high: float, share: float, *, log: bool) -> float:
 
 
 def _share(low: float, high: float, value: float, *, log: bool) -> float:
-    """Where a value lies in its interval; halved first, so that no difference overflows."""
+    """The position of a value in its interval as a share; halved first, so that no difference overflows."""
     if log:
         low, high, value = math.log(low), math.log(high), math.log(value)
     width = high / 2 - low / 2

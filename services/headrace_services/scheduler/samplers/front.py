@@ -1,9 +1,10 @@
 """The Pareto front of a set of trials: those that no other one dominates.
 
-A vector dominates another one if it is at least as good in every objective and better in one; of equal vectors each
-is on the front. After a lexicographic sort no vector is dominated by a later one, so each is compared with the front
-so far: for two objectives with the last of it alone, O(n log n) in all; else with all of it, O(n·f) for a front of f,
-vectorised (10,000 vectors that are all on the front take half a second, so callers use a thread).
+A vector dominates another one if it is at least as good in every objective and better in one; equal vectors are
+both on the front. After a lexicographic sort no vector is dominated by a later one, so each is compared with the
+front so far. For two objectives the last vector of the front suffices, O(n log n) in all. For more it takes the
+whole front, O(n·f) for a front of size f, vectorised. (10,000 vectors that are all on the front take half a
+second, so callers use a thread.)
 """
 
 from collections.abc import Sequence
@@ -12,9 +13,9 @@ import numpy as np
 
 
 def front(vectors: Sequence[Sequence[float]], signs: Sequence[float]) -> list[int]:
-    """The places of the vectors on the front, by the first objective and then by place.
+    """The indices of the vectors on the front, ordered by the first objective and then by index.
 
-    `vectors` (n × d) are finite; `signs` (d) is 1 where less is better and -1 where more is.
+    `vectors` (n × d) are finite; `signs` (d) is 1 if less is better and -1 if more is better.
     """
     if not vectors:
         return []
@@ -36,7 +37,8 @@ def front(vectors: Sequence[Sequence[float]], signs: Sequence[float]) -> list[in
 
 
 def _swept(pairs: np.ndarray, order: np.ndarray) -> list[int]:
-    """Two objectives: on the front is what is better in the second one than all before, or equal to the last."""
+    """Two objectives: a vector is on the front if it is better in the second one than all before, or equal to the
+    last."""
     found: list[int] = []
     for place in order.tolist():
         if not found or pairs[place, 1] < pairs[found[-1], 1] or (pairs[place] == pairs[found[-1]]).all():

@@ -1,10 +1,10 @@
 """A Gaussian process over configuration and training budget.
 
-The covariance of two results is a² M(x, x') exp(−|t − t'| / τ) + 4 exp(−|t − t'|), and s² more of a result with itself:
-two results of one configuration at one budget differ by their noise. M is the Matérn covariance of order 5/2 with a
-length scale for each parameter (Rasmussen and Williams, *Gaussian Processes for Machine Learning*, 2006, eq. 4.17), and
-t the budget. The second term is a mean of its own for each budget, known up to a standard deviation of 2. Values are
-near 0 with a spread near 1.
+The covariance of two results is a² M(x, x') exp(−|t − t'| / τ) + 4 exp(−|t − t'|), and s² more for a result with
+itself: two results of one configuration at one budget differ by their noise. M is the Matérn covariance of order
+5/2 with a length scale for each parameter (Rasmussen and Williams, *Gaussian Processes for Machine Learning*,
+2006, eq. 4.17), and t the budget. The second term gives each budget its own mean, with a prior standard deviation
+of 2. Values are near 0 with a spread near 1.
 
 The length scales, a, s and τ maximize the posterior density under broad log-normal priors. That of a length scale grows
 with √d, so that distances in d dimensions stay comparable (Hvarfner et al., ICML 2024).
@@ -24,12 +24,12 @@ _MEAN_VARIANCE = 4.0
 _JITTER = 1e-6
 _FIT_STEPS = 25
 _WIDEST = 3.0
-"""In standard deviations of the prior: how far a hyperparameter may go."""
+"""How far a hyperparameter may move, in standard deviations of the prior."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """Where results are, or are to be predicted."""
+    """The points of results, or of predictions."""
 
     points: Array
     """(n, k): coordinates, each in [0, 1]."""
@@ -40,11 +40,11 @@ class Inputs:
         return len(self.budgets)
 
     def at(self, places: Array) -> "Inputs":
-        """Those at these places."""
+        """The inputs at these indices."""
         return Inputs(points=self.points[places], budgets=self.budgets[places])
 
     def joined(self, other: "Inputs") -> "Inputs":
-        """These, then the others."""
+        """These inputs, then the others."""
         return Inputs(
             points=np.concatenate([self.points, other.points]),
             budgets=np.concatenate([self.budgets, other.budgets]),
@@ -53,37 +53,37 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scales:
-    """The hyperparameters, in the logarithm."""
+    """The hyperparameters, as logarithms."""
 
     groups: Array
-    """(k,): the length scale of each coordinate, by number. Coordinates of one parameter share one."""
+    """(k,): the index of each coordinate's length scale. The coordinates of one parameter share one."""
     values: Array
     """The length scales, then a, s and τ."""
 
     @property
     def lengths(self) -> Array:
-        """(k,): of each coordinate."""
+        """(k,): the length scale of each coordinate."""
         found: Array = np.exp(self.values[:-3][self.groups])
         return found
 
     @property
     def amplitude(self) -> float:
-        """a² of the module's text."""
+        """a² of the module docstring."""
         return float(np.exp(2 * self.values[-3]))
 
     @property
     def noise(self) -> float:
-        """s² of the module's text."""
+        """s² of the module docstring."""
         return float(np.exp(2 * self.values[-2]))
 
     @property
     def reach(self) -> float:
-        """τ of the module's text."""
+        """τ of the module docstring."""
         return float(np.exp(self.values[-1]))
 
 
 def prior(groups: Array) -> tuple[Scales, Array]:
-    """The median of the prior, and its standard deviations in the logarithm."""
+    """The median of the prior, and its standard deviations on a log scale."""
     parameters = int(groups.max()) + 1 if len(groups) else 0
     lengths = np.full(parameters, log(0.35 * sqrt(max(parameters, 1))))
     centre = np.concatenate([lengths, [0.0, log(0.15), 0.0]])
@@ -92,7 +92,7 @@ def prior(groups: Array) -> tuple[Scales, Array]:
 
 
 def fitted(groups: Array, inputs: Inputs, values: Array) -> Scales:
-    """The most probable hyperparameters, (n,) values given."""
+    """The most probable hyperparameters, given (n,) values."""
     centre, spread = prior(groups)
     parameters = len(centre.values) - 3
     gaps = np.abs(inputs.budgets[:, None] - inputs.budgets[None])
@@ -139,7 +139,7 @@ def fitted(groups: Array, inputs: Inputs, values: Array) -> Scales:
 
 
 class Posterior:
-    """What is believed of values elsewhere, given those at some inputs."""
+    """The distribution of values elsewhere, given those at some inputs."""
 
     def __init__(self, scales: Scales, inputs: Inputs, values: Array) -> None:
         self._scales = scales
@@ -162,7 +162,7 @@ class Posterior:
         return across @ self._weights, np.sqrt(np.maximum(variance, 1e-9))
 
     def _covariance(self, one: Inputs, other: Inputs) -> Array:
-        """(n, m): between two sets of inputs, without the noise."""
+        """(n, m): the covariance between two sets of inputs, without the noise."""
         lengths = self._scales.lengths / _ROOT5
         left, right = one.points / lengths, other.points / lengths
         squares = left @ (-2 * right.T)
@@ -175,7 +175,8 @@ class Posterior:
         squares += 1
         np.negative(distances, out=distances)
         squares *= np.exp(distances, out=distances)
-        distinct, rows = np.unique(one.budgets, return_inverse=True)  # a few: exponentials cost most
+        # few distinct ones: exponentials cost most
+        distinct, rows = np.unique(one.budgets, return_inverse=True)
         gaps = np.abs(distinct[:, None] - other.budgets)
         squares *= (self._scales.amplitude * np.exp(-gaps / self._scales.reach))[rows]
         squares += (_MEAN_VARIANCE * np.exp(-gaps))[rows]

@@ -1,9 +1,9 @@
-"""What evolutionary samplers keep between proposals, made to follow from the results alone.
+"""The state that evolutionary samplers keep between proposals, derived from the results alone.
 
-Optuna keeps the optimizer of CMA-ES with the trial that was asked for when a generation was over, and the parents of
-NSGA's generations with the study. Here a trial that was asked for may never come to be (another replica's proposal is
-taken instead), so the optimizer is kept with the result that completed the generation, and the table, which holds the
-results in the order of arrival, gives the same optimizer in whatever process it is filled.
+Optuna keeps the optimizer of CMA-ES with the trial that was asked for when a generation was over, and the parents
+of NSGA's generations with the study. Here a requested trial may never exist (another replica's proposal is used
+instead), so the optimizer is kept with the result that completed the generation. The table holds the results in
+the order of arrival, so it gives the same optimizer in whatever process it is filled.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,8 @@ _GENETIC: dict[type[ModelBased], type[BaseGASampler]] = {
 
 
 class FixedSpaceCmaEs(CmaEsSampler):
-    """CMA-ES that knows its space before the first result, so that the results of an earlier study serve at once."""
+    """CMA-ES that knows its space before the first result, so that the results of an earlier study can be used at
+    once."""
 
     def __init__(self, space: dict[str, BaseDistribution], **options: Any) -> None:
         super().__init__(**options)
@@ -45,9 +46,9 @@ class FixedSpaceCmaEs(CmaEsSampler):
 
 
 class FixedSpaceTpe(TPESampler):
-    """TPE that knows its space: all parameters, where none has a condition.
+    """TPE that knows its space: all parameters, if none has a condition.
 
-    Optuna finds it by looking at every result, which a sampler that is made anew for each proposal would do each time.
+    Optuna finds it by reading every result, and a sampler that is made for each proposal would do so each time.
     """
 
     def __init__(self, space: dict[str, BaseDistribution], **options: Any) -> None:
@@ -55,14 +56,14 @@ class FixedSpaceTpe(TPESampler):
         self._fixed = {name: space[name] for name in sorted(space) if not space[name].single()}
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """The parameters with more than one value, where Optuna would look for them at all."""
+        """The parameters with more than one value, if Optuna would look for them at all."""
         if self._group or not self._is_multivariate(study):
             return super().infer_relative_search_space(study, trial)
         return self._fixed
 
 
 def attrs_of(sampler: ModelBased, generation: int | None) -> dict[str, object]:
-    """What Optuna's sampler wrote into a trial that it proposed for a generation."""
+    """The attributes that Optuna's sampler wrote to a trial that it proposed for a generation."""
     if generation is None:
         return {}
     if isinstance(sampler, CmaEs):
@@ -72,23 +73,23 @@ def attrs_of(sampler: ModelBased, generation: int | None) -> dict[str, object]:
 
 
 def generation_of(sampler: BaseSampler, trial: FrozenTrial) -> int | None:
-    """The generation that a sampler has just proposed a trial for."""
+    """The generation for which a sampler has just proposed a trial."""
     if isinstance(sampler, CmaEsSampler):
         generation = trial.system_attrs.get(_CMA_GENERATION)
         return None if generation is None else int(generation)
     if isinstance(sampler, BaseGASampler):
         generation = trial.system_attrs.get(
             sampler._get_generation_key()
-        )  # absent where there is nothing to choose
+        )  # absent if there is nothing to choose
         return None if generation is None else int(generation)
     return None
 
 
 class Generations:
-    """Where CMA-ES stands: the generation whose results are awaited, and the result that holds the optimizer.
+    """The state of CMA-ES: the generation whose results are awaited, and the result that holds the optimizer.
 
-    The optimizer after a generation follows from that generation's first results alone, as many as its population has,
-    so that only those and the holder are shown to the sampler, however long the study is.
+    The optimizer after a generation depends only on that generation's first results, as many as its population
+    has. So only those and the holder are shown to the sampler, however long the study is.
     """
 
     def __init__(self, population: int) -> None:
@@ -98,20 +99,20 @@ class Generations:
         self._holder: int | None = None
 
     def add(self, place: int, generation: int | None) -> None:
-        """Take in the next result."""
+        """Add the next result."""
         if generation is not None and generation >= self._awaited:
             self._places.setdefault(generation, []).append(place)
 
     def shown(self) -> list[int]:
-        """The places of the results that the next proposal depends on."""
+        """The indices of the results that the next proposal depends on."""
         places = self._places.get(self._awaited, [])
         return places if self._holder is None else sorted([self._holder, *places])
 
     def keep_optimizer(self, finished: Sequence[FrozenTrial], asked: FrozenTrial) -> bool:
-        """Keep the optimizer that was just told a generation with the result that completed it.
+        """Keep the optimizer that was just given a generation, with the result that completed the generation.
 
-        Returns False where no generation was told: then the proposal that was asked for is good. Else there may be a
-        further generation whose results are all there.
+        Returns False if it was given no generation: then the proposal is valid. If it was, a further generation may
+        already have all its results.
         """
         kept = {key: value for key, value in asked.system_attrs.items() if key.startswith(_CMA_OPTIMIZER)}
         if not kept:

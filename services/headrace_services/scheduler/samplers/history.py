@@ -1,13 +1,13 @@
-"""What a model-based sampler is told: results in the order of their arrival, and trials that have none yet.
+"""What a model-based sampler is given: results in the order of their arrival, and trials that have none yet.
 
-Values are those of one *level*, a number of steps: results of trials that ran for different times do not compare. With
-a policy that stops trials early there are many results at the low levels and few at the top, so the model is fed from
-the highest level that has enough of them (as in BOHB, Falkner et al., ICML 2018). A trial that is on its way to that
-level is pending; one that waits at a lower rung is neither.
+Values are those at one *level*, a number of steps: results of trials that ran for different times cannot be
+compared. With a policy that stops trials early there are many results at the low levels and few at the top, so the
+model is fed from the highest level that has enough of them (as in BOHB, Falkner et al., ICML 2018). A trial that
+is on its way to that level is pending. A trial that waits at a lower rung is neither a result nor pending.
 
-A model over configuration and budget is fed with the results at every rung that a trial crossed.
+A model over configuration and budget is fed the results at every rung that a trial crossed.
 
-Evolutionary samplers work in generations, and a generation is over when its trials have results; they are fed each
+Evolutionary samplers work in generations, and a generation is over when its trials have results. They are fed each
 trial's first result, at the first rung that it crossed.
 """
 
@@ -32,7 +32,7 @@ from headrace_services.scheduler.core.records import Params
 FIRST_RESULT = 0
 """The level that stands for "each trial's first result"."""
 EVERY_RUNG = -1
-"""The level that stands for the results at all rungs (`told_levels`). Pending are trials without any."""
+"""The level that stands for the results at all rungs (`told_levels`). Trials without any are pending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +41,13 @@ class Result:
 
     params: Params
     values: tuple[float, ...]
-    """By objective; NaN where the metric was missing."""
+    """By objective; NaN if the metric was missing."""
     excesses: tuple[float, ...] = ()
-    """By constraint: by how much the bound was missed; at most 0 where it was met."""
+    """By constraint: by how much the bound was exceeded; at most 0 if it was met."""
     generation: int | None = None
-    """The generation that the trial was proposed for, by an evolutionary sampler."""
+    """The generation that an evolutionary sampler proposed the trial for."""
     level: int = FIRST_RESULT
-    """In steps, where results at several levels are told."""
+    """In steps, if results at several levels are used."""
 
     @classmethod
     def of(
@@ -59,7 +59,7 @@ class Result:
         *,
         level: int = FIRST_RESULT,
     ) -> "Result":
-        """What a trial's metrics come to for the objectives and the constraints of a study."""
+        """The values of a trial's metrics for the objectives and the constraints of a study."""
         return cls(
             params=params,
             values=tuple(metrics.get(objective.metric, nan) for objective in spec.objectives),
@@ -78,14 +78,14 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What a sampler is told for one proposal."""
+    """The data for one proposal of a sampler."""
 
     level: int
     """In steps; `FIRST_RESULT` for evolutionary samplers, `EVERY_RUNG` for a model over all of them."""
     results: Sequence[Result]
-    """In the order of arrival. A longer history of the same study and level begins with a shorter one."""
+    """In the order of arrival. A longer history of the same study and level starts with a shorter one."""
     pending: Sequence[Params] = ()
-    """Configurations whose results at the level are to come, by trial number."""
+    """Configurations whose results at the level are still to arrive, by trial number."""
     warm: Sequence[Result] = ()
     """Results of an earlier study at the level, the best first."""
 
@@ -102,15 +102,15 @@ def is_evolutionary(spec: StudySpec) -> bool:
 def enough(spec: StudySpec) -> int:
     """How many results a level needs before the model moves up to it.
 
-    Twice what makes a model: the startup draws, and more than there are parameters. A model that moves up forgets the
-    results of those that stayed below, and knows survivors alone. (Decision 0120.)
+    Twice what a model needs: the startup draws, and more than there are parameters. A model that moves up forgets
+    the results of trials that stayed below, and knows only survivors. (Decision 0120.)
     """
     startup = spec.sampler.startup_trials if isinstance(spec.sampler, StartsWithDraws) else 1
     return 2 * max(startup, len(spec.space) + 3)
 
 
 def choose_level(spec: StudySpec, counts: Iterable[tuple[int, int]]) -> int:
-    """The level to feed the model from, of (level, results) pairs: the highest with enough, else the lowest."""
+    """The level to feed the model from, given (level, results) pairs: the highest with enough, else the lowest."""
     if is_evolutionary(spec):
         return FIRST_RESULT
     if isinstance(spec.sampler, MultiFidelitySampler):
@@ -123,11 +123,12 @@ def choose_level(spec: StudySpec, counts: Iterable[tuple[int, int]]) -> int:
 
 
 def told_levels(spec: StudySpec) -> tuple[int, ...]:
-    """The rungs whose results a model over all of them is told: full budgets, and levels at least twice the one before.
+    """The rungs whose results a model over all of them uses: full budgets, and levels at least twice the previous
+    one.
 
-    A policy may look at a trial at a hundred evenly spaced steps. Neighbours among them say the same. An extended study
-    keeps the full budgets of before: many trials ended there. The first rung of each bracket is told as well, as some
-    trials have no other.
+    A policy may check a trial at a hundred evenly spaced steps, of which neighbours add little. An extended study
+    keeps its earlier full budgets, because many trials ended there. The first rung of each bracket is used as
+    well, as some trials have no other.
     """
     rungs, policy = spec.rungs(), spec.policy
     starts = 1
@@ -144,12 +145,12 @@ def told_levels(spec: StudySpec) -> tuple[int, ...]:
 
 
 def is_told(told: Sequence[int], level: int, step: int) -> bool:
-    """Whether a report is told at one of the levels that it crossed: at the highest of those that are told."""
+    """Whether a report is used at one of the levels that it crossed: at the highest of the levels in use."""
     return level in told and not any(level < one <= step for one in told)
 
 
 class Ranked:
-    """Results in the order of their value, so that the best ones are found without looking at all.
+    """Results sorted by their value, so that the best ones are found without a scan.
 
     Adding one costs O(log n) comparisons and a shift of references; `kept` costs O(most).
     """
@@ -159,16 +160,17 @@ class Ranked:
         self._order: list[tuple[float, float, int]] = []
 
     def add(self, result: Result) -> None:
-        """Take in the next result. Feasible ones come first, then by the first objective; the worst are those without
+        """Add the next result. Feasible ones come first, then by the first objective; the worst are those without
         a finite value."""
         excess = sum(max(0.0, by) for by in result.excesses)
         value = self._sign * result.values[0] if result.finite else inf
         insort(self._order, (excess, value, len(self._order)))
 
     def kept(self, most: int) -> list[int] | None:
-        """The places of the latest half of `most` results and the best of the others, in order; None: of all.
+        """The indices of the latest half of `most` results and the best of the others, in order; None for all
+        results.
 
-        So the cost of a model is bounded, and what it learns from is the good and the recent.
+        This bounds the cost of a model, which learns from good and recent results.
         """
         total = len(self._order)
         if total <= most:

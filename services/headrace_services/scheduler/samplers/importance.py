@@ -1,11 +1,11 @@
 """Which results an importance is measured from, and when there is none.
 
-Trials are compared at one level, a number of steps, as a sampler's model is (`history`): a trial that was stopped after
-one step says nothing beside one that had the full budget. The level is the highest that enough trials came to. So
-trials that were stopped before are left out, and what made them bad is not seen any more: whoever shows an importance
-shows its level and its number of trials too.
+Trials are compared at one level, a number of steps, as in a sampler's model (`history`): a trial that was stopped
+after one step cannot be compared with one that had the full budget. The level is the highest that enough trials
+reached. So trials that were stopped earlier are left out, and the effect that made them bad is not visible.
+Therefore an importance is always shown with its level and its number of trials.
 
-Optuna measures, in a process of its own (`ped_anova`).
+Optuna measures, in a separate process (`ped_anova`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,14 +16,14 @@ from headrace.spec import PbtPolicy, StudySpec
 from headrace_services.scheduler.samplers.history import Result
 
 FEWEST = 10
-"""Fewer trials than these say nothing: chance alone makes one parameter look important."""
+"""Fewer trials than this are not enough: chance alone makes one parameter look important."""
 MOST = 2000
-"""The newest results that are read: more change little, and take the event loop's time."""
+"""The newest results that are read: more change little, and cost time on the event loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """One parameter's part."""
+    """The share of one parameter."""
 
     parameter: str
     share: float
@@ -33,22 +33,22 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Importance:
-    """How much each parameter has to do with being among the best by one objective."""
+    """How much each parameter matters for being among the best by one objective."""
 
     metric: str
     level: int = 0
-    """In steps; 0 where no trials are compared."""
+    """In steps; 0 if no trials are compared."""
     trials: int = 0
     shares: tuple[Share, ...] = ()
-    """The greatest first; they add up to 1."""
+    """In descending order; they add up to 1."""
     reason: str = ""
-    """Why there are none."""
+    """Why there are no shares."""
 
 
 def compared_level(spec: StudySpec, counts: Iterable[tuple[int, int]]) -> int | None:
-    """The level at which trials are compared, of (level, results) pairs; None: none has enough of them.
+    """The level at which trials are compared, given (level, results) pairs; None if none has enough of them.
 
-    The highest with more results than parameters, else the highest with enough of them at all.
+    It is the highest with more results than parameters, else the highest that has enough of them at all.
     """
     enough = {level: results for level, results in counts if results >= FEWEST}
     more = [level for level, results in enough.items() if results >= len(spec.space) + 3]
@@ -56,7 +56,7 @@ def compared_level(spec: StudySpec, counts: Iterable[tuple[int, int]]) -> int | 
 
 
 def why_none(spec: StudySpec, counts: Iterable[tuple[int, int]]) -> str:
-    """Why no trials are compared; empty where they can be."""
+    """Why no trials are compared; empty if they can be."""
     if isinstance(spec.policy, PbtPolicy):
         return "members of a population change their parameters while they train, so no result is of one configuration"
     if sum(domain.count != 1 for domain in spec.space.values()) < 2:
@@ -66,19 +66,19 @@ def why_none(spec: StudySpec, counts: Iterable[tuple[int, int]]) -> str:
         return ""
     most = max((results for _, results in found), default=0)
     trials = f"{most} trial{'s' * (most != 1)}"
-    return f"at most {trials} came to the same rung, and fewer than {FEWEST} say nothing"
+    return f"at most {trials} reached the same rung, and at least {FEWEST} are needed"
 
 
 def none(spec: StudySpec, reason: str) -> tuple[Importance, ...]:
-    """No importance, for each objective."""
+    """An empty importance for each objective."""
     return tuple(Importance(metric=objective.metric, reason=reason) for objective in spec.objectives)
 
 
 def why_indistinct(spec: StudySpec, results: Sequence[Result], objective: int) -> str:
-    """Why results at a level cannot be told apart by an objective; empty where they can."""
+    """Why results at a level cannot be told apart by an objective; empty if they can."""
     values = {place_of(spec, result, objective) for result in results}
     if len(results) < FEWEST:
-        return f"{len(results)} trials are compared, and fewer than {FEWEST} say nothing"
+        return f"{len(results)} trials are compared, and at least {FEWEST} are needed"
     if None in values and len(values) == 1:
         return "no trial that is compared has a usable value"
     if len(values) == 1:
@@ -87,9 +87,9 @@ def why_indistinct(spec: StudySpec, results: Sequence[Result], objective: int) -
 
 
 def place_of(spec: StudySpec, result: Result, objective: int) -> float | None:
-    """What a result is ordered by, less being better; None for one behind all others.
+    """The sort key of a result, less being better; None for one behind all others.
 
-    A value that is missing or not finite is, and so is one that misses a constraint: none of these is ever the best.
+    That is one whose value is missing or not finite, or that misses a constraint: none of these is ever the best.
     """
     value = spec.objectives[objective].sign * result.values[objective]
     is_usable = isfinite(value) and all(excess <= 0 for excess in result.excesses)

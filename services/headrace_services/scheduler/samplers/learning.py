@@ -1,16 +1,16 @@
 """Optuna's samplers as learners: an adapter, not an algorithm.
 
-For each proposal a fresh Optuna sampler is made, seeded with the study's seed and the proposal's number, and asked on
-the trial table. So a proposal is a function of the seed, the number, the results and the pending trials, and nothing
-is lost with the process that computed it. What evolutionary samplers keep between proposals lies in the table, where
-it follows from the results:
+For each proposal a new Optuna sampler is made, seeded with the study's seed and the proposal's number, and applied
+to the trial table. So a proposal is a function of the seed, the number, the results and the pending trials, and
+nothing is lost with the process that computed it. What evolutionary samplers keep between proposals is in the
+table, derived from the results:
 
 - CMA-ES (`generations`): the optimizer after a generation is kept with the result that completed the generation;
 - NSGA-II and III: the parents of a generation are kept for the study, and forgotten when a late result belongs to an
   earlier generation.
 
-Results whose objective is missing or not finite count as the worst there are, so that a sampler learns to keep away
-from where trials diverge. (Optuna's own `optimize` fails such trials, and its samplers never hear of them.)
+Results whose objective is missing or not finite count as the worst possible, so that a sampler learns to avoid
+regions where trials diverge. (Optuna's own `optimize` fails such trials, and its samplers never see them.)
 """
 
 import math
@@ -45,9 +45,9 @@ from headrace_services.scheduler.samplers.random import RandomSampler
 from headrace_services.scheduler.samplers.trial_table import TrialTable, frozen
 
 Backed = TpeSampler | GpSampler | CmaEs | Nsga2Sampler | Nsga3Sampler
-"""The samplers that Optuna stands behind."""
+"""The samplers that Optuna implements."""
 _LARGEST = 1e100
-"""Values are cut off here: models square them."""
+"""Values are clipped here, because models square them."""
 _WARM_ENOUGH = 10
 """Warm-starting CMA-ES takes the best tenth of an earlier study's results, so it needs ten."""
 
@@ -89,15 +89,15 @@ class OptunaLearner:
 
     @property
     def learnt(self) -> int:
-        """How many results it was told, those of an earlier study not counted."""
+        """How many results it was given, not counting those of an earlier study."""
         return len(self._table.finished) - self._warm
 
     def learn(self, results: Sequence[Result]) -> None:
-        """Take in further results, in the order of their arrival."""
+        """Add further results, in the order of their arrival."""
         self._learn(results)
 
     def suggest(self, number: int, pending: Sequence[Params], *, attempt: int = 0) -> Suggestion:
-        """Proposal `number`. Raises what Optuna raises."""
+        """Proposal `number`. Raises whatever Optuna raises."""
         sampler = self._sampler
         startup = 0 if isinstance(sampler, Nsga2Sampler | Nsga3Sampler) else sampler.startup_trials
         finished = len(self._table.finished)
@@ -105,7 +105,7 @@ class OptunaLearner:
             return Suggestion(params=RandomSampler(self._spec).suggest(number), is_draw=True)
         running = [self._running(params, finished + place) for place, params in enumerate(pending)]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of options that Optuna calls experimental
+            warnings.simplefilter("ignore")  # about options that Optuna calls experimental
             return self._ask(number, attempt, running)
 
     def _ask(self, number: int, attempt: int, running: Sequence[FrozenTrial]) -> Suggestion:
@@ -128,7 +128,7 @@ class OptunaLearner:
                 return Suggestion(params=params, generation=generations.generation_of(sampler, asked))
 
     def _places(self) -> Sequence[int] | None:
-        """The results that the sampler is shown; None: all."""
+        """The results that the sampler is shown; None for all."""
         match self._sampler:
             case TpeSampler(max_results=most) | GpSampler(max_results=most):
                 return self._ranked.kept(most)
@@ -155,9 +155,10 @@ class OptunaLearner:
 
     def _optuna_sampler(self, seed: int) -> BaseSampler:
         match self._sampler:
-            # Startup draws are made before Optuna is asked, so that it sees none to make.
+            # Startup draws are made before Optuna is asked, so it must make none.
             case TpeSampler(candidates=candidates):
-                # Optuna's defaults, but for conditions: then a group for each set that exist together.
+                # Optuna's defaults, except for conditions: then a group for each set of parameters that exist
+                # together.
                 grouped = any(domain.conditions for domain in self._spec.space.values())
                 return generations.FixedSpaceTpe(
                     {name: dimension.distribution for name, dimension in self._dimensions.items()},
@@ -185,7 +186,7 @@ class OptunaLearner:
             case never:
                 assert_never(never)
 
-    # --- trials as Optuna sees them ----------------------------------------------------------------------
+    # --- trials in Optuna's form -------------------------------------------------------------------------
 
     def _learn(self, results: Sequence[Result]) -> None:
         for result in results:
@@ -196,7 +197,7 @@ class OptunaLearner:
 
     def _finished(self, result: Result, number: int) -> FrozenTrial:
         diverged = not result.finite
-        # TPE ranks a pruned trial without values behind all others; the other samplers know complete trials only.
+        # TPE ranks a pruned trial without values behind all others; the other samplers use only complete trials.
         pruned = diverged and isinstance(self._sampler, TpeSampler)
         values = [
             sign * math.inf if diverged else min(max(value, -_LARGEST), _LARGEST)

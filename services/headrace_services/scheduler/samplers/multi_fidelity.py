@@ -1,14 +1,15 @@
 """A model over configuration and budget: it learns from the results at all rungs, as MOBSTER does (Klein et al., arXiv
 2003.10865).
 
-It tells apart good and bad by rank, not by value: over all rungs together the results are replaced by the quantiles of
-a normal distribution. So a loss that explodes weighs no more than one that is merely bad, infeasible results stand
-behind feasible ones, and the goal of the study is nothing but an order.
+It distinguishes good from bad by rank, not by value: over all rungs together the results are replaced by the
+quantiles of a normal distribution. So a loss that explodes weighs no more than one that is merely bad, infeasible
+results rank behind feasible ones, and the goal of the study is only an order.
 
 A proposal maximizes the expected improvement at the *aim*, the highest rung with more results than there are
-parameters. Pending trials count as if what is expected of them had come true, so that the next proposal lies elsewhere.
+parameters. Pending trials count as if they had their expected results, so that the next proposal is elsewhere.
 
-The Gaussian process is our own (`gaussian_process`), as those of libraries take 0.3 to 1 s a proposal (decision 0122).
+The Gaussian process is our own (`gaussian_process`), as those of libraries take 0.3 to 1 s for each proposal
+(decision 0122).
 """
 
 from collections import Counter
@@ -31,28 +32,28 @@ from headrace_services.scheduler.samplers.random import RandomSampler
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _FITTED_TO = 128
-"""The length scales are fitted to so many results: the cost grows with the cube."""
+"""The length scales are fitted to this many results: the cost grows with the cube."""
 _GROWTH = 1.2
-"""They are fitted anew when there are so many times as many results."""
+"""They are fitted again when the number of results has grown by this factor."""
 _DRAWN, _NEAR, _REFINED = 400, 400, 100
 """Candidates: independent ones, neighbours of the best results, and in each of two rounds neighbours of the best
 candidates."""
 _BEST = 8
 _EXPLORES = 2
-"""Every second proposal has the largest expected improvement. The others have the best expected value."""
+"""One in this many proposals has the largest expected improvement. The others have the best expected value."""
 _WIDTHS = (0.03, 0.1, 0.2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a proposal is made from."""
+    """The data for a proposal."""
 
     view: View
     posterior: Posterior
     rows: Array
     """(n, parameters): the results that the model uses, and the pending trials."""
     aim: int
-    """The level at which the value is to be good."""
+    """The level at which the value should be good."""
 
 
 class MultiFidelityLearner:
@@ -67,7 +68,7 @@ class MultiFidelityLearner:
         self._rows: list[Array] = []
         self._levels: list[int] = []
         self._order: list[tuple[float, float]] = []
-        """By result: by how much the constraints were missed, then the value; the smallest is the best."""
+        """By result: by how much the constraints were missed, then the value; the lowest is the best."""
         self._scales: Array | None = None
         self._fitted_at = 0
         self._warm = len(warm)
@@ -75,11 +76,11 @@ class MultiFidelityLearner:
 
     @property
     def learnt(self) -> int:
-        """How many results it was told, those of an earlier study not counted."""
+        """How many results it was given, not counting those of an earlier study."""
         return len(self._rows) - self._warm
 
     def learn(self, results: Sequence[Result]) -> None:
-        """Take in further results, in the order of their arrival."""
+        """Add further results, in the order of their arrival."""
         sign = self._spec.objective.sign
         for result in results:
             excess = sum(max(0.0, by) for by in result.excesses)
@@ -114,10 +115,10 @@ class MultiFidelityLearner:
         return Suggestion(params=self._cube.configuration(row))
 
     def _best(self, seen: "Seen", generator: np.random.Generator, *, explores: bool) -> Array:
-        """The candidate with the best expected value, or with the largest expected improvement on what is known.
+        """The candidate with the best expected value or, if `explores`, with the largest expected improvement.
 
-        It is one that was not tried before, if there is any. Else the best one so far would be proposed again and
-        again where parameters are few, or have few values.
+        It is one that was not tried before, if there is any. Otherwise the best one so far would be proposed again
+        and again if there are few parameters, or few values.
         """
 
         def inputs(rows: Array) -> Inputs:
@@ -150,17 +151,18 @@ class MultiFidelityLearner:
         return max(rich or counts)
 
     def _rows_at(self, places: Array) -> Array:
-        """(n, parameters): the rows of some results. Those of all may not fit into memory twice."""
+        """(n, parameters): the rows of some results. Two copies of all rows may not fit into memory."""
         return np.array([self._rows[place] for place in places])
 
     def _inputs(self, view: View, rows: Array, levels: Array) -> Inputs:
-        """A budget is the share of the logarithm between the first rung and the full budget."""
+        """The inputs of a model. A budget is its share on a log scale between the first rung and the full budget."""
         span = log(self._top / self._first)
         budgets = np.log(levels / self._first) / span if span > 0 else np.zeros(len(levels))
         return Inputs(points=view.points(rows), budgets=np.clip(budgets, 0.0, 1.0))
 
     def _scaled(self) -> Array:
-        """The hyperparameters of the process. They follow from the first so many results alone, whoever fits them."""
+        """The hyperparameters of the process. They depend only on the first results up to some number, whichever
+        process fits them."""
         count = 1
         while (grown := max(count + 1, int(_GROWTH * count))) <= len(self._rows):
             count = grown
@@ -175,7 +177,7 @@ class MultiFidelityLearner:
         return self._scales
 
     def _kept(self, values: Array) -> Array:
-        """The places of at most `max_results` results: the latest half, and the best of the others."""
+        """The indices of at most `max_results` results: the latest half, and the best of the others."""
         most = self._sampler.max_results
         if len(values) <= most:
             return np.arange(len(values))
@@ -185,14 +187,14 @@ class MultiFidelityLearner:
 
 
 def _are_new(seen: Seen, rows: Array) -> Array:
-    """(n,): which rows are not the configuration of a result or of a pending trial; all of them, where none is."""
+    """(n,): which rows are not the configuration of a result or of a pending trial; all of them if none is new."""
     tried = {point.tobytes() for point in seen.view.points(seen.rows)}
     found = np.array([point.tobytes() not in tried for point in seen.view.points(rows)])
     return found if found.any() else ~found
 
 
 def _normal_scores(order: Sequence[tuple[float, float]]) -> Array:
-    """(n,): the quantile of each result in a normal distribution, by rank; equal ones share theirs."""
+    """(n,): the quantile of each result in a normal distribution, by rank; equal ones share their quantile."""
     places = {one: place for place, one in enumerate(sorted(set(order)))}
     ranks = rankdata([places[one] for one in order])
     scores: Array = ndtri((ranks - 0.5) / len(order))

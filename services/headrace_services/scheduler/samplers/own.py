@@ -1,7 +1,7 @@
 """A sampler of an installed package, as a learner.
 
-It is asked like every model: in a process of the pool, with a limit of time, three times before a random draw takes its
-place. It remembers nothing between two proposals that does not follow from what it is told each time.
+It is asked like every model: in a process of the pool, with a time limit, three times before a random draw takes
+its place. Between two proposals it keeps nothing that does not follow from its arguments.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from headrace_services.scheduler.samplers.protocol import Suggestion
 
 
 class OwnSampler(Protocol):
-    """What a package makes of a study and its options."""
+    """The object that a package makes from a study and its options."""
 
     def suggest(
         self,
@@ -36,13 +36,13 @@ class OwnSampler(Protocol):
 
 
 def make_own_sampler(spec: StudySpec, own: Named) -> OwnSampler:
-    """The sampler that the package makes of the study's options. Raises InvalidFieldError where there is none."""
+    """The sampler that the package makes from the study's options. Raises InvalidFieldError if there is none."""
     made: OwnSampler = plugins.made(plugins.SAMPLER, spec, own.name, own.options, methods=("suggest",))
     return made
 
 
 class OwnLearner:
-    """Keeps the results, and asks the package's sampler."""
+    """A learner that keeps the results and asks the package's sampler."""
 
     def __init__(self, spec: StudySpec, own: Named) -> None:
         self._seed = spec.seed
@@ -64,7 +64,7 @@ class OwnLearner:
 
 
 def _plain(name: str, value: object) -> Value:
-    """A proposed value without NumPy's types. Raises TypeError for what no parameter can be."""
+    """A proposed value without NumPy's types. Raises TypeError for what cannot be a parameter's value."""
     plain = value.item() if isinstance(value, np.generic) else value
     if isinstance(plain, bool | int | float | str):
         return plain

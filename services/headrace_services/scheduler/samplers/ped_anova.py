@@ -1,8 +1,8 @@
 """Optuna's importance of parameters: an adapter, not an evaluator.
 
-PED-ANOVA (Watanabe, Bansal and Hutter, IJCAI 2023; with conditional parameters since Optuna 5) compares how a parameter
-is spread over the best trials with how it is spread over all. It is Optuna's default, and needs neither a forest nor
-scikit-learn. The best are the best tenth, and five trials at least, as Optuna advises.
+PED-ANOVA (Watanabe, Bansal and Hutter, IJCAI 2023; with conditional parameters since Optuna 5) compares a
+parameter's distribution over the best trials with its distribution over all. It is Optuna's default, and needs
+neither a forest nor scikit-learn. The best are the best tenth, but at least five trials, as Optuna recommends.
 """
 
 import sys
@@ -23,11 +23,11 @@ from headrace_services.scheduler.samplers.trial_table import TrialTable, frozen
 _BEST_SHARE = 0.1
 _FEWEST_BEST = 5
 _WORST = sys.float_info.max / 2
-"""Stands for a value that is not usable: the evaluator leaves out what is not finite."""
+"""Replaces a value that is not usable, because the evaluator leaves out values that are not finite."""
 
 
 def importances(spec: StudySpec, level: int, results: Sequence[Result]) -> tuple[Importance, ...]:
-    """The importance of each parameter by each objective, of results at one level."""
+    """The importance of each parameter for each objective, from results at one level."""
     return tuple(_importance(spec, level, results, place) for place in range(len(spec.objectives)))
 
 
@@ -42,10 +42,10 @@ def _importance(spec: StudySpec, level: int, results: Sequence[Result], objectiv
 
 
 def _shares(spec: StudySpec, results: Sequence[Result], objective: int) -> tuple[Share, ...]:
-    """None where all parameters are spread over the best as over all."""
+    """The shares of the parameters; empty if all have the same distribution over the best trials as over all."""
     quantile = max(_BEST_SHARE, _FEWEST_BEST / len(results))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what they say of few trials is said by `why_indistinct`
+        warnings.simplefilter("ignore")  # `why_indistinct` covers what these warn about: too few trials
         found = get_param_importances(
             _study(spec, results, objective),
             evaluator=PedAnovaImportanceEvaluator(target_quantile=quantile),
@@ -66,7 +66,7 @@ def _shares(spec: StudySpec, results: Sequence[Result], objective: int) -> tuple
 
 
 def _study(spec: StudySpec, results: Sequence[Result], objective: int) -> optuna.Study:
-    """The results as Optuna's study of one objective, less being better."""
+    """The results as an Optuna study of one objective, less being better."""
     table = TrialTable([StudyDirection.MINIMIZE])
     shown = dimensions(spec)
     for number, result in enumerate(results):

@@ -1,14 +1,15 @@
-"""The points of a finite space, so that each is tried once while there are untried ones.
+"""The points of a finite space, so that each is tried once before any is repeated.
 
-A point is known by the place of each active parameter's value: what does not exist in a configuration makes no
-difference, nor does how a step was added up. A proposal that was tried before gives way to an untried point:
+A point is identified by the index of each active parameter's value. So inactive parameters make no difference, nor
+do rounding errors of a step. A proposal that was tried before is replaced by an untried point:
 
-- of a grid, to the next one in its order;
-- of random draws, to a further draw, so that those of a logarithmic range stay such;
-- of a model, to one that differs in a single parameter, the nearest values first: what the model asked for, nearly.
+- of a grid, by the next one in its order;
+- of random draws, by a further draw, so that a logarithmic range is still sampled logarithmically;
+- of a model, by one that differs in a single parameter, the nearest values first, which is close to what the model
+  asked for.
 
-Where that finds none, it is the next untried one from a random place on. With all points tried, proposals stay as they
-are: repeats tell how noisy a result is. A grid ends instead.
+If that finds none, it is the next untried point from a random place on. Once all points are tried, proposals are
+left as they are: repeats show how noisy a result is. A grid ends instead.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Set
@@ -21,11 +22,12 @@ from headrace_services.scheduler.core.records import Params
 from headrace_services.scheduler.core.sampling import draw_value, seeded
 
 _AGAIN = 2**31
-"""In seeds, beside the places of parameters: a further draw."""
+"""In seeds, next to the indices of parameters: a further draw."""
 _DRAWS = 64
 _NEIGHBOURS = 256
 _FURTHER = 2048
-"""So many points are looked at beside those; then a proposal is repeated, though there may be an untried point."""
+"""How many further points are checked after those. Then a proposal is repeated, even if there may be an untried
+point."""
 
 
 class SpacePoints:
@@ -42,17 +44,17 @@ class SpacePoints:
         return self._grid.size
 
     def point(self, params: Mapping[str, Scalar]) -> Point | None:
-        """Which point a configuration is; None where it is not on the grid."""
+        """The point of a configuration; None if it is not on the grid."""
         return self._grid.point(params)
 
     def untried(self, number: int, tried: Set[Point], beside: Params | None = None) -> Params | None:
-        """An untried point for proposal `number`, near the one that a model asked for; None where all are tried, or
+        """An untried point for proposal `number`, near the one that a model asked for; None if all are tried, or
         none is found."""
         if len(tried) >= self.size:
             return None
         near = () if beside is None else islice(self._neighbours(number, beside), _NEIGHBOURS)
         drawn = () if self._ordered else (self._drawn(number, again) for again in range(_DRAWS))
-        # All of a grid is tried; looked at to the end, what is nearly used up would hold up the event loop.
+        # A grid is searched to the end. In a larger space with few untried points that would block the event loop.
         rest = self._in_order(number) if self._ordered else islice(self._in_order(number), _FURTHER)
         for candidates in (near, drawn, rest):
             for params in candidates:
@@ -63,7 +65,7 @@ class SpacePoints:
     def _in_order(self, number: int) -> Iterator[Params]:
         size = self.size
         first = number % size
-        if not self._ordered:  # sizes may be beyond what a generator draws from
+        if not self._ordered:  # sizes may be larger than a generator can draw from
             first = int(seeded(self._seed, number, _AGAIN).random() * size) % size
         for place in range(min(size, 2**62)):
             params = self._grid.suggest((first + place) % size)
@@ -91,7 +93,7 @@ class SpacePoints:
     def _choosing(
         self, params: Params, changed: str, value: Scalar, number: int
     ) -> Callable[[str, Domain], Scalar]:
-        """The same values but for one; those of parameters that exist now and did not before are drawn."""
+        """The same values except for one; parameters that exist only now are drawn."""
         generator = seeded(self._seed, number, _AGAIN, _DRAWS)
 
         def choose(name: str, domain: Domain) -> Scalar:

@@ -1,9 +1,9 @@
-"""What samplers are.
+"""The protocols of samplers.
 
-Two kinds, told apart by what a proposal depends on. A `Sampler` is a function of the proposal's number: it may be asked
-anywhere, also in a cycle. A `Learner` also depends on the results so far; a fit costs CPU time, so on a server it is
-asked in a process of the pool, never on the event loop. Neither remembers what it proposed: the same seed, number,
-results and pending trials give the same proposal, in any process.
+There are two kinds, which differ in what a proposal depends on. A `Sampler` is a function of the proposal's
+number: it may be called anywhere, even in a cycle. A `Learner` also depends on the results so far. A fit costs CPU
+time, so on a server it is called in a process of the pool, never on the event loop. Neither remembers what it
+proposed: the same seed, number, results and pending trials give the same proposal, in any process.
 """
 
 from collections.abc import Sequence
@@ -28,27 +28,27 @@ class Suggestion:
     params: Params
     """The active parameters in the order of the space."""
     generation: int | None = None
-    """The generation that it belongs to, of an evolutionary sampler. It comes back with the result."""
+    """The generation that it belongs to, for an evolutionary sampler. It is returned with the result."""
     is_draw: bool = False
-    """Whether it is a random draw, for want of results."""
+    """Whether it is a random draw, because there are too few results."""
 
 
 class Learner(Protocol):
-    """A model of one study at one level. It only ever learns more."""
+    """A model of one study at one level. It never forgets a result."""
 
     @property
     def learnt(self) -> int:
-        """How many results it was told."""
+        """How many results it was given."""
         ...
 
     def learn(self, results: "Sequence[Result]") -> None:
-        """Take in further results, in the order of their arrival."""
+        """Add further results, in the order of their arrival."""
         ...
 
     def suggest(self, number: int, pending: Sequence[Params], *, attempt: int = 0) -> Suggestion:
-        """Proposal `number`, counted from 0, while the results of the pending configurations are to come.
+        """Proposal `number`, counted from 0, while the results of the pending configurations are still to arrive.
 
-        Another `attempt` at it, after a failure, is seeded otherwise.
+        Another `attempt` at it, after a failure, uses another seed.
         """
         ...
 

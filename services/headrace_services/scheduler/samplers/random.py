@@ -1,9 +1,9 @@
 """Independent draws.
 
-Every parameter of every proposal has a random generator of its own, seeded with the study's seed, the number of
-the proposal and the parameter's place in the space. A study that begins from an earlier one has the earlier one's name
-in its seeds, lest it draw what that one drew. So a proposal never depends on timing or on the ones before it,
-and a parameter that does not exist in a configuration shifts no other draw.
+Every parameter of every proposal has its own random generator, seeded with the study's seed, the number of the
+proposal and the parameter's place in the space. If a study starts from an earlier one, its seeds include the name
+of that one, so that it does not repeat its draws. So a proposal never depends on timing or on earlier proposals,
+and a parameter that does not exist in a configuration changes no other draw.
 """
 
 import zlib
@@ -15,7 +15,7 @@ from headrace_services.scheduler.core.sampling import draw_value, seeded
 
 
 class RandomSampler:
-    """Uniform draws, in the logarithm where `log` is set."""
+    """Uniform draws, on a log scale if `log` is set."""
 
     def __init__(self, spec: StudySpec) -> None:
         self._space = spec.space

@@ -1,6 +1,6 @@
-"""Between the values of a domain and shares of it in [0, 1), in both directions.
+"""Conversion between the values of a domain and shares of it in [0, 1), in both directions.
 
-Every value of a finite domain has the same width, and an interval with `log` is divided evenly in the logarithm.
+Every value of a finite domain has the same width, and an interval with `log` is divided evenly on a log scale.
 """
 
 import math
@@ -10,7 +10,7 @@ from headrace.spec import CategoricalDomain, Domain, FloatDomain, IntDomain
 
 
 def at_share(domain: Domain, share: float) -> bool | int | float | str:
-    """The value of a domain at a share in [0, 1), every value of a finite one getting the same width."""
+    """The value of a domain at a share in [0, 1), where every value of a finite domain gets the same width."""
     match domain:
         case CategoricalDomain():
             return domain.value_at(min(int(share * domain.count), domain.count - 1))
@@ -35,7 +35,7 @@ def _between(low: float, high: float, share: float) -> float:
 
 
 def share_of(domain: Domain, value: object) -> float:
-    """The middle of the shares at which a domain has a value that belongs to it."""
+    """The middle of the shares at which a domain has this value, which must belong to it."""
     match domain:
         case CategoricalDomain():
             place = domain.place_of(value)
@@ -61,6 +61,6 @@ def _number(value: object) -> float:
 
 
 def _share(low: float, high: float, value: float) -> float:
-    """Halved first, so that no difference overflows."""
+    """The share of a value in an interval; halved first, so that no difference overflows."""
     width = high / 2 - low / 2
     return min(max((value / 2 - low / 2) / width, 0.0), 1.0) if width > 0 else 0.5

@@ -1,9 +1,9 @@
-"""A scrambled Sobol sequence over the unit cube with one coordinate for each parameter.
+"""A scrambled Sobol sequence over the unit cube, with one coordinate for each parameter.
 
-The sequence is SciPy's, as in Optuna's QMCSampler. That sampler takes its space from the first trial, so parameters
-that the first trial lacks would be drawn independently; here every parameter has its coordinate in every proposal, and
-those that do not exist in a configuration are left out of it. The points of the parameters that always exist stay a
-Sobol sequence.
+The sequence is SciPy's, as in Optuna's QMCSampler. That sampler takes its space from the first trial, so
+parameters that the first trial lacks would be drawn independently. Here every parameter has its coordinate in
+every proposal, and those that do not exist in a configuration are left out of it. The points of the parameters
+that always exist are still a Sobol sequence.
 """
 
 from typing import TYPE_CHECKING
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from scipy.stats import qmc
 
 _LONGEST = 2**30
-"""SciPy's sequence has 30 bits; after that it begins anew with another scramble."""
+"""SciPy's sequence has 30 bits; after that it restarts with another scramble."""
 
 
 class SobolSampler:
     """Proposal n is point n of the sequence that the study's seed scrambles.
 
-    The one after the proposal asked for last costs nothing but its point; any other one starts the sequence again.
+    The proposal after the last one costs only its point; any other one restarts the sequence.
     """
 
     def __init__(self, spec: StudySpec) -> None:
@@ -45,7 +45,7 @@ class SobolSampler:
         return draw(self._space, lambda name, domain: at_share(domain, float(point[self._places[name]])))
 
     def _at(self, number: int) -> "qmc.Sobol":
-        # They take half a second, so not before a point is asked for.
+        # They take half a second, so import them only when a point is requested.
         import numpy as np
         from scipy.stats import qmc
 

@@ -1,4 +1,4 @@
-"""The configurations of a pilot: spread over the space, each once."""
+"""The configurations of a pilot: spread over the space, without duplicates."""
 
 import json
 
@@ -10,11 +10,11 @@ from headrace_services.scheduler.core.records import Params
 from headrace_services.scheduler.samplers.sobol import SobolSampler
 
 DRAWS = 8
-"""So many configurations are drawn for one that a pilot needs: a small space gives the same one twice."""
+"""How many configurations are drawn for each one that a pilot needs: a small space may give duplicates."""
 
 
 def pilot_configurations(spec: StudySpec) -> tuple[Params, ...]:
-    """What the pilot of a study tries. Raises InvalidFieldError where the space has too few configurations."""
+    """The configurations that the pilot of a study tries. Raises InvalidFieldError if the space has too few."""
     assert spec.surrogate is not None
     assert spec.surrogate.pilot is not None
     wanted = spec.surrogate.pilot.configurations

@@ -1,12 +1,12 @@
-"""The trial table as Optuna's samplers read it: a storage that holds one study's results and nothing else.
+"""The trial table that Optuna's samplers read: a storage that holds only one study's results.
 
-Optuna's own storages copy trials, lock, and keep what a sampler does not need; here a trial is made once, when its
-result arrives, and every later proposal only adds to the list (so the work beside the sampler's own does not grow with
-the number of trials: optuna issues 3053, 3048 and 4444).
+Optuna's own storages copy trials, lock, and keep what a sampler does not need. Here a trial is made once, when its
+result arrives, and every later proposal only adds to the list. So the work besides the sampler's own does not grow
+with the number of trials (Optuna issues 3053, 3048 and 4444).
 
-Trials are numbered in the order in which their results arrived; then come the pending ones, as running trials, and
-last the one that is being proposed. The table belongs to one thread of one process and is a cache: the worker process
-that holds it may die at any time, and the next one gets the same results again.
+Trials are numbered in the order in which their results arrived. After them come the pending ones, as running
+trials, and last the one that is being proposed. The table belongs to one thread of one process and is a cache: the
+worker process that holds it may die at any time, and the next one gets the same results again.
 """
 # ruff: noqa: ARG002  (the methods have the shape that Optuna gives them)
 
@@ -35,7 +35,7 @@ def frozen(
     shown: Mapping[str, Dimension] | None = None,
     attrs: Mapping[str, object] | None = None,
 ) -> FrozenTrial:
-    """A trial as Optuna sees it: those of its parameters that are `shown`, in Optuna's values."""
+    """A trial in Optuna's form: those of its parameters that are `shown`, in Optuna's values."""
     seen = {name: shown[name] for name in params or {} if name in shown} if shown else {}
     return FrozenTrial(
         number=number,
@@ -54,7 +54,7 @@ def frozen(
 
 
 class TrialTable(BaseStorage):
-    """One study: finished trials that only grow in number, and the ones in flight."""
+    """One study: finished trials, which are only ever added, and the ones in flight."""
 
     def __init__(self, directions: Sequence[StudyDirection]) -> None:
         self._directions = list(directions)
@@ -63,7 +63,7 @@ class TrialTable(BaseStorage):
         self._flying: list[FrozenTrial] = []
         self._attrs: dict[str, Any] = {}
 
-    # --- what the adapter does with it ------------------------------------------------------------------
+    # --- used by the adapter ----------------------------------------------------------------------------
 
     @property
     def finished(self) -> Sequence[FrozenTrial]:
@@ -76,12 +76,12 @@ class TrialTable(BaseStorage):
         return self._attrs
 
     def append(self, trial: FrozenTrial) -> None:
-        """Add a trial with a result; its number and its id are its place."""
+        """Add a trial with a result; its number and its id are its index."""
         assert trial.number == trial._trial_id == len(self._finished)
         self._finished.append(trial)
 
     def show(self, places: Sequence[int] | None, running: Sequence[FrozenTrial]) -> None:
-        """Let the next proposal see the finished trials at these places (None: all), and the running ones."""
+        """Let the next proposal see the finished trials at these indices (None for all), and the running ones."""
         self._shown = self._finished if places is None else [self._finished[place] for place in places]
         self._flying = list(running)
 
@@ -93,22 +93,22 @@ class TrialTable(BaseStorage):
         """The number that the next trial in flight gets."""
         return len(self._finished) + len(self._flying)
 
-    # --- what Optuna asks of a storage ---------------------------------------------------------------------
+    # --- Optuna's storage interface ------------------------------------------------------------------------
 
     def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
-        """There is one study, and it exists."""
+        """Unused: the one study already exists."""
         raise NotImplementedError
 
     def delete_study(self, study_id: int) -> None:
-        """There is one study, and it stays."""
+        """Unused: the one study is never deleted."""
         raise NotImplementedError
 
     def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
-        """No sampler sets one."""
+        """Unused: no sampler sets one."""
         raise NotImplementedError
 
     def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
-        """Keep something for the study."""
+        """Store an attribute of the study."""
         self._attrs[key] = value
 
     def get_study_id_from_name(self, study_name: str) -> int:
@@ -124,15 +124,15 @@ class TrialTable(BaseStorage):
         return self._directions
 
     def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
-        """None are kept."""
+        """Return no attributes, as none are stored."""
         return {}
 
     def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
-        """What was kept for the study."""
+        """The stored attributes of the study."""
         return self._attrs
 
     def get_all_studies(self) -> list[Any]:
-        """Nobody lists the studies of a table."""
+        """Unused: no sampler lists the studies of a table."""
         raise NotImplementedError
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
@@ -148,7 +148,7 @@ class TrialTable(BaseStorage):
         param_value_internal: float,
         distribution: BaseDistribution,
     ) -> None:
-        """Note a parameter of the trial that is being proposed."""
+        """Set a parameter of the trial that is being proposed."""
         trial = self._open(trial_id)
         trial.params[param_name] = distribution.to_external_repr(param_value_internal)
         trial.distributions[param_name] = distribution
@@ -156,23 +156,23 @@ class TrialTable(BaseStorage):
     def set_trial_state_values(
         self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
     ) -> bool:
-        """Results come from the study's rows alone."""
+        """Unused: results come only from the study's rows."""
         raise NotImplementedError
 
     def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
-        """Results come from the study's rows alone."""
+        """Unused: results come only from the study's rows."""
         raise NotImplementedError
 
     def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
-        """Keep something for a trial in flight."""
+        """Store an attribute of a trial in flight."""
         self._open(trial_id).user_attrs[key] = value
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
-        """Keep something for a trial in flight."""
+        """Store an attribute of a trial in flight."""
         self._open(trial_id).system_attrs[key] = value
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
-        """The trial of this id."""
+        """The trial with this id."""
         if trial_id < len(self._finished):
             return self._finished[trial_id]
         return self._flying[trial_id - len(self._finished)]
@@ -180,7 +180,8 @@ class TrialTable(BaseStorage):
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
-        """What the next proposal sees, in the order of the numbers. Nothing is copied: samplers only read."""
+        """The trials that the next proposal sees, in the order of their numbers. They are not copied: samplers
+        only read."""
         trials = [*self._shown, *self._flying]
         return trials if states is None else [trial for trial in trials if trial.state in states]
 

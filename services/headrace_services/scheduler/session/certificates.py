@@ -1,4 +1,4 @@
-"""A worker's calls against its certificate, on the listener that asks for certificates."""
+"""Check a worker's calls against its certificate, on the listener that requires certificates."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,8 +15,8 @@ from headrace_services.scheduler.store.workers import Greeting
 async def identified(
     conn: AsyncConnection, greeting: Greeting, certificate: WorkerCertificate
 ) -> tuple[Greeting, float]:
-    """A greeting of the worker that the certificate names, and for how many seconds that lasts. Raises
-    WorkerIdentityError, WorkerRevokedError."""
+    """A greeting of the worker that the certificate names, and for how many seconds that is valid. Raise
+    WorkerIdentityError or WorkerRevokedError."""
     if greeting.name != certificate.worker:
         raise WorkerIdentityError(
             f"hello.worker: the certificate is that of worker '{certificate.worker}', "
@@ -27,6 +27,6 @@ async def identified(
 
 
 async def certified(conn: AsyncConnection, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
-    """Refuse a call whose certificate was revoked, or has ended since its connection began: gRPC knows only that it was
-    signed here. Raises WorkerIdentityError, WorkerRevokedError."""
+    """Refuse a call whose certificate was revoked, or has ended since its connection started: gRPC only knows that
+    it was signed here. Raises WorkerIdentityError or WorkerRevokedError."""
     await joins.check(conn, certificate_of(context))

@@ -1,6 +1,7 @@
-"""Whether a worker reaches its programs, as its messages show: the part of a session that counts.
+"""Whether a worker reaches its programs, according to its messages: the part of a session that counts failed
+starts.
 
-`store.failed_starts` says what follows from it.
+`store.failed_starts` decides what follows.
 """
 
 import logging
@@ -23,14 +24,15 @@ _BY_THEMSELVES = (
 
 
 class Doubts:
-    """What is held against one worker. The rows are the truth, asked once a session and while there is doubt."""
+    """The failed starts of one worker. The rows are authoritative; they are read once for each session, and while
+    there are any."""
 
     def __init__(self, engine: AsyncEngine, name: str, worker_id: int) -> None:
         self._engine = engine
         self._name = name
         self._worker_id = worker_id
         self._known: Doubt | None = None
-        # Leases that were asked about since the last attempt that did not reach its program.
+        # Leases that were checked since the last attempt that did not reach its program.
         self._asked: set[str] = set()
 
     async def ended(self, exited: worker_pb2.Exited) -> None:
@@ -47,7 +49,8 @@ class Doubts:
             )
 
     async def reached(self, message: Durable) -> bool:
-        """A message shows that an attempt reached its program. Returns whether its worker gets trials again for it."""
+        """A message shows that an attempt reached its program. Returns whether its worker gets trials again because
+        of it."""
         lease_id = message.lease.lease_id
         if lease_id in self._asked or not _shows_it(message) or not (before := await self._doubt()).times:
             return False
@@ -59,7 +62,7 @@ class Doubts:
         return before.aside
 
     async def try_again(self) -> bool:
-        """Let trials start again, where the worker was put aside for so long. Returns whether that was so."""
+        """Let trials start again if the worker's quarantine is over. Returns whether it was."""
         if not (before := await self._doubt()).aside:
             return False
         async with transaction(self._engine) as conn:
@@ -77,7 +80,7 @@ class Doubts:
 
 
 def _shows_it(message: Durable) -> bool:
-    """Whether only a program that runs can be behind a message. What it runs is told before that."""
+    """Whether only a running program can be the source of a message. What code it runs is reported before that."""
     match message:
         case worker_pb2.Report():
             return True

@@ -1,9 +1,9 @@
-"""Group commit for heartbeats. Heartbeats of all sessions that arrive while the last group is written form the next
-group, and so do the ends of streams.
+"""Group commit for heartbeats. Heartbeats of all sessions that arrive while the last group is written form the
+next group, and so do the ends of streams.
 
-One transaction a heartbeat would be one commit for each worker and interval, and many workers would take the
-connections that cycles need. A group that loses against another transaction (a cycle that frees slots, a worker's
-Hello) is written again, because it speaks for all sessions of this replica.
+One transaction for each heartbeat would be one commit for each worker and interval, and many workers would take
+the connections that cycles need. A group that loses against another transaction (a cycle that frees slots, a
+worker's Hello) is written again, because it speaks for all sessions of this replica.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ CONFLICT_ATTEMPTS = 10
 
 
 class Heartbeats:
-    """Writes the heartbeats of this replica's sessions down."""
+    """Writes the heartbeats of this replica's sessions."""
 
     def __init__(self, engine: AsyncEngine, lease_ttl_s: float) -> None:
         self._engine = engine
@@ -30,11 +30,11 @@ class Heartbeats:
         self._has_some = asyncio.Event()
 
     async def note(self, beat: Beat) -> Noted:
-        """Write a heartbeat down and say what the rows hold. Raises DatabaseUnavailableError."""
+        """Write a heartbeat and return what the rows hold. Raises DatabaseUnavailableError."""
         return await asyncio.shield(self._put(beat))
 
     def ended(self, worker_id: int, session: int) -> None:
-        """Write down, soon, that a stream ended. Where that fails the lease time will tell."""
+        """Record, soon, that a stream ended. If that fails, the leases expire anyway."""
         self._put(Beat(worker_id=worker_id, session=session, connected=False))
 
     def _put(self, beat: Beat) -> asyncio.Future[Noted]:
@@ -55,7 +55,7 @@ class Heartbeats:
             except Exception as error:  # noqa: BLE001  # the sessions decide; the next heartbeats are tried again
                 for _, answer in waiting:
                     answer.set_exception(error)
-                    answer.exception()  # it may be that nobody waits any more
+                    answer.exception()  # perhaps nobody waits any more
             else:
                 for beat, answer in waiting:
                     answer.set_result(noted[beat])
@@ -74,6 +74,6 @@ class Heartbeats:
                         return await heartbeats.note(conn, beats, self._ttl_s)
         except Exception as error:
             if is_conflict(error):
-                raise DatabaseUnavailableError("the database did not take the heartbeats") from error
+                raise DatabaseUnavailableError("the database did not accept the heartbeats") from error
             raise
         raise AssertionError("the retries above end by returning or raising")

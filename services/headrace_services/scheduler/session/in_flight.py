@@ -1,14 +1,14 @@
-"""How many of a worker's messages are on their way into cycles: a limit for each study, so that none stops the others.
+"""How many of a worker's messages are in cycles: a limit for each study, so that no study blocks the others.
 
 The stream is not read further while a study has its share in flight. That bounds what a worker can queue here. A
-study that takes nothing in for `PATIENCE_S` (its cycle hangs on a lock, for example) must not stop the messages of the
-worker's other studies. So it falls behind: its further messages are read and left unanswered. Nothing is lost, because
-the worker keeps what is not acknowledged. When the study has answered what it took, the worker is asked to
-connect anew. It then sends the rest again, in order. The same follows where the database did not take a study's
-messages within the attempts that a runner makes.
+study that accepts nothing for `PATIENCE_S` (its cycle hangs on a lock, for example) must not block the messages of
+the worker's other studies. So it falls behind: its further messages are read and left unanswered. Nothing is lost,
+because the worker keeps what is not acknowledged. Once the study has answered what it accepted, the worker is
+asked to reconnect. It then sends the rest again, in order. The same happens if the database did not accept a
+study's messages within the attempts that a runner makes.
 
-The stream carries the worker's heartbeats too. So studies that hang delay it once between two heartbeats, however
-many they are. After one has used up the patience, another study with a full share falls behind at once.
+The stream carries the worker's heartbeats too. So studies that hang delay it only once between two heartbeats,
+however many they are. After one has used up the patience, another study with a full share falls behind at once.
 """
 
 import asyncio
@@ -30,11 +30,12 @@ class InFlight:
         self._patience_s = PATIENCE_S
 
     def heartbeat(self) -> None:
-        """A heartbeat was taken: there is time to wait for a study again."""
+        """A heartbeat was accepted: there is time to wait for a study again."""
         self._patience_s = PATIENCE_S
 
     async def enter(self, study_id: int) -> bool:
-        """Wait for room for a message. False where its study is behind, and the message is to be left unanswered."""
+        """Wait for room for a message. Returns False if its study is behind, and the message must be left
+        unanswered."""
         if study_id in self._behind:
             return False
         if self._counts[study_id] >= SHARE:
@@ -49,7 +50,7 @@ class InFlight:
         return True
 
     def fall_behind(self, study_id: int) -> None:
-        """A message of a study stays unanswered: its further ones do too, until the worker connects anew."""
+        """A message of a study is left unanswered: so are its further ones, until the worker reconnects."""
         self._behind.add(study_id)
 
     async def leave(self, study_id: int) -> None:
@@ -59,7 +60,7 @@ class InFlight:
             del self._counts[study_id]
             if (
                 study_id in self._behind
-            ):  # and stays so: what comes now must not overtake what was left unanswered
+            ):  # and stays so: a later message must not overtake those left unanswered
                 self._caught_up()
         async with self._settled:
             self._settled.notify_all()

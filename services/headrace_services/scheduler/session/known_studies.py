@@ -1,4 +1,4 @@
-"""What of studies changes by extensions alone, read once for all sessions of a replica."""
+"""The parts of studies that only extensions change, read once for all sessions of a replica."""
 
 import asyncio
 from collections import OrderedDict
@@ -14,10 +14,10 @@ REMEMBERED = 256
 
 
 class KnownStudies:
-    """Studies by uid and by id; those that were asked for last are remembered.
+    """Studies by uid and by id; the most recently used ones are cached.
 
-    A worker's message names its study by the uid in its lease's id. A name would not do: every project may have a study
-    of it, and one that is deleted and made again has the name of the old one.
+    A worker's message identifies its study by the uid in its lease's id. A name would not do: every project may
+    have a study with it, and a study that is deleted and created again has the same name.
     """
 
     def __init__(self, engine: AsyncEngine) -> None:
@@ -27,9 +27,9 @@ class KnownStudies:
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def id_of(self, uid: str) -> int | None:
-        """A study's id, in the order of the calls: of one lease's messages none may overtake another.
+        """A study's id, in the order of the calls: the messages of one lease must not overtake each other.
 
-        Where the study was deleted a cycle says so: then `forget` it.
+        If the study was deleted, a cycle finds that out: then `forget` it.
         """
         turn = self._turns.get(uid)
         if uid in self._ids and (turn is None or not turn.locked()):
@@ -44,7 +44,8 @@ class KnownStudies:
             return self._ids[uid]
 
     async def by_id(self, study_id: int, *, budget: int = 0) -> StudyInfo | None:
-        """A study with a full budget of so many steps at least: it was extended since it was remembered otherwise."""
+        """A study whose full budget is at least this many steps: if it is not, the study was extended since it was
+        cached."""
         known = self._studies.get(study_id)
         if known is not None and not known.waits and known.budget >= budget:
             self._studies.move_to_end(study_id)
@@ -54,7 +55,7 @@ class KnownStudies:
         return self._remember(study) if study else None
 
     def forget(self, study_id: int) -> None:
-        """The study is no more."""
+        """The study no longer exists."""
         gone = self._studies.pop(study_id, None)
         if gone is not None and self._ids.get(gone.uid) == study_id:
             del self._ids[gone.uid]

@@ -1,7 +1,7 @@
-"""What workers measure of their devices, collected and written down every few seconds.
+"""The measurements that workers make of their devices, collected and written every few seconds.
 
-Heartbeats carry it, and nobody decides anything by it: so it is no part of their commit. What a replica has not written
-when it dies is lost, and what the database does not take is dropped.
+Heartbeats carry them. No decision depends on them, so they are not part of the heartbeats' commit. Measurements
+that a replica has not written when it dies are lost, and those that the database does not accept are dropped.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class Loads:
         self._sums: dict[tuple[int, int], _Sum] = {}
 
     def note(self, worker_id: int, telemetry: Iterable[worker_pb2.DeviceTelemetry]) -> None:
-        """Take in what a heartbeat says; its bounds were checked."""
+        """Add the measurements of a heartbeat; its bounds were checked."""
         for one in telemetry:
             total = self._sums.setdefault((worker_id, one.index), _Sum())
             total.samples += 1
@@ -47,13 +47,13 @@ class Loads:
             total.memory_used_bytes = max(total.memory_used_bytes, one.memory_used_bytes)
 
     async def run(self) -> None:
-        """Write down every few seconds, with jitter, until cancelled."""
+        """Write every few seconds, with jitter, until cancelled."""
         while True:
             await asyncio.sleep(EVERY_S * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
             await self.flush()
 
     async def flush(self) -> None:
-        """Write down what was collected."""
+        """Write what was collected."""
         sums, self._sums = self._sums, {}
         measured = [
             Measured(
@@ -63,7 +63,8 @@ class Loads:
                 utilization=total.utilization / total.samples,
                 memory_used_bytes=total.memory_used_bytes,
             )
-            for (worker_id, index), total in sorted(sums.items())  # in one order, lest two replicas deadlock
+            # in a fixed order, so that two replicas do not deadlock
+            for (worker_id, index), total in sorted(sums.items())
         ]
         if not measured:
             return

@@ -1,4 +1,4 @@
-"""What a session has asked its worker of logs, and waits for."""
+"""The requests for logs that a session has sent to its worker and waits for."""
 
 import asyncio
 
@@ -7,12 +7,12 @@ from headrace.v1 import worker_pb2
 from headrace_services.scheduler.session.outgoing import Outgoing
 
 AT_ONCE = 4
-"""So many parts of one worker are asked for at once: none delays what the worker has to say by much."""
+"""How many parts are requested from one worker at once: few enough not to delay its other messages much."""
 PATIENCE_S = 10.0
 
 
 class LogAsks:
-    """The questions of one session. Nothing is remembered when it ends."""
+    """The requests of one session. Nothing is remembered when it ends."""
 
     def __init__(self, worker: str, outgoing: Outgoing) -> None:
         self._worker = worker
@@ -44,7 +44,7 @@ class LogAsks:
             del self._waiting[number]
 
     def answered(self, chunk: worker_pb2.LogChunk) -> None:
-        """An answer came; nothing where nobody waits for it."""
+        """An answer arrived; do nothing if nobody waits for it."""
         waiting = self._waiting.get(chunk.id)
         if waiting is not None and not waiting.done():
             waiting.set_result(chunk)

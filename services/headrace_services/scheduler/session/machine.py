@@ -1,4 +1,4 @@
-"""What a session hears of its worker's machine and devices, and what it passes on to the daemon."""
+"""What a session learns about its worker's machine and devices, and what it passes on to the daemon."""
 
 import logging
 from collections.abc import Callable
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Machine:
-    """One worker's machine, as its session writes it down."""
+    """One worker's machine, as its session records it."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class Machine:
         self.wishes = Wishes(say, defects=defects, leaving=greeting.leaving)
 
     async def heard(self, heartbeat: worker_pb2.Heartbeat) -> bool:
-        """Take failed devices, or the whole worker, out of the cluster before anything said behind it is heard.
+        """Take failed devices, or the whole worker, out of the cluster before later messages are handled.
 
-        Returns whether trials are to be told to leave.
+        Returns whether trials must be told to leave.
         """
         await self._look_at_store(heartbeat.store_id)
         if new := self.wishes.new_defects(heartbeat):
@@ -66,18 +66,18 @@ class Machine:
         return changed or bool(new)
 
     def store_order(self) -> worker_pb2.StoreOrder | None:
-        """What the worker is told of its store."""
+        """The answer to the worker about its store."""
         return None if self._store is None else messages.store_order(self._store)
 
     async def _look_at_store(self, identity: str) -> None:
-        """Note that the worker has found the marker of its store: from then on nobody makes another one."""
+        """Record that the worker has found the marker of its store: from then on no worker makes another one."""
         if self._store is not None and not self._store.seen and identity and identity == self._store.id:
             async with transaction(self._engine) as conn:
                 await checkpoint_stores.seen(conn, self._store_url, identity)
             self._store = replace(self._store, seen=True)
 
     async def ended(self, exited: worker_pb2.Exited) -> None:
-        """Take devices out on which attempts failed again and again, before the trial of the last one is placed."""
+        """Quarantine devices on which attempts failed again and again, before the trial of the last one is placed."""
         await self._doubts.ended(exited)
         if exited.device_failures < machines.FAILURES_IN_ROW:
             return
@@ -88,15 +88,15 @@ class Machine:
             log.warning("worker '%s': devices %s are quarantined: %s", self._name, list(found), words)
 
     async def reached(self, message: Durable) -> bool:
-        """Notice that an attempt got through to its program. Returns whether the worker gets trials again for it."""
+        """Record that an attempt reached its program. Returns whether the worker gets trials again because of it."""
         return await self._doubts.reached(message)
 
     async def try_again(self) -> bool:
-        """Let trials start again, where the worker was put aside for so long. Returns whether that was so."""
+        """Let trials start again if the worker's quarantine is over. Returns whether it was."""
         return await self._doubts.try_again()
 
     async def heed(self) -> tuple[tuple[Lease, str], ...]:
-        """Pass on what users want of the daemon. Returns the leases that are to leave, with the reason."""
+        """Pass on what users ask of the daemon. Returns the leases that must leave, with the reason."""
         async with transaction(self._engine) as conn:
             wish = await machines.wish_of(conn, self._worker_id)
             known = self.wishes.defects
@@ -107,7 +107,7 @@ class Machine:
         return leaving
 
     async def ask_again(self) -> None:
-        """A trial was placed while the worker was being drained; the next heartbeat tells it to leave."""
+        """A trial was placed while the worker was being drained; the next heartbeat asks it to leave."""
         with suppress(DatabaseUnavailableError):
             async with transaction(self._engine) as conn:
                 await machines.restate(conn, self._worker_id)

@@ -39,7 +39,7 @@ from headrace_services.scheduler.store.workers import Device, Greeting, StudyInf
 
 _KINDS = {worker_pb2.DEVICE_KIND_CPU: "CPU", worker_pb2.DEVICE_KIND_GPU: "GPU"}
 _LINKS = frozenset(map(int, Link))
-"""Those of a later contract count as unknown."""
+"""Links of a later version of the API count as unknown."""
 _OUTCOMES = {
     worker_pb2.EXIT_OUTCOME_FINISHED: "FINISHED",
     worker_pb2.EXIT_OUTCOME_RELEASED: "RELEASED",
@@ -67,7 +67,7 @@ def greeting(hello: worker_pb2.Hello) -> Greeting:
         )
     if len({device.index for device in hello.devices}) != len(hello.devices):
         problems.append(
-            _problem("hello.devices", "names an index twice", "Number the devices without doubles.")
+            _problem("hello.devices", "names an index twice", "Number the devices without duplicates.")
         )
     if any(device.kind not in _KINDS for device in hello.devices):
         problems.append(_problem("hello.devices.kind", "is not set", "Say CPU or GPU."))
@@ -106,7 +106,7 @@ def _store(said: worker_pb2.Store) -> checkpoint_stores.Found:
 
 
 def store_order(known: checkpoint_stores.Known) -> worker_pb2.StoreOrder:
-    """What a worker is told of its store."""
+    """The answer to a worker about its store."""
     return worker_pb2.StoreOrder(id=known.id, set_up=known.set_up, used=known.used)
 
 
@@ -122,7 +122,7 @@ def _problem(field: str, message: str, remedy: str) -> Violation:
 
 
 def trial_of(lease: event_pb2.LeaseRef) -> tuple[str, int] | None:
-    """Return the study's uid and the trial's number that a lease is of, or None where it names no trial."""
+    """Return the study's uid and the trial's number from a lease's id, or None if it names no trial."""
     match = _TRIAL.fullmatch(lease.trial)
     uid, dot, _ = lease.lease_id.partition(".")
     return (uid, int(match[2])) if dot and match and STUDY.admits(match[1]) else None
@@ -131,7 +131,7 @@ def trial_of(lease: event_pb2.LeaseRef) -> tuple[str, int] | None:
 def checked_input(
     message: Durable, number: int, worker_id: int
 ) -> ReportArrived | RestoredArrived | ExitedArrived:
-    """Check the bounds of a worker's message and convert it. Raises InvalidFieldError where it is out of bounds."""
+    """Check the bounds of a worker's message and convert it. Raises InvalidFieldError if it is out of bounds."""
     bounds.check(message)
     match message:
         case worker_pb2.Report():
@@ -239,7 +239,7 @@ def lease_ref(lease: Lease | LeaseName, study: str) -> event_pb2.LeaseRef:
 
 
 def assign(study: StudyInfo, trial: Trial, lease: Lease) -> worker_pb2.Assign:
-    """Tell a worker to run a trial, up to the full budget that its lease began with."""
+    """The order to a worker to run a trial, up to the full budget that its lease started with."""
     budget = lease.budget or study.spec.budgets[0]
     message = worker_pb2.Assign(
         lease=lease_ref(lease, study.name),
@@ -262,7 +262,7 @@ def assign(study: StudyInfo, trial: Trial, lease: Lease) -> worker_pb2.Assign:
     if trial.baseline:  # it ends no study
         message.ClearField("ends_study")
     by = message.surrogate.scale_by
-    if by:  # a pilot's: the parameter is the scheduler's own, and no user's function expects it
+    if by:  # a pilot's: the parameter belongs to the scheduler, and no user's function expects it
         message.surrogate.scale = int(trial.params.get(by, 1))
         message.surrogate.scale_by = ""
         message.parameters.CopyFrom(params_to_proto({k: v for k, v in trial.params.items() if k != by}))
@@ -280,7 +280,7 @@ def _grant(lease: Lease) -> worker_pb2.Grant:
 
 @lru_cache(maxsize=256)
 def _same_for_all(study: StudyInfo) -> worker_pb2.Assign:
-    """What the assignments of all trials of a study say."""
+    """The part that is the same in the assignments of all trials of a study."""
     spec = study.spec
     wanted = to_proto(spec)
     if study.scale is not None:
@@ -311,7 +311,7 @@ def _ends_study(spec: StudySpec, told: spec_pb2.StudySpec) -> event_pb2.EndsStud
 
 
 def trial_seed(seed: int, number: int) -> int:
-    """Return the seed of a trial: 31 bits that depend on the study's seed and the trial's number alone."""
+    """Return the seed of a trial: 31 bits that depend only on the study's seed and the trial's number."""
     digest = hashlib.sha256(f"{seed}:{number}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
 

@@ -23,7 +23,7 @@ MAX_OUTGOING = 8192
 """Twice as many as a worker may hold leases: all its assignments may be sent at once."""
 
 DECISIONS_AT_ONCE = 64
-"""In one message; each may name all checkpoints of its trial."""
+"""In one message; each decision may name all checkpoints of its trial."""
 
 Defective = Callable[[int, str], None]
 """Called with the id of a study whose trials cannot be assigned, and why."""
@@ -36,11 +36,11 @@ class StreamBrokeError(Exception):
 
 
 class SlowWorkerError(Exception):
-    """The worker does not read what it is sent; it is cut off and will come back."""
+    """The worker does not read what it is sent; it is cut off and will reconnect."""
 
 
 class Outgoing:
-    """The messages to one worker, in the order in which they were put."""
+    """The messages to one worker, in the order in which they were added."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Outgoing:
         self._writing_since: float | None = None
 
     def put(self, message: worker_pb2.SessionResponse | Order) -> None:
-        """Say something, soon; never waits."""
+        """Send a message soon; never waits."""
         try:
             self._queue.put_nowait(message)
         except asyncio.QueueFull:
@@ -73,18 +73,18 @@ class Outgoing:
         return self._queue.qsize()
 
     def acknowledge(self, sequence: int) -> None:
-        """Say that a durable message is settled."""
+        """Acknowledge that a durable message is settled."""
         self.put(worker_pb2.SessionResponse(ack=worker_pb2.Ack(sequences=[sequence])))
 
     async def written(self) -> None:
-        """Wait until all of it is written."""
+        """Wait until everything is written."""
         await self._queue.join()
 
     async def write_to(self, write: Write) -> None:
         """Write until cancelled. Raises StreamBrokeError."""
         while True:
             batch = [await self._queue.get()]
-            await asyncio.sleep(0)  # whoever else was woken by the same commit has its turn to say something
+            await asyncio.sleep(0)  # let others that the same commit woke add their messages
             while not self._queue.empty():
                 batch.append(self._queue.get_nowait())
             others, sequences = _parted(batch)
@@ -111,7 +111,7 @@ class Outgoing:
         self._writing_since = None
 
     async def cut_off_when_slow(self) -> None:
-        """Whoever does not read is cut off, and reads what it missed in its next session. Raises SlowWorkerError."""
+        """Cut off a worker that does not read; it reads what it missed in its next session. Raises SlowWorkerError."""
         while not self._is_stuck():
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._patience_s / 8):
@@ -119,7 +119,7 @@ class Outgoing:
         raise SlowWorkerError(f"worker '{self._worker}' does not read what it is sent")
 
     def _is_stuck(self) -> bool:
-        """Whether the queue is full, or one message has been on its way for too long."""
+        """Whether the queue is full, or one message has been waiting to be written for too long."""
         since = self._writing_since
         return self._overflow.is_set() or (since is not None and time.monotonic() - since > self._patience_s)
 
@@ -161,7 +161,8 @@ class Outgoing:
 def _parted(
     batch: list[worker_pb2.SessionResponse | Order],
 ) -> tuple[list[worker_pb2.SessionResponse | Order], list[int]]:
-    """The messages, and the sequences to acknowledge behind them: a worker never asks again about what is acknowledged.
+    """The messages, and the sequences to acknowledge after them: a worker never asks again about what is
+    acknowledged.
 
     The answer to a heartbeat is a message of its own.
     """
@@ -173,7 +174,7 @@ def _parted(
 def _together(
     others: list[worker_pb2.SessionResponse | Order],
 ) -> list[worker_pb2.SessionResponse | Order]:
-    """The same messages, with decisions that follow each other in one."""
+    """The same messages, with consecutive decisions merged into one."""
     found: list[worker_pb2.SessionResponse | Order] = []
     for _, run in groupby(others, key=_decides):
         listed = list(run)

@@ -1,11 +1,12 @@
-"""Proofs that a lease was issued: an HMAC of its id, by a secret that the database keeps.
+"""Proofs that a lease was issued: an HMAC of its id, with a secret stored in the database.
 
 A worker that holds an attempt which the database never issued shows that the database was restored from a copy
-(`store.lineage`), and all running trials begin new attempts. So no worker may invent such an attempt. Each lease that
-is assigned carries a proof. The worker passes it on when it names what it holds, and a lease without one shows nothing.
+(`store.lineage`), and all running trials start new attempts. So no worker may invent such an attempt. Each lease
+that is assigned carries a proof. The worker passes it on when it names what it holds, and a lease without one
+shows nothing.
 
-A copy of the database has the secret too, so it believes what was issued after the copy was made. Every replica reads
-the same secret. It lasts as long as the database: whoever knows a proof can only say again what was issued.
+A copy of the database has the secret too, so it accepts what was issued after the copy was made. Every replica
+reads the same secret, which never changes: someone who knows a proof can only repeat what was issued.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ _CHARACTERS = 32
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """Makes and compares proofs."""
+    """Makes and checks proofs."""
 
     secret: bytes = field(repr=False)
 

@@ -1,7 +1,7 @@
-"""What a worker should hold against what it says it holds: the pure part of a session.
+"""What a worker should hold, compared with what it says it holds: the pure part of a session.
 
-Both sides change while messages are under way, so a difference counts only when it shows in two heartbeats
-in a row.
+Both sides change while messages are in transit, so a difference counts only when it shows in two heartbeats in a
+row.
 """
 
 from dataclasses import dataclass, field
@@ -12,9 +12,9 @@ class LeaseReconciler:
     """The leases of one worker, as its session knows them."""
 
     known: set[str] = field(default_factory=set)
-    """Live leases, by what was committed here or read from the rows."""
+    """Live leases, as committed here or read from the rows."""
     said: set[str] = field(default_factory=set)
-    """What the last heartbeat named."""
+    """The leases that the last heartbeat named."""
     _differed: bool = False
 
     def grant(self, lease_id: str) -> None:
@@ -26,7 +26,7 @@ class LeaseReconciler:
         self.known.discard(lease_id)
 
     def heartbeat(self, said: set[str]) -> bool:
-        """Take a heartbeat in. True when the rows should be looked at."""
+        """Add a heartbeat. Returns True if the rows should be read."""
         self.said = said
         differs = said != self.known
         look = differs and self._differed
@@ -34,13 +34,15 @@ class LeaseReconciler:
         return look
 
     def refresh(self, live: set[str]) -> None:
-        """Take the rows in: what was granted or ended where this session did not hear of it."""
+        """Update from the rows, which include leases that were granted or ended without this session learning of
+        it."""
         self.known = live
 
     def settle(self, live: set[str], said: set[str]) -> tuple[set[str], set[str]]:
-        """Take the rows in. Returns the live leases that the worker does not run, and those it runs wrongly.
+        """Update from the rows. Returns the live leases that the worker does not run, and those that it runs
+        wrongly.
 
-        `said` is what it had said before the rows were read: what it began since is not in the rows yet.
+        `said` is what it had named before the rows were read: what it started since is not in the rows yet.
         """
         self.known = live
         self._differed = False

@@ -1,4 +1,4 @@
-"""Why a worker's message is refused, in words for the user: what is wrong with it, and whose doing it is. Pure."""
+"""Why a worker's message is refused, in words for the user: what is wrong with it, and who caused it. Pure."""
 
 from typing import Final
 
@@ -12,12 +12,12 @@ Durable = worker_pb2.Report | worker_pb2.Restored | worker_pb2.Exited
 
 
 def outcome(error: Exception) -> str:
-    """How the lease of a refused message ends: only a field out of bounds is charged to its trial."""
+    """How the lease of a refused message ends: only an out-of-bounds field is charged to its trial."""
     return "FAILED" if isinstance(error, InvalidFieldError) else "DEFECT"
 
 
 def reason(message: Durable, error: Exception) -> str:
-    """What ended the lease of a message."""
+    """The reason with which a refused message ended its lease."""
     match error:
         case InvalidFieldError():
             why = "; ".join(map(str, error.violations))
@@ -26,5 +26,5 @@ def reason(message: Durable, error: Exception) -> str:
         case _:
             what = error.message if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
             why = f"this is a defect of Headrace and not of the trial: {what}"
-    text = f"the scheduler could not take a {type(message).__name__.lower()} of it: {why}"
+    text = f"the scheduler could not process a {type(message).__name__.lower()} of it: {why}"
     return REASON.kept(text)

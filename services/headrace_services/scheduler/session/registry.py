@@ -1,8 +1,8 @@
 """The sessions of this replica, and how orders find theirs.
 
-An order for a worker whose stream is here goes to its session at once. For other workers one notification is
-sent through Postgres. The replica that holds the stream then reads the worker's leases. Decisions need no
-notification: they go back the way the report came.
+An order for a worker whose stream is here goes to its session at once. For other workers one notification is sent
+through Postgres. The replica that holds the stream then reads the worker's leases. Decisions need no notification:
+they return the way the report came.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ class Session(Protocol):
         """Compare what the worker holds with the rows."""
 
     def is_heard(self, within_s: float) -> bool:
-        """Whether the worker said something so recently, or what it said is being taken in."""
+        """Whether a message of the worker arrived this recently, or is being handled."""
 
     def drain(self) -> None:
-        """Tell the worker to go elsewhere."""
+        """Ask the worker to connect to another replica."""
 
     async def read_log(self, ask: worker_pb2.ReadLog) -> worker_pb2.LogChunk:
         """Ask the worker for a part of a log."""
@@ -60,7 +60,7 @@ class Registry:
         self._engine = engine
         self._sessions: dict[int, Session] = {}
         self._greeting = Counter[str]()
-        """Workers, by name, whose Hello is being written down."""
+        """Workers, by name, whose Hello is being written."""
         self._elsewhere: set[int] = set()
         self._has_elsewhere = asyncio.Event()
         self._hearers: dict[str, Callable[[str], None]] = {}
@@ -76,15 +76,16 @@ class Registry:
 
     @contextmanager
     def greeting(self, name: str) -> Iterator[None]:
-        """A worker said Hello: it lives, though the rows do not know it before the end of this block."""
+        """A worker said Hello: it lives, although the rows show it only after this block."""
         self._greeting[name] += 1
         try:
             yield
         finally:
-            self._greeting -= Counter({name: 1})  # what is at 0 is forgotten
+            self._greeting -= Counter({name: 1})  # entries that are at 0 are dropped
 
     def is_heard(self, worker_id: int, name: str, within_s: float) -> bool:
-        """Whether a worker spoke to this replica so recently, or waits here for what it said to be taken in."""
+        """Whether a worker sent something to this replica this recently, or a message of it waits here to be
+        handled."""
         session = self._sessions.get(worker_id)
         return self._greeting[name] > 0 or (session is not None and session.is_heard(within_s))
 
@@ -94,7 +95,7 @@ class Registry:
         return list(self._sessions.values())
 
     def deliver(self, orders: Iterable[Order]) -> None:
-        """Take orders to their workers."""
+        """Deliver orders to their workers."""
         for order in orders:
             session = self._sessions.get(order.worker_id)
             if session is not None:
@@ -104,15 +105,15 @@ class Registry:
                 self._has_elsewhere.set()
 
     def find(self, worker_id: int) -> Session | None:
-        """A worker's session, where this replica holds it."""
+        """A worker's session, if this replica holds it."""
         return self._sessions.get(worker_id)
 
     def hear(self, channel: str, hearer: Callable[[str], None]) -> None:
-        """Have someone hear the notifications of a further channel; set before `run_listening`."""
+        """Register a listener for the notifications of another channel, before `run_listening`."""
         self._hearers[channel] = hearer
 
     def drain(self) -> None:
-        """Tell all workers to go elsewhere."""
+        """Ask all workers to connect to another replica."""
         for session in self._sessions.values():
             session.drain()
 
@@ -129,7 +130,7 @@ class Registry:
                 log.warning("could not notify other replicas; their sessions will find out", exc_info=True)
 
     async def run_listening(self) -> None:
-        """Hear of orders that other replicas have for workers here. Runs until cancelled."""
+        """Listen for orders that other replicas have for workers here. Runs until cancelled."""
         again = AsyncRetrying(
             retry=retry_if_exception_type((psycopg.Error, OSError)),
             wait=wait_random_exponential(multiplier=0.2, max=2),

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 HELLO_WITHIN_S = 10.0
 
 _ENDS = (SlowWorkerError, StreamBrokeError, SupersededError, HeadraceError)
-"""What ends a session without being a defect; the worker comes back."""
+"""Exceptions that end a session without being a defect; the worker reconnects."""
 
 Context = ServicerContext[worker_pb2.SessionRequest, worker_pb2.SessionResponse]
 
@@ -56,7 +56,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         *,
         certified: bool = False,
     ) -> None:
-        """`certified`: each stream shows a certificate, which says whose it is."""
+        """`certified`: each stream shows a certificate, which identifies the worker."""
         self._hub = hub
         self._heartbeats = heartbeats
         self._loads = loads
@@ -85,7 +85,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         left_s: float | None = None
         with self._registry.greeting(greeting.name):
             proofs = await self._known_proofs()
-            await self._look_back(hello, proofs)  # what nobody vouches for is no sign of a restore
+            await self._look_back(hello, proofs)  # an attempt without a proof is no sign of a restore
             async with transaction(self._hub.engine) as conn:
                 if certificate is not None:  # it may have been revoked since
                     greeting, left_s = await identified(conn, greeting, certificate)
@@ -106,7 +106,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         )
         self._registry.add(worker_id, session)
         log.info("worker '%s' connected with %s slots", greeting.name, len(greeting.devices))
-        lasts = asyncio.timeout(left_s)  # as long as its certificate; None: without one
+        lasts = asyncio.timeout(left_s)  # as long as its certificate is valid; None without one
         try:
             self._hub.wake_waiting_studies()
             async with lasts:
@@ -124,7 +124,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             if isinstance(first, HeadraceError):
                 raise first from group
             if isinstance(first, (SlowWorkerError, StreamBrokeError)):
-                # A status would wait behind what the worker does not read, or go nowhere. The call is dropped.
+                # A status would wait behind what the worker does not read, or be lost. The call is dropped.
                 raise asyncio.CancelledError from first
             await context.abort(grpc.StatusCode.ABORTED, str(first))
         finally:
@@ -139,7 +139,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         return self._proofs
 
     async def _look_back(self, hello: worker_pb2.Hello, proofs: Proofs) -> None:
-        """Notice a database that was restored from a copy of files, by what a worker holds and can prove."""
+        """Detect a database that was restored from a copy of files, by what a worker holds and can prove."""
         issued = [ref.lease_id for ref in hello.held if proofs.hold(ref)]
         if not issued:
             return
@@ -158,7 +158,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         request: worker_pb2.JudgeFoldersRequest,
         context: Context,
     ) -> worker_pb2.JudgeFoldersResponse:
-        """Say which of a worker's folders may go, or what in them."""
+        """Say which of a worker's folders may be deleted, or which of their contents."""
         async with transaction(self._hub.engine) as conn:
             if self._certified:
                 await certified(conn, context)
@@ -190,7 +190,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
 
 def _check_protocol(hello: worker_pb2.Hello) -> None:
-    """Refuse a worker that this scheduler cannot speak with. Raises VersionMismatchError."""
+    """Refuse a worker whose protocol version does not fit this scheduler. Raises VersionMismatchError."""
     theirs = Spoken(newest=hello.protocol, oldest=hello.oldest_protocol, release=hello.version)
     if reason := why_not(SPOKEN, theirs, we="this scheduler", they=f"worker '{hello.worker}'"):
         raise VersionMismatchError(reason)

@@ -1,8 +1,8 @@
-"""What users want of a worker and of its devices, and what its daemon says of them: the pure part of a session.
+"""What users ask of a worker and of its devices, and what its daemon reports about them: the pure part of a
+session.
 
-The rows are the truth. A daemon repeats the defects that it knows with each heartbeat. Where the rows call such a
-device sound, a user has taken the defect back: the daemon is told once, and what it says until it has heard so counts
-for nothing.
+The rows are authoritative. A daemon repeats the defects that it knows with each heartbeat. If the rows call such a
+device sound, a user has cleared the defect: the daemon is told once, and its reports are ignored until it knows.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,15 +26,15 @@ class Wishes:
         self._say = say
         self._told: Wish | None = None
         self.withdrawn = False
-        """Whether the daemon believes that it is drained, from a session before."""
+        """Whether the daemon believes that it is drained, from an earlier session."""
         self._forgiven: set[int] = set()
         self.defects = dict(defects)
-        """What the daemon said of failed devices, by index, and the rows know."""
+        """The failed devices that the daemon reported, by index, as far as the rows know them."""
         self.leaving = leaving
-        """What the daemon said of its own end, and the rows know."""
+        """What the daemon reported about its own end, as far as the rows know it."""
 
     def new_defects(self, heartbeat: worker_pb2.Heartbeat) -> dict[int, str]:
-        """The defects that the rows do not know yet."""
+        """The defects that the rows do not have yet."""
         said = {one.index: TROUBLE.kept(one.reason) or "it failed" for one in heartbeat.defects}
         self._forgiven &= said.keys()
         return {
@@ -44,11 +44,11 @@ class Wishes:
         }
 
     def note_defects(self, new: Mapping[int, str]) -> None:
-        """The rows know these defects."""
+        """Record that the rows have these defects."""
         self.defects |= new
 
     def tell(self, wish: Wish | None) -> None:
-        """Tell the daemon whether it is drained, where that is news."""
+        """Tell the daemon whether it is drained, if that has changed."""
         if wish == self._told and not (self.withdrawn and wish is None):
             return
         self._told, self.withdrawn = wish, False
@@ -59,7 +59,7 @@ class Wishes:
         self._say(worker_pb2.SessionResponse(withdraw=said))
 
     def forgive(self, sound: Iterable[int]) -> None:
-        """The rows call these devices sound, which the daemon takes for failed: tell it."""
+        """Tell the daemon that these devices, which it considers failed, are sound according to the rows."""
         indices = sorted(set(sound) & self.defects.keys())
         if not indices:
             return

@@ -54,25 +54,25 @@ from headrace_services.scheduler.store.lineage import RESTORED
 log = logging.getLogger(__name__)
 
 REPLICA = f"{socket.gethostname()}:{os.getpid()}"
-"""How this replica is named in its workers' logs."""
-_NO_STUDY = "its study is not there any more"
+"""The name of this replica in its workers' logs."""
+_NO_STUDY = "its study no longer exists"
 _NOT_HELD = "this worker no longer holds it: {}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How often workers speak, how long they may be silent, and for how long a stream lasts, in seconds."""
+    """How often workers send heartbeats, how long they may be silent, and how long a stream lasts, in seconds."""
 
     heartbeat_s: float = 3.0
     lease_ttl_s: float = 15.0
     stream_age_s: float = 900.0
-    """About when a worker is asked to connect anew, so that streams spread over the replicas again."""
+    """About when a worker is asked to reconnect, so that streams spread over the replicas again."""
     drain_grace_s: float = 10.0
-    """How long a worker that is asked to go may still listen for answers."""
+    """How long a worker that is asked to go may still receive answers."""
 
 
 class WorkerSession:
-    """Speaks with one worker. Made after its Hello was written down."""
+    """The session with one worker. Made after its Hello was written."""
 
     def __init__(
         self,
@@ -113,10 +113,10 @@ class WorkerSession:
         self.unacknowledged = 0
         """How many durable messages the worker keeps, as its last heartbeat said."""
 
-    # --- what others tell the session ------------------------------------------------------------------
+    # --- called from outside the session ---------------------------------------------------------------
 
     def order(self, order: Order) -> None:
-        """Send an assignment or a cancellation. Before Welcome nothing may be said; the rows will tell."""
+        """Send an assignment or a cancellation. Before Welcome nothing may be sent; the rows make up for it."""
         if not self._welcomed:
             self.look_again()
             return
@@ -143,14 +143,14 @@ class WorkerSession:
         self._look_again.set()
 
     def is_heard(self, within_s: float) -> bool:
-        """Whether the worker said something so recently, or what it said is being taken in.
+        """Whether a message of the worker arrived this recently, or is being handled.
 
-        What waits behind that is unread, so the rows may not know yet that the worker lives.
+        Later messages are unread meanwhile, so the rows may not show yet that the worker lives.
         """
         return self._is_taking_in or monotonic() - self._heard_at < within_s
 
     def drain(self) -> None:
-        """Tell the worker to go elsewhere."""
+        """Ask the worker to connect to another replica."""
         grace = messages.duration(self._timing.drain_grace_s)
         self._outgoing.put(worker_pb2.SessionResponse(drain=worker_pb2.Drain(grace=grace)))
 
@@ -185,7 +185,7 @@ class WorkerSession:
                     helper.cancel()
 
     async def _welcome(self, hello: worker_pb2.Hello) -> None:
-        """Say which of the worker's leases are still its own, and send those it does not know of."""
+        """Name the worker's leases that are still its own, and send those that it does not know."""
         said = self._reconciler.said = {ref.lease_id for ref in hello.held}
         held = await self._held_by_rows()
         live = {h.lease.id: h for h in held}
@@ -219,7 +219,7 @@ class WorkerSession:
                 self.look_again()
             if await self._machine.try_again():
                 self._hub.wake_waiting_studies()
-            if wrong := bounds.violations(request):  # the worker lives, whatever else it says
+            if wrong := bounds.violations(request):  # the worker lives, whatever else is in the message
                 log.warning("worker '%s': %s", self._name, wrong[0])
                 return
             self.unacknowledged = request.heartbeat.unacknowledged
@@ -248,12 +248,16 @@ class WorkerSession:
         if await self._in_flight.enter(study_id):
             tasks.create_task(self._submit(study_id, named[1], message, arrived))
         else:
-            log.warning("study %s takes nothing in: worker '%s' is to send again later", study_id, self._name)
+            log.warning(
+                "study %s accepts nothing: worker '%s' will be asked to send its messages again",
+                study_id,
+                self._name,
+            )
 
     async def _submit(self, study_id: int, number: int, message: Durable, arrived: float) -> None:
         """Put a durable message into its study's cycle; answer and acknowledge it when it is committed.
 
-        A message that cannot be taken costs its own trial the lease, and nobody else anything.
+        A message that cannot be accepted costs its own trial the lease, and affects no other trial.
         """
         try:
             checked = messages.checked_input(message, number, self.worker_id)
@@ -275,7 +279,7 @@ class WorkerSession:
             if isinstance(error, InvalidFieldError):
                 log.warning("%s of worker '%s' is out of bounds: %s", kind, self._name, error)
             else:
-                log.exception("could not take %s of worker '%s'", kind, self._name)
+                log.exception("could not process %s of worker '%s'", kind, self._name)
             await self._refuse(study_id, number, message, error)
             return
         finally:
@@ -290,7 +294,7 @@ class WorkerSession:
                 elif isinstance(message, worker_pb2.Exited):
                     self._reconciler.end(message.lease.lease_id)
                 self._outgoing.acknowledge(message.sequence)
-                # Behind the cycle: a message that waited before it would be overtaken by the next one.
+                # After the cycle: if the message waited before it, the next one would overtake it.
                 with suppress(DatabaseUnavailableError):  # a later attempt shows it too
                     if await self._machine.reached(message):
                         self._hub.wake_waiting_studies()
@@ -298,19 +302,23 @@ class WorkerSession:
                 raise AssertionError(f"{settled.outcome} is no answer to a worker")
 
     def _later(self, study_id: int, error: DatabaseUnavailableError) -> None:
-        """Leave a message unanswered: the worker keeps it, and sends it again when it is asked to connect anew."""
+        """Leave a message unanswered: the worker keeps it, and sends it again when it is asked to reconnect."""
         log.warning(
-            "study %s takes nothing in: worker '%s' is to send again: %s", study_id, self._name, error
+            "study %s accepts nothing: worker '%s' will be asked to send its messages again: %s",
+            study_id,
+            self._name,
+            error,
         )
         self._in_flight.fall_behind(study_id)
 
     async def _refuse(self, study_id: int, number: int, message: Durable, error: Exception) -> None:
-        """Refuse a message for ever, and end its lease first: its trial would wait for an answer that never comes.
+        """Refuse a message permanently, and end its lease first: otherwise its trial would wait for an answer for
+        ever.
 
-        Where the lease cannot be ended either, the study itself is broken. The worker ends the trial all the same.
+        If the lease cannot be ended either, the study itself is broken. The worker ends the trial anyway.
         """
         reason = refusals.reason(message, error)
-        if not bounds.violations(message.lease):  # what is out of bounds names no lease
+        if not bounds.violations(message.lease):  # an out-of-bounds lease names none
             try:
                 await self._end(study_id, number, message, refusals.outcome(error), reason)
             except DrainingError:
@@ -352,7 +360,7 @@ class WorkerSession:
         self._outgoing.put(worker_pb2.SessionResponse(decision=answer))
 
     def _is_over(self, message: Durable, why: str) -> None:
-        """Answer a message whose lease is over: it is final, and the process has no right to run."""
+        """Answer a message whose lease is over: that is final, and the process has no right to run."""
         if not isinstance(message, worker_pb2.Exited):
             cancel = worker_pb2.Cancel(lease=message.lease, reason=why)
             self._outgoing.put(worker_pb2.SessionResponse(cancel=cancel))
@@ -361,20 +369,20 @@ class WorkerSession:
     # --- the session's own tasks -----------------------------------------------------------------------
 
     async def _say_the_rest(self) -> None:
-        """The worker says no more: answer what it has said, so that it need not say it again elsewhere."""
+        """The worker sends no more: answer what it has sent, so that it need not send it again elsewhere."""
         await self._in_flight.all_settled()
         await self._outgoing.written()
 
     async def _grow_old(self) -> None:
-        """Ask the worker to connect anew after a while, each at a time of its own."""
+        """Ask the worker to reconnect after a while, each worker at a different time."""
         await asyncio.sleep(self._timing.stream_age_s * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
         self.drain()
 
     async def _note_heartbeats(self) -> None:
-        """Write heartbeats down, however many came as one, and read what the worker should hold.
+        """Write heartbeats, all that have arrived as one, and read what the worker should hold.
 
-        Without the rows an order that never reached this session (the replica that committed it died, its
-        notification got lost) would show as no difference: neither side would know of the lease.
+        Without the rows, an order that never reached this session (the replica that committed it died, or its
+        notification was lost) would not show as a difference: neither side would know of the lease.
         """
         while True:
             await self._next_sign_of_life()
@@ -399,7 +407,8 @@ class WorkerSession:
                 await self._machine.ask_again()
 
     async def _next_sign_of_life(self) -> None:
-        """Wait for a heartbeat; while other messages are taken in, heartbeats wait behind them, and these count."""
+        """Wait for a heartbeat. While other messages are being handled, heartbeats wait behind them, and these
+        messages count too."""
         while not self._beat.is_set():
             try:
                 async with asyncio.timeout(self._timing.heartbeat_s):
@@ -410,7 +419,7 @@ class WorkerSession:
         self._beat.clear()
 
     def _tell_to_leave(self, leaving: Iterable[tuple[Lease, str]]) -> None:
-        """Send what was asked of the worker's trials whose order did not come here; once a session."""
+        """Send the requests to leave of trials whose order did not arrive here; once in each session."""
         for lease, why in leaving:
             if lease.id not in self._told_to_leave:
                 self._told_to_leave.add(lease.id)
@@ -429,7 +438,7 @@ class WorkerSession:
             await self._settle(held, said)
 
     async def _held_by_rows(self) -> list[workers.HeldLease]:
-        """The worker's live leases; a study of which one cannot be read is set aside, which ends them."""
+        """The worker's live leases. A study with an unreadable lease is quarantined, which ends its leases."""
         async with transaction(self._hub.engine) as conn:
             held, unreadable = await workers.held_leases(conn, self.worker_id)
         for lease in unreadable:
@@ -437,7 +446,7 @@ class WorkerSession:
         return held
 
     async def _settle(self, held: list[workers.HeldLease], said: set[str]) -> None:
-        """Repeat what the worker missed: assignments it does not run, cancellations of what it still runs."""
+        """Repeat what the worker missed: assignments that it does not run, cancellations of what it still runs."""
         live = {h.lease.id: h for h in held}
         missing, surplus = self._reconciler.settle(set(live), said)
         for lease_id in sorted(missing, key=list(live).index):
@@ -451,9 +460,10 @@ class WorkerSession:
         if lease.incarnation == self._incarnation:
             self._outgoing.put(Assignment(worker_id=self.worker_id, trial=trial, lease=lease))
         else:
-            # An earlier incarnation held the lease. One that remembered it would have named it: it is going to report
-            # it lost, in order, behind what the trial still had to say. This one has lost its memory, and the trial.
-            # Or the database was restored from a copy, and nobody holds the lease (`store.lineage`).
+            # An earlier incarnation held the lease. If this one knew it, it would have named it: then it would
+            # report it lost, in order, after what the trial still had to say. It has lost its memory, and the
+            # trial with it. Or the database was restored from a copy, and no worker holds the lease
+            # (`store.lineage`).
             why = f"worker '{self._name}' was restarted and knows nothing of the trial"
             if lease.incarnation == RESTORED:
                 why = "the database was restored from a copy: what it issued before counts no more"
@@ -470,9 +480,7 @@ class WorkerSession:
                 async with asyncio.timeout(in_flight.PATIENCE_S):
                     await self._hub.submit(lease.study_id, Submission(input=exited))
             except (TimeoutError, DatabaseUnavailableError):  # the next heartbeats show the difference again
-                log.warning(
-                    "lease %s could not be ended: study %s takes nothing in", lease.id, lease.study_id
-                )
+                log.warning("lease %s could not be ended: study %s accepts nothing", lease.id, lease.study_id)
 
 
 class SupersededError(Exception):

@@ -1,4 +1,4 @@
-"""What `headrace simulate` is asked: its options as values, or the clear error that says what is wrong with them."""
+"""The options of `headrace simulate` as values, or a clear error that says what is wrong with them."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from headrace_services.scheduler.simulator.stages import Stages, parse_stages, w
 from headrace_services.scheduler.simulator.variants import OWN, Variant, compared, swept
 
 MAX_REPORTS = 2_000_000
-"""Of one simulated study: some minutes, and about a gigabyte."""
+"""For one simulated study: this takes some minutes, and about a gigabyte."""
 
 
 def check_size(scenario: Scenario) -> None:
@@ -29,7 +29,7 @@ def check_size(scenario: Scenario) -> None:
 
 
 def recorded(path: Path | None, steps: str, spec: StudySpec) -> CurveFile | None:
-    """The runs of --curves, if they are the study's kind of runs."""
+    """The runs of --curves, if they fit the study."""
     if steps not in (REPORTS, COLUMN):
         raise CommandError(
             f"--curve-steps: '{steps}' is neither reports nor column.", remedy="Choose one.", code=USAGE
@@ -40,7 +40,7 @@ def recorded(path: Path | None, steps: str, spec: StudySpec) -> CurveFile | None
     objective = spec.objective
     if found.goal is not None and found.goal != objective.goal.value:
         raise CommandError(
-            f"{path}: the runs have the goal to {found.goal} their metric, the study is to {objective.goal.value}.",
+            f"{path}: the runs {found.goal} their metric, but the study is to {objective.goal.value} it.",
             remedy="Change objective.goal in the study.",
             code=USAGE,
         )
@@ -60,7 +60,7 @@ def recorded(path: Path | None, steps: str, spec: StudySpec) -> CurveFile | None
 
 
 def variants(spec: StudySpec, compare: str | None, sweep: str | None) -> tuple[Variant, ...]:
-    """The policies of --compare and --sweep; the study's own where neither is given."""
+    """The policies of --compare and --sweep; the study's own if neither is given."""
     found = compared(spec, compare or OWN)
     if sweep is not None:
         if len(found) > 1:
@@ -81,7 +81,7 @@ def variants(spec: StudySpec, compare: str | None, sweep: str | None) -> tuple[V
 
 
 def crowding(text: str | None, spec: StudySpec) -> dict[int, float]:
-    """How the time of a step grows with the members of a bundle, from --bundle."""
+    """How the time of a step grows with the number of members of a bundle, from --bundle."""
     if text is None:
         return {}
     if spec.fuse is None:
@@ -98,7 +98,7 @@ def crowding(text: str | None, spec: StudySpec) -> dict[int, float]:
             Costs(crowding=found)
         except ValueError:
             raise CommandError(
-                f"--bundle: '{part.strip()}' is no number of members, from 2 on, with a number of times, from 1.0 on.",
+                f"--bundle: '{part.strip()}' is not a number of members, at least 2, with a factor of at least 1.0.",
                 remedy="Write it as in --bundle 8:1,32:4.",
                 code=USAGE,
             ) from None
@@ -143,7 +143,7 @@ def scenario(
     beside: Stages | None = None,
     stage_gb: float | None = None,
 ) -> Scenario:
-    """Everything that the options say of cluster, curves, costs and failures."""
+    """The cluster, curves, costs and failures that the options describe."""
     try:
         cluster = parse_types(types) if types is not None else machines_for(policies[0].spec, workers)
     except ValueError as error:

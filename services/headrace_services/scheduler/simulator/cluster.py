@@ -1,8 +1,8 @@
 """The virtual machines: workers with slots, of device types that differ in speed.
 
-Written on the command line as `NAME:WORKERS[xSLOTS][~ISLAND][@SPEED]`, several with commas between:
-`h100:2x8@2.5,a100:4x8~4` is two machines of eight H100, each 2.5 times as fast as the curves' own device, and four of
-eight A100, of which each four are joined by NVLink and the others across NUMA nodes.
+On the command line they are written as `NAME:WORKERS[xSLOTS][~ISLAND][@SPEED]`, separated by commas.
+`h100:2x8@2.5,a100:4x8~4` is two machines of eight H100, each 2.5 times as fast as the curves' own device, and four
+of eight A100, in groups of four connected by NVLink, with the groups on different NUMA nodes.
 """
 
 import re
@@ -16,7 +16,7 @@ from headrace_services.scheduler.core.records import Slot
 
 GIB = 1 << 30
 CORES = 64.0
-"""Of a slot; what a simulated trial computes with is its GPU."""
+"""Cores of a slot; simulated trials compute on its GPU."""
 _TYPE = re.compile(
     r"(?P<name>[A-Za-z][\w.-]*):(?P<workers>\d+)(x(?P<slots>\d+))?(~(?P<island>\d+))?"
     r"(@(?P<speed>\d+(\.\d*)?|\.\d+))?",
@@ -35,14 +35,14 @@ class Machine:
     slots: int
     speed: float = 1.0
     island: int = 0
-    """So many slots each are joined by NVLink; 0 where joints are not known."""
+    """The size of the groups of slots that NVLink connects; 0 if the interconnect is unknown."""
     kind: str = "GPU"
     memory_bytes: int = 80 * GIB
     labels: Mapping[str, str] = field(default_factory=dict)
     owner: str = ""
-    """The large job whose stages its slots are, each for trials in its bubbles alone; empty for an ordinary machine."""
+    """The large job whose stages its slots are, only for trials in its bubbles; empty for an ordinary machine."""
     duty: float = 1.0
-    """Of a large job's machine: the share of the time that trials have."""
+    """For a machine of a large job: the share of the time that trials get."""
 
     def devices(self, *, placeable: bool = True, incarnation: int = 1) -> tuple[Slot, ...]:
         """The machine's slots, as rows of the scheduler's table."""
@@ -78,7 +78,7 @@ class Machine:
 
 
 def machines(workers: int, *, slots: int = 1, speed: float = 1.0, model: str = "") -> tuple[Machine, ...]:
-    """So many machines of one type."""
+    """This many machines of one type."""
     return tuple(
         Machine(id=number, name=f"{model or 'worker'}-{number}", model=model, slots=slots, speed=speed)
         for number in range(1, workers + 1)
@@ -91,10 +91,11 @@ def most_slots(spec: StudySpec) -> int:
 
 
 def machines_for(spec: StudySpec, trials: int) -> tuple[Machine, ...]:
-    """Machines on which so many trials of a study run at once, whatever it asks for: a machine a trial.
+    """Machines on which this many trials of a study run at once, whatever their requests: one machine for each
+    trial.
 
-    Where trials differ in size, by their configurations or on their way, `trials` counts slots: machines that hold the
-    largest trial, with about so many in all.
+    If trials differ in size, by their configurations or as they advance, `trials` counts slots: the machines hold
+    the largest trial, and have about this many slots in all.
     """
     asked, most = spec.resources, most_slots(spec)
     if sizes_differ(spec):
@@ -105,7 +106,7 @@ def machines_for(spec: StudySpec, trials: int) -> tuple[Machine, ...]:
 
 
 def parse_types(text: str) -> tuple[Machine, ...]:
-    """The machines that `--types` names. A ValueError says what is wrong, and how it is written."""
+    """The machines that `--types` names. Raises a ValueError that says what is wrong, and how to write it."""
     found: list[Machine] = []
     for part in text.split(","):
         match = _TYPE.fullmatch(part.strip())

@@ -1,7 +1,8 @@
-"""The table of slots in memory, shared by all studies of a simulation, and what they tell each other through it.
+"""The table of slots in memory, shared by all studies of a simulation, and the messages between them.
 
-The counterpart of `store/placement`: which devices have room, who runs where, how other studies stand, and who was
-asked to leave. A device's row is guarded here as by the database: a grant that it cannot hold is an error.
+It is the counterpart of `store/placement`: which devices have room, who runs where, the status of other studies,
+and who was asked to leave. A device's row is guarded here as in the database: a grant that it cannot hold is an
+error.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,7 +25,7 @@ Key = tuple[int, int]
 
 
 class OverCommitError(Exception):
-    """A device was given out twice: a defect, as the database's own checks would have it."""
+    """A device was given out twice: a defect, as the database's own checks would report it."""
 
 
 @dataclass(slots=True)
@@ -46,7 +47,7 @@ class ClusterRows:
 
     def __init__(self, machines: Iterable[Machine], quotas: Mapping[str, int] | None = None) -> None:
         self.quotas = dict(quotas or {})
-        """The most slots that the studies of a project hold at once, by the project's name."""
+        """The most slots that the studies of a project may hold at once, by the project's name."""
         self.machines: dict[int, Machine] = {}
         self.up: set[int] = set()
         self.leaving: dict[str, tuple[int, Leaving]] = {}
@@ -58,7 +59,7 @@ class ClusterRows:
             self.add(machine)
 
     def add(self, machine: Machine) -> None:
-        """A further machine, which is there from now on."""
+        """Add a machine, which is available from now on."""
         self.machines[machine.id] = machine
         self.up.add(machine.id)
         self._incarnations[machine.id] = 1
@@ -87,15 +88,15 @@ class ClusterRows:
 
     @property
     def anything_free(self) -> bool:
-        """Whether any device has something left."""
+        """Whether any device has free capacity."""
         return bool(self._free)
 
     def free_milli(self) -> int:
-        """What is left of all devices but ephemeral ones, in thousandths of one."""
+        """The free capacity of all devices except ephemeral ones, in thousandths of a device."""
         return sum(slot.free_milli for slot in self._free.values() if not slot.owner)
 
     def devices(self, request: Request) -> tuple[Slot, ...]:
-        """Every device that could serve a request, whoever is on it; none that is ephemeral."""
+        """Every device that could serve a request, occupied or not; no ephemeral one."""
         rows = (device.row() for key, device in self._devices.items() if key[0] in self.up)
         return tuple(
             row
@@ -106,17 +107,17 @@ class ClusterRows:
         )
 
     def totals(self) -> Totals:
-        """What the machines that are there have."""
+        """The totals of the available machines."""
         up = [one for key, one in self._devices.items() if key[0] in self.up and not one.slot.owner]
         gpus = sum(device.slot.kind == "GPU" for device in up)
         return Totals(gpu_milli=gpus * WHOLE, cpu_slots=len(up) - gpus)
 
     def held(self, lease: Lease) -> tuple[Slot, ...]:
-        """The slots of a lease, each with what the lease has of it."""
+        """The slots of a lease, each with the part that the lease holds."""
         return self.of_grant(lease.grant) if lease.grant is not None else ()
 
     def of_grant(self, grant: Grant) -> tuple[Slot, ...]:
-        """The slots of a grant, each with what the grant has of it."""
+        """The slots of a grant, each with the part that the grant holds."""
         return tuple(
             replace(
                 self._devices[part.worker_id, index].slot.part(grant.milli, grant.memory_bytes),
@@ -129,7 +130,7 @@ class ClusterRows:
     # --- what a cycle writes -------------------------------------------------------------------------
 
     def write(self, changes: Changes) -> None:
-        """Take over what a cycle gave back and gave out."""
+        """Apply what a cycle gave back and gave out."""
         for key, grant_id in changes.vacated.items():
             if self._devices[key].grant_id == grant_id:
                 self._devices[key].grant_id = None
@@ -149,13 +150,13 @@ class ClusterRows:
             self._offer(key)
 
     def ask(self, grant_id: str, study_id: int, leaving: Leaving) -> None:
-        """Ask the trials of a grant to go; asking for the next report goes before asking for the next rung."""
+        """Ask the trials of a grant to leave; a request for the next report replaces one for the next rung."""
         before = self.leaving.get(grant_id)
         if before is None or (leaving.at_report and not before[1].at_report):
             self.leaving[grant_id] = study_id, leaving
 
     def withdraw_asks(self, for_study_id: int) -> None:
-        """Take back what a study asked of others' trials."""
+        """Withdraw what a study asked of others' trials."""
         self.leaving = {
             grant_id: said for grant_id, said in self.leaving.items() if said[1].for_study_id != for_study_id
         }
@@ -163,13 +164,13 @@ class ClusterRows:
     # --- machines ------------------------------------------------------------------------------------
 
     def fail(self, machine_id: int) -> None:
-        """A machine is gone: what is free of it cannot be used, and what is given back stays away."""
+        """A machine has failed: its free capacity is unavailable, and stays so when more is given back."""
         self.up.discard(machine_id)
         for index in range(self.machines[machine_id].slots):
             self._offer((machine_id, index))
 
     def repair(self, machine_id: int) -> None:
-        """The machine is back, empty, in a new incarnation."""
+        """The machine is available again, empty, in a new incarnation."""
         self.up.add(machine_id)
         self._incarnations[machine_id] += 1
         for slot in self.machines[machine_id].devices(incarnation=self._incarnations[machine_id]):
@@ -177,7 +178,7 @@ class ClusterRows:
             self._offer((slot.worker_id, slot.index))
 
     def _offer(self, key: Key) -> None:
-        """Bring the list of free slots up to date for one device."""
+        """Update one device in the list of free slots."""
         row = self._devices[key].row()
         place = (bool(row.owner), row.kind, row.worker_id, row.index)
         if row.free_milli and row.worker_id in self.up:

@@ -165,8 +165,8 @@ def simulate(
         str | None,
         typer.Option(
             metavar="MEMBERS:TIMES,…",
-            help="How many times as long a bundle's step takes as a lone trial's, as in 8:1,32:4: in straight lines. "
-            "Default: as long, with any number of members.",
+            help="How many times as long a bundle's step takes as a lone trial's, as in 8:1,32:4, interpolated "
+            "linearly. Default: 1 with any number of members.",
             rich_help_panel=COSTS,
             show_default=False,
         ),
@@ -298,7 +298,7 @@ def _once(
     as_json: bool,
     swept: bool,
 ) -> bool:
-    """One seed: run-all, then every variant; the last one's rungs and lanes in full."""
+    """One seed: run-all, then every variant, with the last one's rungs and lanes in full."""
     from headrace_services.scheduler.simulator import reporting
     from headrace_services.scheduler.simulator.drawing.gantt import gantt_svg
     from headrace_services.scheduler.simulator.summary import summarise

@@ -1,4 +1,4 @@
-"""What a simulated cluster loses: time for checkpoints, and machines that fail."""
+"""The losses of a simulated cluster: time for checkpoints, and machines that fail."""
 
 import random
 from collections.abc import Mapping
@@ -12,22 +12,22 @@ from types import MappingProxyType
 class Costs:
     """The times of everything but training, in seconds.
 
-    A trial writes a checkpoint before each report that decides about it, on its slot, and reads it when it is
+    A trial writes a checkpoint before each report that leads to a decision, on its slot, and reads it when it is
     resumed: a checkpoint of C bytes at B bytes per second costs a paused trial 2C/B.
     """
 
     write_s: float = 0.0
     read_s: float = 0.0
     start_s: float = 0.0
-    """From the assignment of a trial to its first step of training, as for imports and data."""
+    """From the assignment of a trial to its first step of training, for example for imports and data."""
     size_bytes: int = 0
     scaling: float = 1.0
     """A trial on n times the slots that its study asks for, or n times the share, trains n^scaling times as fast."""
     apart: float = 1.0
-    """A gang that is known to be joined by less than NVLink trains so many times as fast."""
+    """A gang whose interconnect is known to be slower than NVLink trains this many times as fast."""
     crowding: Mapping[int, float] = field(default_factory=dict)
-    """How many times as long as a lone trial's the step of a bundle takes, by number of members: along straight lines
-    in between, and along the last one beyond. Without any a step takes the time of a lone one."""
+    """How many times as long as a lone trial's the step of a bundle takes, by number of members: interpolated
+    linearly in between, and extrapolated beyond. Without any, a step takes as long as a lone trial's."""
 
     def __post_init__(self) -> None:
         if any(members < 2 or not isfinite(times) or times < 1.0 for members, times in self.crowding.items()):
@@ -36,7 +36,7 @@ class Costs:
             )
 
     def slowdown(self, members: int) -> float:
-        """How many times as long as a lone trial's a step of a bundle with so many members takes."""
+        """How many times as long as a lone trial's a step of a bundle with this many members takes."""
         points = sorted({1: 1.0, **self.crowding}.items())
         for (few, least), (many, most) in pairwise(points):
             if members <= many or (many, most) == points[-1]:
@@ -70,11 +70,9 @@ class Costs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Machines fail at random moments, exponentially distributed; None: never.
-
-    The scheduler hears of it `detect_s` later (the lease's time to live), the machine is back after `repair_s`.
-    Work since a trial's last checkpoint is lost.
-    """
+    """Machines fail at random moments, exponentially distributed; None for never. The scheduler learns of
+    it `detect_s` later (the lease's time to live), and the machine is back after `repair_s`. Work since a trial's last
+    checkpoint is lost."""
 
     mean_time_s: float | None = None
     detect_s: float = 0.0
@@ -82,5 +80,5 @@ class Failures:
     seed: int = 0
 
     def clock(self, machine: int) -> random.Random:
-        """The generator of one machine: its failures do not depend on what runs on others."""
+        """The random generator of one machine: its failures do not depend on what runs on others."""
         return random.Random(f"headrace failures {self.seed} {machine}")  # noqa: S311  (no secret)

@@ -1,11 +1,11 @@
-"""Where a simulated trial's values and times come from.
+"""The source of a simulated trial's values and times.
 
-A `Curve` is one configuration's training as far as it goes: at which steps it reports, what it reports there, and how
-long it trains between two steps on a device of speed 1. `Curves` hands one out per trial, in the order of the
-trials' numbers: the order in which a study arrives at its configurations.
+A `Curve` is the training of one configuration: at which steps it reports, what it reports there, and how long it
+trains between two steps on a device of speed 1. `Curves` returns one for each trial, in the order of the trials'
+numbers: the order in which a study gets to its configurations.
 
-A curve tells the truth to the summary (`truth`) and reports to the scheduler (`value`); the two differ where reports
-are noisy, as in the seed's model.
+The summary uses a curve's `truth`, and the scheduler gets its reported `value`. The two differ if reports are
+noisy, as in the synthetic model.
 """
 
 import math
@@ -23,19 +23,19 @@ class Curve(Protocol):
 
     @property
     def last_step(self) -> int | None:
-        """Where its program ends by itself; None where it trains for as long as it may."""
+        """Where its program ends by itself; None if it trains for as long as it may."""
         ...
 
     def report_step(self, after: int, milestone: int) -> int:
         """The step of the next report of a trial that has trained up to `after`.
 
-        The first one at or past the milestone; before it only where the reports on the way are noisy, so that each has
-        to be drawn in its turn.
+        It is the first one at or past the milestone. It is an earlier one only if reports are noisy, so that each
+        has to be drawn in turn.
         """
         ...
 
     def value(self, step: int) -> float | None:
-        """What it reports at a step. Asked once a report, in the order in which reports arrive."""
+        """What it reports at a step. Called once for each report, in the order in which reports arrive."""
         ...
 
     def train_s(self, start: int, end: int) -> float:
@@ -43,11 +43,12 @@ class Curve(Protocol):
         ...
 
     def points(self, start: int, end: int) -> tuple[tuple[int, float], ...]:
-        """The reports on the way, in (start, end], and their values; none where it reports when asked alone."""
+        """The reports on the way, in (start, end], and their values; none if reports are drawn one by one by
+        `value`."""
         ...
 
     def truth(self, step: int) -> float | None:
-        """The value at a step without the noise of its reports; the last one beyond the curve's end."""
+        """The value at a step without the noise of its reports; after the curve's end, the last one."""
         ...
 
 
@@ -56,7 +57,7 @@ class Curves(Protocol):
 
     @property
     def size(self) -> int | None:
-        """How many there are; None for as many as one likes."""
+        """How many there are; None if there is no limit."""
         ...
 
     def curve(self, number: int) -> Curve:
@@ -64,23 +65,23 @@ class Curves(Protocol):
         ...
 
     def params(self, number: int) -> Params | None:
-        """The recorded configuration of trial `number`; None where the study's own sampler is to say."""
+        """The recorded configuration of trial `number`; None if the study's own sampler decides."""
         ...
 
     def fork(self) -> "Curves":
-        """The same curves in the same state, to be asked by another simulation."""
+        """The same curves in the same state, for use by another simulation."""
         ...
 
 
 class SeedModel:
-    """The synthetic curves of the chapter that Headrace was seeded with.
+    """The synthetic curves of the chapter that Headrace started from.
 
     Each trial has a hidden floor, uniform in [0.15, 0.95], and an amplitude of noise, uniform in [0, 0.05]. At the
-    fraction f of the full budget its loss is `floor + (1.2 - floor)·(1 - f)^1.6`, and a report adds noise, uniform in
-    ±amplitude. All draws come from one generator of Python's `random`: first those of all trials, then one for each
-    report in the order of arrival. So equal seeds give equal figures, to the digit, and a second simulation on the
-    same stream (after run-all) sees the noise that the chapter's second run saw. Where the study maximises, the value
-    is 1.2 minus the loss: it rises from 0 to at most 1.05.
+    fraction f of the full budget its loss is `floor + (1.2 - floor)·(1 - f)^1.6`, and a report adds noise, uniform
+    in ±amplitude. All draws come from one generator of Python's `random`: first those of all trials, then one for
+    each report in the order of arrival. So equal seeds give equal figures, to the digit, and a second simulation
+    on the same stream (after run-all) sees the noise that the chapter's second run saw. If the study maximizes,
+    the value is 1.2 minus the loss: it rises from 0 to at most 1.05.
     """
 
     START = 1.2
@@ -115,7 +116,7 @@ class SeedModel:
         reports_at: tuple[int, ...] = (),
         seconds_per_step: float = 1.0,
     ) -> "SeedModel":
-        """The model for a study. `trials` counts the baseline, where there is one."""
+        """The model for a study. `trials` includes the baseline, if there is one."""
         return cls(
             trials=trials,
             full=spec.max_steps,

@@ -1,6 +1,6 @@
 """One cycle of a study over rows in memory: `decide` as over Postgres, with its questions answered here.
 
-`tests/simulator/test_simulator_production.py` runs both side by side and expects the same event log.
+`tests/simulator/test_simulator_production.py` runs both on the same inputs and expects the same event log.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ from headrace_services.scheduler.simulator.cluster_rows import ClusterRows
 from headrace_services.scheduler.simulator.rows import StudyRows
 
 Studies = Mapping[int, StudyRows]
-"""All studies on the cluster by their ids."""
+"""All studies on the cluster, by id."""
 
 
 def cycle(
@@ -93,13 +93,13 @@ def _load(need: Needs, rows: StudyRows, studies: Studies, cluster: ClusterRows) 
         case Named():
             return _named(rows, cluster, need)
         case Decisions():
-            return {}  # nothing comes twice in a simulation
+            return {}  # nothing arrives twice in a simulation
         case AbleWorkers():
             return frozenset()  # a simulated trial fails by itself, wherever it runs
         case OwnSlots():
             return can_ever_serve(cluster.devices(need.request), need.request)
         case SilentLeases():
-            return need.leases  # a machine that is gone says no more
+            return need.leases  # a machine that is gone sends nothing more
         case UnstartedCount():
             return rows.unstarted
         case UserPausedCount():
@@ -138,7 +138,7 @@ def _load(need: Needs, rows: StudyRows, studies: Studies, cluster: ClusterRows) 
             ]
             best = ranked(rows.study.spec.objective, still)[:1]
             return (*best, *(one for one in still if one.number in need.named and one not in best))
-        case Unfinished():  # nobody waits meanwhile, so all of them at once
+        case Unfinished():  # nobody waits meanwhile, so return all of them at once
             left = list(rows.unfinished())
             held = _named(rows, cluster, Named(numbers=frozenset(trial.number for trial in left)))
             return Left(rows=Rows(trials=tuple(left), leases=held.leases, slots=held.slots))
@@ -254,7 +254,7 @@ _PROGRAM = TrialTemplate(callable="simulated:trial", working_dir="/")
 
 
 def runs_on_slots(spec: StudySpec) -> StudySpec:
-    """The spec of a study as workers would run it: an ask/tell study is given a program, whose clients are slots."""
+    """The spec of a study as workers would run it: an ask/tell study gets a program, with slots as its clients."""
     if spec.template is not None:
         return spec
     return spec.model_copy(update={"template": _PROGRAM})

@@ -1,14 +1,15 @@
 """The event heap: virtual machines that train by their curves, and the production core that decides.
 
-Time stands still while the scheduler decides. An event is something that arrives at the scheduler (a report, a restored
-checkpoint, a program's end, a silent worker), or a machine that comes back. Each makes one cycle of its study, whose
-orders start and cancel runs. When the cycle leaves slots free, the other studies are asked in turn. Then studies that
-take the best configurations of others look for one.
+Time stands still while the scheduler decides. An event is something that arrives at the scheduler (a report, a
+restored checkpoint, a program's end, a silent worker), or a machine that becomes available again. Each event makes
+one cycle of its study, whose orders start and cancel runs. If the cycle leaves slots free, the other studies have
+cycles in turn. Then studies that take the best configurations of others look for one.
 
-Who is authoritative: the rows (`rows`), which the production core changes. A `Run` is the worker's side of a lease:
-when a lease is over, whatever its run still had in the heap is dropped, as the database would call it stale.
+The rows (`rows`) are authoritative, and the production core changes them. A `Run` is the worker's side of a lease:
+when a lease is over, its run's remaining events in the heap are dropped, as the database would call them stale.
 
-Equal times: the last slot first. Any rule would do; this one is the seed's, whose workers are numbered from the end.
+Of events at the same time, the one of the last slot comes first. Any rule would do; this one is that of the
+original simulation, whose workers are numbered from the end.
 """
 
 import heapq
@@ -49,11 +50,11 @@ from headrace_services.scheduler.simulator.record import Segment, Stay
 from headrace_services.scheduler.simulator.study import Run, StudySimulation
 
 MOST_TURNS = 16
-"""How often a study is asked at one moment, while others leave slots to it."""
+"""How often a study has a cycle at one moment, while others leave slots to it."""
 
 
 class SimulationError(HeadraceError):
-    """The simulation cannot go on: nothing runs, nothing will come, and the study is not over."""
+    """The simulation cannot continue: nothing runs, no event is pending, and the study is not over."""
 
 
 class Simulation:
@@ -68,7 +69,7 @@ class Simulation:
         progress: Callable[[int], None] | None = None,
         quotas: Mapping[str, int] | None = None,
     ) -> None:
-        """`quotas` are the most slots that the studies of a project hold at once, by the project's name."""
+        """`quotas` are the most slots that the studies of a project may hold at once, by the project's name."""
         self.cluster = ClusterRows(machines, quotas)
         self.studies = tuple(studies)
         self._rows = {study.rows.study.id: study.rows for study in self.studies}
@@ -85,11 +86,11 @@ class Simulation:
         self._heap: list[tuple[float, tuple[int, int], int, Callable[[], None]]] = []
         self._order = count()
         self._waiting = 0
-        """Events in the heap that can move a study on; machines that fail do not."""
+        """Events in the heap that can advance a study; failures of machines cannot."""
         self._down: dict[int, float] = {}
 
     def run(self) -> None:
-        """Run to the end. Raises SimulationError where a study can never end on this cluster."""
+        """Run to the end. Raises SimulationError if a study can never end on this cluster."""
         for machine in self.cluster.machines.values():
             self._break_later(machine.id, self._failures.clock(machine.id))
         for study in self.studies:
@@ -112,7 +113,7 @@ class Simulation:
     # --- the scheduler's side ------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        """Tell the studies that take the best configurations of others what they may take now."""
+        """Submit to the studies that take the best configurations of others what they may take now."""
         for study, other in self._followers:
             while (one := following.next_input(study.rows, other)) is not None:
                 sampled = study.rows.study.sampled
@@ -129,8 +130,8 @@ class Simulation:
         return outcome
 
     def _foresee_end(self, study: StudySimulation) -> None:
-        """Have a cycle when the hours of a study are over, if its trials run without a break until then; and when those
-        of one that closes have had their time to leave."""
+        """Schedule a cycle for the time when the hours of a study are used up, if its trials run without a break
+        until then, and for the time when the trials of a closing study have had their time to leave."""
         closing = study.rows.study.closing
         if closing is not None and study.closed_s != closing.by_s:
             study.closed_s = closing.by_s
@@ -153,7 +154,8 @@ class Simulation:
     def _wake_waiting(self, study: StudySimulation, plan: Plan) -> None:
         todo = deque(self._woken(study, plan))
         in_vain, most = 0, MOST_TURNS * len(self.studies)
-        for _ in range(most):  # of a thousand free slots and more, the rest is looked at with the next event
+        # if there are over a thousand free slots, the rest is checked at the next event
+        for _ in range(most):
             if not todo:
                 return
             other = todo.popleft()
@@ -167,11 +169,12 @@ class Simulation:
             )
 
     def _woken(self, study: StudySimulation, plan: Plan) -> list[StudySimulation]:
-        """Who is to look for slots after a cycle of a study."""
+        """The studies that must look for slots after a cycle of a study."""
         named = [other for other in self.studies if other.rows.study.id in plan.effects.wake]
         again = [study] if plan.effects.again else []
         others = [other for other in self.studies if other is not study and other not in named]
-        if not plan.effects.slots_left:  # who got slots may not go before those any more that have seats open
+        # studies that got slots may no longer go before those with open seats
+        if not plan.effects.slots_left:
             granted = bool(plan.changes.granted)
             others = [other for other in others if granted and other.rows.has_open_seats]
         return [*again, *named, *others]
@@ -285,7 +288,8 @@ class Simulation:
         self._report_at(run, segment, saves=milestone is None or target >= milestone or target == last)
 
     def _leave_soon(self, run: Run) -> None:
-        """It was asked to leave at its next report: the first one on the way that is still to come. It saves there."""
+        """The run was asked to leave at its next report, where it saves: the first one on the way that is still to
+        come."""
         segment = run.segment
         if not run.alive or segment is None or segment.trained_s <= self.now_s:
             return
@@ -297,7 +301,7 @@ class Simulation:
                 return
 
     def _report_at(self, run: Run, segment: Segment, *, saves: bool) -> None:
-        """Train a segment and report at its end; what the run was about to do before is dropped."""
+        """Train a segment and report at its end; the run's earlier plan is dropped."""
         run.segment, run.saves = segment, saves
         run.plan += 1
         plan = run.plan
@@ -306,7 +310,7 @@ class Simulation:
         self._at(when_s, run.tie, lambda: self._report(run, segment.to_step, plan, saves=saves))
 
     def _crowd(self, run: Run) -> None:
-        """The bundle of a run has one member more or fewer: those who train now are slower, or faster, from now on."""
+        """A run's bundle has gained or lost a member: those that train now are slower, or faster, from now on."""
         members = run.study.members(run.grant_id) if run.study.costs.crowding else []
         crowd = run.study.costs.slowdown(len(members))
         for member in members:
@@ -366,7 +370,7 @@ class Simulation:
             self._train(run, study.rows.trials[run.lease.number].milestone, self.now_s)
 
     def _turn_cost(self, run: Run, segment: Segment, *, steps: int) -> TurnCost | None:
-        """What a turn of the run's bundle costs as it stands now; one member tells of it."""
+        """The cost of a turn of the run's bundle in its present state; one member reports it."""
         if run.study.spec.fuse is None or steps < 1:
             return None
         members = run.study.members(run.grant_id)

@@ -1,4 +1,4 @@
-"""All seeds of a scenario put together: one row of estimates a variant."""
+"""All seeds of a scenario combined: one row of estimates for each variant."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +16,8 @@ from headrace_services.scheduler.simulator.statistics import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One variant over all seeds. Times in seconds of virtual time; costs compared with run-all on the same seed."""
+    """One variant over all seeds. Times are seconds of virtual time; costs are relative to run-all on the same
+    seed."""
 
     label: str
     steps: Estimate
@@ -33,7 +34,7 @@ class Row:
     idle_pending: Estimate
     regret: Estimate
     survived: Estimate
-    """How often the trial that is best at the full budget was trained to the end."""
+    """How often the trial with the best value at the full budget was trained to the end."""
     found: Estimate
     """How often the winner is that trial."""
     top: Estimate
@@ -41,13 +42,13 @@ class Row:
     reached: Estimate
     """How often some report was within the target."""
     to_target_slot_s: Estimate
-    """The expected slot time to get there, misses paid for."""
+    """The expected slot time to reach the target, including the cost of misses."""
     to_target_s: Estimate
     """The same for wall time."""
 
 
 def rows(seeds: Sequence[SeedOutcomes]) -> tuple[Row, ...]:
-    """A row for each variant, in their order; run-all is the first."""
+    """A row for each variant, in order; run-all is the first."""
     labels = tuple(seeds[0])
     return tuple(
         _row(label, [seed[label] for seed in seeds], [seed[labels[0]] for seed in seeds]) for label in labels

@@ -1,7 +1,7 @@
 """A simulated study whose sampler is `best_of` another one of the simulation.
 
-The counterpart of `suggesting/best_of`: what the decision depends on is read from rows in memory. A look costs no time,
-so there is one after every event.
+It is the counterpart of `suggesting/best_of`: the data for the decision are read from rows in memory. A check
+costs no time, so there is one after every event.
 """
 
 from headrace.spec import BestOfSampler
@@ -14,7 +14,7 @@ from headrace_services.scheduler.simulator.rows import StudyRows
 
 
 def source_of(rows: StudyRows, studies: list[StudyRows]) -> StudyRows | None:
-    """The rows of the study whose best configurations a study takes; None where it takes none of these."""
+    """The rows of the study whose best configurations a study takes; None if it takes none."""
     sampler = rows.study.spec.sampler
     named = sampler.study if isinstance(sampler, BestOfSampler) else None
     own = [other for other in studies if other.study.project == rows.study.project]
@@ -22,7 +22,7 @@ def source_of(rows: StudyRows, studies: list[StudyRows]) -> StudyRows | None:
 
 
 def next_input(rows: StudyRows, other: StudyRows) -> Proposed | ProposalsOver | None:
-    """What the study is told now of the best configurations of the other one; None: nothing."""
+    """The next input for the study about the best configurations of the other one; None if there is none."""
     study, sampler = rows.study, rows.study.spec.sampler
     assert isinstance(sampler, BestOfSampler)
     more = not study.state.ended and study.sampled < rows.fold.sampled_limit

@@ -1,9 +1,9 @@
-"""The sampler of a simulated study: the recorded configurations where curves have some, else names alone.
+"""The sampler of a simulated study: the recorded configurations if the curves have some, else only names.
 
-Values do not follow from configurations here (a synthetic curve is drawn, a recorded one is looked up), so no model
-could learn anything from them, and none is run: proposals are counted, not made. How many there are is the
-study's own matter, as a grid may have fewer points than trials were asked for. Where resources depend on a parameter,
-configurations are drawn, as by the study's own sampler where it has no model.
+Values do not depend on configurations here (a synthetic curve is drawn, a recorded one is looked up), so no model
+could learn anything from them, and none is run: proposals are counted, not made. The study decides how many there
+are, as a grid may have fewer points than the requested trials. If resources depend on a parameter, configurations
+are drawn, as the study's own sampler does without a model.
 """
 
 from headrace.spec import StudySpec

@@ -1,11 +1,11 @@
-"""What a simulation leaves behind: who was where, when, and what was trained there."""
+"""The record of a simulation: which trial ran where and when, and what it trained."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stay:
-    """One trial on its slots, from the lease's beginning to its end, in seconds of virtual time."""
+    """One attempt of a trial on its slots, from the start of the lease to its end, in seconds of virtual time."""
 
     trial: int
     worker: int
@@ -15,11 +15,11 @@ class Stay:
     from_step: int
     to_step: int
     milli: int = 1000
-    """Thousandths that it had of each slot."""
+    """The thousandths of each slot that it had."""
     ending: str
     """completed, stopped_early, paused, interrupted, failed or cancelled."""
     grant: str = ""
-    """The grant that the slots were held by; members of a bundle have the same."""
+    """The grant that held the slots; members of a bundle have the same one."""
 
     @property
     def width(self) -> float:
@@ -29,7 +29,7 @@ class Stay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """A grant on its slots, from its first trial's beginning to its last one's end."""
+    """A grant on its slots, from the start of its first trial to the end of its last one."""
 
     start_s: float
     end_s: float
@@ -45,7 +45,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Training without a pause between two reports: steps (from_step, to_step] of a trial.
+    """Training between two reports, without a pause: steps (from_step, to_step] of a trial.
 
     `trained_s` is when the training of the last step ended; writing the checkpoint comes after.
     """
@@ -57,30 +57,30 @@ class Segment:
     to_step: int
     speed: float
     value: float | None = None
-    """What was reported at `to_step`, noise included."""
+    """The value reported at `to_step`, including noise."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """The whole of one study's simulation."""
+    """The complete record of one study's simulation."""
 
     stays: list[Stay] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
     occupancy: list[tuple[float, int, int, int]] = field(default_factory=list)
-    """Entries at rungs: when, bracket, rung, trial."""
+    """Entries at rungs: time, bracket, rung, trial."""
     pauses: int = 0
     resumes: int = 0
     interruptions: int = 0
     events: int = 0
     """How many cycles of the scheduler it took."""
     idle_pending_s: float = 0.0
-    """Slot-seconds that nothing ran on while a trial waited for a slot."""
+    """Slot-seconds in which nothing ran although a trial waited for a slot."""
     down_s: float = 0.0
-    """Slot-seconds of machines that had failed."""
+    """Slot-seconds of failed machines."""
     end_s: float = 0.0
 
     def holdings(self) -> list[Holding]:
-        """The grants of all stays, each once."""
+        """The grants of all attempts, without duplicates."""
         found: dict[str, Holding] = {}
         for stay in self.stays:
             known = found.get(stay.grant)

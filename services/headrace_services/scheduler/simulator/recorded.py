@@ -1,18 +1,19 @@
-"""Recorded curves: runs that somebody trained before, from a CSV file (plain or gzipped).
+"""Recorded curves: runs that were trained before, from a CSV file (plain or gzipped).
 
-One row a report, a header line, rows of a curve in the order of its steps. Columns:
+The file has a header line and one row for each report, with the rows of a curve in the order of its steps.
+Columns:
 
 | column | what |
 |---|---|
 | `curve` | which run the row is of: any text |
 | `value` | the objective's value; empty: none was reported; `nan` and `inf` are taken as such |
-| `seconds` | seconds of training since the run began; none in the whole file: each report costs a second |
-| `step`, or `global_step` | the run's own step; needed with `--curve-steps column` alone |
+| `seconds` | seconds of training since the run started; if the file has none, each report costs a second |
+| `step`, or `global_step` | the run's own step; only needed with `--curve-steps column` |
 | `hyperparameters` | a JSON object, on the curve's first row; optional |
 | `metric`, `goal` | the metric's name, and minimize or maximize; optional, compared with the study |
 
-Further columns are passed over. A study's step is a report of the curve, the n-th report being step n, or the step that
-the file has. A curve that ends before the study's full budget is a program that ends by itself.
+Other columns are ignored. A study's step is a report of the curve, where the n-th report is step n, or the step in
+the file. A curve that ends before the study's full budget is a program that ends by itself.
 
 A file has at most a million reports and 64 MiB, counted after decompression.
 """
@@ -35,15 +36,15 @@ from headrace_services.scheduler.core.records import Params
 from headrace_services.scheduler.simulator.curves import Curve
 
 REPORTS, COLUMN = "reports", "column"
-"""What a study's step is: the count of a curve's reports, or the file's own column."""
+"""What a study's step is: the number of the curve's report, or the file's own column."""
 
 
 FILE: Final = UserFile(largest_bytes=64 * MIB, remedy="Name a CSV file of curves.")
-"""The bound holds for what is compressed, and for what comes out of it."""
+"""The limit holds both for the compressed size and for the decompressed size."""
 MOST_REPORTS: Final = 1_000_000
 ALL_OR_NONE: Final = "Give every report its time, or none: then each costs a second."
 LARGEST_STEP: Final = 2**53
-"""Below it every whole number is one of a float."""
+"""Up to here a float represents every whole number."""
 
 
 class CurveFileError(HeadraceError):
@@ -91,7 +92,7 @@ class RecordedCurve:
         return self.value(step)
 
     def _at(self, step: int) -> float:
-        """Seconds from the beginning to a step, in proportion between two reports."""
+        """Seconds from the start to a step, interpolated between two reports."""
         place = bisect_left(self.steps, step)
         if place == len(self.steps):
             return self.seconds[-1]
@@ -117,13 +118,13 @@ class CurveFile:
 
 @dataclass(frozen=True, slots=True)
 class RecordedCurves:
-    """The runs of a file in the order in which a study comes to them."""
+    """The runs of a file, in the order in which a study gets to them."""
 
     order: tuple[RecordedCurve, ...]
 
     @classmethod
     def shuffled(cls, file: CurveFile, *, seed: int | None, trials: int) -> "RecordedCurves":
-        """At most `trials` of the file's runs, in random order; in the file's own order where there is no seed."""
+        """At most `trials` of the file's runs, in random order; without a seed, in the file's own order."""
         order = list(file.curves)
         if seed is not None:
             random.Random(f"headrace curves {seed}").shuffle(order)  # noqa: S311  (no secret)
@@ -158,7 +159,7 @@ def read_curves(path: Path, *, steps: str = REPORTS) -> CurveFile:
 
 @dataclass(slots=True)
 class _Rows:
-    """A curve while it is read."""
+    """A curve while it is being read."""
 
     params: Params
     steps: list[int]

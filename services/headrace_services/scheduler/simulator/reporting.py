@@ -1,4 +1,5 @@
-"""What `headrace simulate` prints: one simulation with its rungs and lanes, or a table over seeds with intervals."""
+"""The output of `headrace simulate`: one simulation with its rungs and lanes, or a table over seeds with
+intervals."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ SAY_AFTER_S, SAY_EVERY_S = 1.0, 5.0
 
 
 class Times:
-    """How seconds of virtual time are told: as they are where a step is one second and nothing else is known."""
+    """How seconds of virtual time are shown: unchanged if a step is one second and nothing else is known."""
 
     def __init__(self, *, in_steps: bool) -> None:
         self.in_steps = in_steps
@@ -40,7 +41,7 @@ class Times:
         return f"{round(seconds, 1):.6g}" if self.in_steps else wording.duration(seconds)
 
     def unit(self, longest_s: float) -> tuple[float, str]:
-        """A unit for an axis: its seconds and its name."""
+        """A unit for an axis: its length in seconds and its name."""
         if self.in_steps:
             return 1.0, "time in steps"
         for seconds, name, least in ((86400.0, "days", 3.0), (3600.0, "hours", 2.0), (60.0, "minutes", 3.0)):
@@ -51,7 +52,7 @@ class Times:
 
 @contextmanager
 def progress(output: Output, what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Says how far it is once a second has passed: a changing line on a terminal, a few plain lines elsewhere."""
+    """Show the progress once a second has passed: a changing line on a terminal, a few plain lines elsewhere."""
     began = said = monotonic()
     status = output.errors.status(f"{what} …") if output.errors.is_terminal else None
 
@@ -81,7 +82,7 @@ def progress(output: Output, what: str, total: int) -> Iterator[Callable[[int], 
 
 
 def show_runs(output: Output, runs: Sequence[tuple[str, Summary]], times: Times) -> None:
-    """Simulations side by side, and what the last one saved against the first, which is run-all."""
+    """Simulations side by side, and what the last one saved compared with the first, which is run-all."""
     bubbles = any(one.bubble_s for _, one in runs)
     columns = [
         "POLICY",
@@ -157,14 +158,14 @@ def _told(label: str, base: Summary, one: Summary, times: Times) -> str:
 
 
 def show_target(output: Output, runs: Sequence[tuple[str, Summary]], times: Times, within: float) -> None:
-    """When each came within the target."""
+    """When each of them was within the target."""
     for label, one in runs:
         if one.best_value is None:
             continue
         best = f"{wording.number(one.best_value)}, trial {one.best}"
         goal = f"within {within:.3g} of the best value at the full budget ({best})"
         if one.to_target_s is None:
-            output.line(f"{label}: never came {goal}.")
+            output.line(f"{label}: never got {goal}.")
         else:
             output.line(
                 f"{label}: {goal} after {times(one.to_target_s)}, {times(one.to_target_slot_s)} of slot time."
@@ -172,7 +173,7 @@ def show_target(output: Output, runs: Sequence[tuple[str, Summary]], times: Time
 
 
 def show_rungs(output: Output, study: StudySimulation) -> None:
-    """How many trials came to each rung, and when the first and the last of them did."""
+    """How many trials reached each rung, and when the first and the last of them did."""
     policy = study.rows.fold.policy
     counts: dict[tuple[int, int], int] = {}
     for _, bracket, rung, _ in study.record.occupancy:
@@ -203,7 +204,7 @@ def show_rungs(output: Output, study: StudySimulation) -> None:
 
 
 def show_lanes(output: Output, simulation: Simulation, study: StudySimulation, times: Times) -> None:
-    """The Gantt, a character a moment: what ended the stay that a slot was busy with then."""
+    """The Gantt chart, with one character for each moment: how the attempt that the slot was busy with then ended."""
     end = study.record.end_s
     if not end:
         return

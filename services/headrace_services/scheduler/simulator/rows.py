@@ -1,7 +1,8 @@
-"""A study's rows in memory: what the database would hold of it, for a production cycle to work on.
+"""A study's rows in memory: what the database would hold, for a production cycle to work on.
 
-A cycle gets copies and hands back what changed, as over Postgres (`store.load`, `store.apply`). Rows that no later
-cycle can ask for (leases that are over, stored reports) are not kept, so memory grows with the number of trials alone.
+A cycle gets copies and returns what changed, as over Postgres (`store.load`, `store.apply`). Rows that no later
+cycle can ask for (leases that are over, stored reports) are not kept, so memory grows only with the number of
+trials.
 """
 
 from datetime import UTC, datetime
@@ -20,12 +21,12 @@ from headrace_services.scheduler.core.records import Bundle, Event, Grant, Lease
 from headrace_services.scheduler.simulator.cluster_rows import ClusterRows, OverCommitError
 
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
-"""When every simulated study is created, and all that its cycles do happens: their own clock starts from 0. A study in
-the user's process says the time (`clock`)."""
+"""The date of everything in a simulated study: its creation, and all that its cycles do. The cycles' own clock
+starts from 0. A study in the user's process sets the time (`clock`)."""
 
 
 class StudyRows:
-    """One study: its row, its trials, its live leases, and the policy with its results folded in."""
+    """One study: its row, its trials, its live leases, and its policy with the results folded in."""
 
     def __init__(
         self,
@@ -61,17 +62,17 @@ class StudyRows:
         self.trials: dict[int, Trial] = {}
         self.leases: dict[str, Lease] = {}
         self.events: list[Event] | None = None
-        """The event log, where somebody asked for it."""
+        """The event log, if it was requested."""
         self.profiles: dict[tuple[str, str], Profile] = {}
-        """What is known of its bundles, by kind of device and key."""
+        """Its bundle profiles, by kind of device and key."""
         self._grants: dict[str, Grant] = {}
-        """The live ones, each with the number of its live leases."""
+        """The live grants, each with the number of its live leases."""
         self._clients = 0
-        """How many live leases are those of clients, who hold no grant."""
+        """How many live leases belong to clients, which hold no grant."""
         self._runnable: SortedList[tuple[bool, int]] = SortedList()
 
     def clock(self, now: datetime) -> None:
-        """Say the time of all that the next cycle does."""
+        """Set the time of everything that the next cycle does."""
         self.study = replace(self.study, now=now)
 
     def at(self, now_s: float, cluster: ClusterRows) -> Study:
@@ -84,16 +85,16 @@ class StudyRows:
         return replace(self.study, now_s=now_s, leaving=leaving)
 
     def share(self) -> Share:
-        """How the study stands, as others read it."""
+        """The study as others see it."""
         return Share.of(self.study)
 
     def runnable(self, limit: int) -> list[Trial]:
-        """Trials that should be on a worker and are not: interrupted ones first, then by number."""
+        """Trials that should be on a worker but are not: interrupted ones first, then by number."""
         return [self.trials[number] for _, number in self._runnable[:limit]]
 
     @property
     def pending(self) -> bool:
-        """Whether a trial should be on a worker and is not."""
+        """Whether a trial should be on a worker but is not."""
         return bool(self._runnable)
 
     @property
@@ -110,17 +111,17 @@ class StudyRows:
 
     @property
     def live_grants(self) -> int:
-        """How many grants the study has, a client's lease counting as one."""
+        """How many grants the study has, where a client's lease counts as one."""
         return len(self._grants) + self._clients
 
     def members(self, grant_id: str) -> int:
-        """How many live leases a grant has; 0 where it is over or another study's."""
+        """How many live leases a grant has; 0 if it is over or belongs to another study."""
         grant = self._grants.get(grant_id)
         return grant.leases if grant else 0
 
     @property
     def has_open_seats(self) -> bool:
-        """Whether a bundle could take a trial in."""
+        """Whether a bundle could accept a trial."""
         return any(grant.leases < grant.seats and not grant.closed for grant in self._grants.values())
 
     def open_bundles(self, cluster: ClusterRows, most: int) -> list[Bundle]:
@@ -136,7 +137,7 @@ class StudyRows:
         return [trial for trial in self.trials.values() if trial.state is not State.TERMINATED]
 
     def write(self, plan: Plan, cluster: ClusterRows) -> None:
-        """Take over what a cycle changed."""
+        """Apply the changes of a cycle."""
         changes = plan.changes
         latest = {trial.number: trial for trial in changes.created}
         latest.update((change.after.number, change.after) for change in changes.trials)
@@ -167,7 +168,8 @@ class StudyRows:
         self.study = plan.study
 
     def _count(self, grant: Grant | None, by: int) -> None:
-        """One more lease of a grant, or of a client, or one fewer. The rows guard its seats as the database does."""
+        """Count one more or one fewer lease of a grant, or of a client. The rows guard its seats as the database
+        does."""
         if grant is None:
             self._clients += by
             return

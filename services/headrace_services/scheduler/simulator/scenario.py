@@ -1,7 +1,7 @@
 """A study under several policies, on one cluster, with one source of curves: what is simulated for each seed.
 
-Every seed runs run-all first, on fresh curves, and then every policy on the curves as run-all left them: on equal
-terms, and for the seed's model with the noise that the chapter's own second run saw.
+Every seed runs run-all first, on new curves, and then every policy on the curves as run-all left them. So all
+policies have the same conditions and, with the synthetic model, the noise that the chapter's own second run saw.
 """
 
 import multiprocessing
@@ -34,14 +34,14 @@ _WORTH_A_POOL_S = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Everything that a simulation depends on, but the seed."""
+    """Everything that a simulation depends on, except the seed."""
 
     variants: tuple[Variant, ...]
     machines: tuple[Machine, ...]
     file: CurveFile | None = None
     shuffled: bool = True
     reports_at: tuple[int, ...] = ()
-    """Where a program with synthetic curves reports, whatever the policy."""
+    """The steps at which a program with synthetic curves reports, whatever the policy."""
     seconds_per_step: float = 1.0
     costs: Costs = field(default_factory=Costs)
     failures: Failures = field(default_factory=Failures)
@@ -49,7 +49,7 @@ class Scenario:
 
     @property
     def spec(self) -> StudySpec:
-        """The first variant's spec: all that the variants share may be read there."""
+        """The first variant's spec, from which everything that the variants share may be read."""
         return self.variants[0].spec
 
     def curves(self, seed: int) -> Curves:
@@ -98,7 +98,7 @@ class Outcome:
 
 
 SeedOutcomes = dict[str, Outcome]
-"""The outcomes of a seed by the labels of their variants, run-all first."""
+"""The outcomes of a seed, by the labels of their variants, run-all first."""
 
 
 def simulate_seed(scenario: Scenario, seed: int) -> SeedOutcomes:
@@ -115,7 +115,7 @@ def simulate_seed(scenario: Scenario, seed: int) -> SeedOutcomes:
 def simulate_seeds(
     scenario: Scenario, seeds: Sequence[int], progress: Callable[[int], None] | None = None
 ) -> list[SeedOutcomes]:
-    """All variants on all seeds, in their order; over two processes where that saves more than it costs."""
+    """All variants on all seeds, in order; in two processes if that saves more than it costs."""
     say = progress or (lambda _: None)
     done: list[SeedOutcomes] = []
     began = time.perf_counter()
@@ -136,7 +136,7 @@ def simulate_seeds(
 
 
 def _pooled(scenario: Scenario, seeds: Sequence[int]) -> Iterator[SeedOutcomes]:
-    # A fresh interpreter, not a fork: the command line may have threads.
+    # A new interpreter, not a fork: the command line may have threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(PROCESSES, context, initializer=_begin, initargs=(scenario,)) as pool:
         yield from pool.map(_one, seeds)

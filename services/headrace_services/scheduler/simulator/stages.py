@@ -1,11 +1,12 @@
-"""A large pipeline job beside the virtual machines: its stages, in whose idle windows trials may work.
+"""A large pipeline job next to the virtual machines: its stages, in whose idle windows trials may work.
 
-Written on the command line as `STAGES[xREPLICAS]/MICRO_BATCHES@HARVEST`: `4x8/16@0.5` is a job of four stages in eight
-replicas, on 32 devices, with 16 micro-batches a step, and trials use half of its idle time.
+On the command line it is written as `STAGES[xREPLICAS]/MICRO_BATCHES@HARVEST`. `4x8/16@0.5` is a job of four
+stages in eight replicas, on 32 devices, with 16 micro-batches per step, and trials use half of its idle time.
 
-By 1F1B each stage is idle for (s-1)/(m+s-1) of its step (Narayanan et al. 2021, section 2.2.1), whatever a forward and
-a backward pass take. A trial in a stage's bubbles is as fast as on a device of its own, for that share of the time that
-it harvests. Not simulated: windows one by one, that the job ends, and that its stages differ in memory.
+With 1F1B each stage is idle for (s-1)/(m+s-1) of its step (Narayanan et al. 2021, section 2.2.1), however long a
+forward and a backward pass take. A trial in a stage's bubbles is as fast as on its own device, for the share of
+the time that it harvests. The simulation ignores individual windows, the end of the job, and differences in memory
+between its stages.
 """
 
 import re
@@ -20,18 +21,18 @@ _STAGES = re.compile(
     r"(?P<stages>\d+)(x(?P<replicas>\d+))?/(?P<micro_batches>\d+)@(?P<harvest>\d+(\.\d*)?|\.\d+)", re.ASCII
 )
 WITHOUT = ", no bubbles"
-"""Ends the label of a variant on slots of its own alone."""
+"""The end of the label of a variant that uses only ordinary slots."""
 FORM = "STAGES[xREPLICAS]/MICRO_BATCHES@HARVEST, as in 4x8/16@0.5"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """A pipeline job. A ValueError says what is wrong with one."""
+    """A pipeline job. Raises a ValueError that says what is wrong with it."""
 
     stages: int
     micro_batches: int
     harvest: float
-    """The share of its idle time that trials use."""
+    """The share of the job's idle time that trials use."""
     replicas: int = 1
 
     def __post_init__(self) -> None:
@@ -53,17 +54,17 @@ class Stages:
 
     @property
     def devices(self) -> int:
-        """How many the job trains on."""
+        """The number of devices that the job trains on."""
         return self.stages * self.replicas
 
     @property
     def idle(self) -> float:
-        """The share of a step that each stage is idle."""
+        """The share of a step in which each stage is idle."""
         return (self.stages - 1) / (self.micro_batches + self.stages - 1)
 
     @property
     def duty(self) -> float:
-        """The share of the time that trials have of a device."""
+        """The share of a device's time that trials get."""
         return self.idle * self.harvest
 
     def machines(
@@ -92,7 +93,7 @@ class Stages:
 
 
 def parse_stages(text: str) -> Stages:
-    """The job that `--stages` describes. A ValueError says what is wrong, and how it is written."""
+    """The job that `--stages` describes. Raises a ValueError that says what is wrong, and how to write it."""
     match = _STAGES.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"'{text.strip()}' is not of the form {FORM}")
@@ -105,7 +106,7 @@ def parse_stages(text: str) -> Stages:
 
 
 def with_and_without(variants: Sequence[Variant]) -> tuple[Variant, ...]:
-    """Each variant on slots of its own alone, and then in bubbles as well."""
+    """Each variant on ordinary slots only, and then in bubbles as well."""
     return tuple(
         one
         for variant in variants

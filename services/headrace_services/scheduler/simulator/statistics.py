@@ -1,9 +1,9 @@
 """Means and shares over seeds with their 95% confidence intervals, and the expected cost of reaching a target.
 
-A seed that never reached the target has no cost of reaching it, so means over the others flatter a policy that gives
-up. The expected running time counts what such seeds spent in vain: all cost up to the target, or to the end where it
-was missed, divided by the number of seeds that reached it. It is what a user pays who starts again after a miss
-(Price 1997, "Differential evolution vs. the functions of the second ICEO"; the ERT of the COCO benchmarks).
+A seed that never reached the target has no cost of reaching it, so means over the other seeds flatter a policy
+that gives up. The expected running time includes what such seeds spent: all cost up to the target, or to the end
+if it was missed, divided by the number of seeds that reached it. It is what a user pays who starts again after a
+miss (Price 1997, "Differential evolution vs. the functions of the second ICEO"; the ERT of the COCO benchmarks).
 """
 
 import math
@@ -19,7 +19,7 @@ RESAMPLES = 4000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A figure over seeds with its interval; None where no seed gave it."""
+    """A figure over seeds with its interval; None if no seed has a value."""
 
     mean: float | None
     low: float | None
@@ -28,7 +28,7 @@ class Estimate:
 
 
 def mean(values: Sequence[float | None]) -> Estimate:
-    """The mean over the seeds that gave a value, with Student's t interval."""
+    """The mean over the seeds that have a value, with Student's t interval."""
     known = np.array([value for value in values if value is not None], dtype=float)
     if not known.size:
         return Estimate(mean=None, low=None, high=None, seeds=0)
@@ -40,7 +40,7 @@ def mean(values: Sequence[float | None]) -> Estimate:
 
 
 def bootstrapped(values: Sequence[float | None]) -> Estimate:
-    """The mean with a bootstrap interval, for figures that are often 0 and never below it."""
+    """The mean with a bootstrap interval, for figures that are often 0 and never negative."""
     known = np.array([value for value in values if value is not None], dtype=float)
     if known.size < 2:
         return mean(values)
@@ -50,7 +50,7 @@ def bootstrapped(values: Sequence[float | None]) -> Estimate:
 
 
 def share(hits: Sequence[bool]) -> Estimate:
-    """How often something was so, with Wilson's interval."""
+    """How often something was true, with Wilson's interval."""
     if not hits:
         return Estimate(mean=None, low=None, high=None, seeds=0)
     interval = stats.binomtest(sum(hits), len(hits)).proportion_ci(LEVEL, method="wilson")
@@ -62,8 +62,9 @@ def share(hits: Sequence[bool]) -> Estimate:
 def expected_cost(reached: Sequence[float | None], spent: Sequence[float]) -> Estimate:
     """The expected running time, with a bootstrap interval over seeds (percentiles of 4000 resamples, seeded).
 
-    `reached` is a seed's cost up to the target, None where it was missed; `spent` its cost in all. None where no seed
-    reached it; the upper end is None where resamples without a hit are among the dearest.
+    `reached` is a seed's cost up to the target, or None if it was missed; `spent` is its total cost. The result is
+    None if no seed reached the target. Its upper end is None if resamples without a hit are among the most
+    expensive ones.
     """
     hits = np.array([value is not None for value in reached])
     if not hits.any():

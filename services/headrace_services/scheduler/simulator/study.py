@@ -30,12 +30,12 @@ class Run:
     sequence: int = 0
     tie: tuple[int, int] = (0, 0)
     plan: int = 0
-    """Counts what it was about to do; a plan that was changed is dropped from the heap."""
+    """The number of its present plan; outdated plans are dropped from the heap."""
     segment: Segment | None = None
     saves: bool = False
     """Whether it saves a checkpoint at the segment's end."""
     crowd: float = 1.0
-    """How many times as long its bundle's step takes as one of it alone."""
+    """How many times as long its bundle's step takes as a lone trial's."""
 
     @property
     def worker_id(self) -> int:
@@ -45,7 +45,7 @@ class Run:
 
     @property
     def grant_id(self) -> str:
-        """What holds its slots, perhaps with others."""
+        """The grant that holds its slots, perhaps with others."""
         assert self.lease.grant is not None
         return self.lease.grant.id
 
@@ -66,11 +66,11 @@ class StudySimulation:
     runs: dict[str, Run] = field(default_factory=dict)
     known: dict[int, Curve] = field(default_factory=dict)
     idle: float = 0.0
-    """Slots that are free now although a trial waits for one."""
+    """How many slots are free now although a trial waits for one."""
     hours_end_s: float | None = None
-    """When its hours are over, as far as that can be known."""
+    """When its hours are used up, as far as that is known."""
     closed_s: float | None = None
-    """When its trials have had their time to leave, once it closes."""
+    """Once it closes, when its trials have had their time to leave."""
 
     @classmethod
     def of(
@@ -84,7 +84,7 @@ class StudySimulation:
         number: int = 1,
         log: bool = False,
     ) -> "StudySimulation":
-        """A study before its first trial. With `log` the production event log is kept in `rows.events`."""
+        """A study before its first trial. With `log`, the production event log is kept in `rows.events`."""
         placed = runs_on_slots(spec)
         fold = Fold(spec=placed, policy=make_policy(placed), sampler=Proposals(placed, curves))
         rows = StudyRows(placed, fold, name=name, project=project, number=number)
@@ -98,7 +98,7 @@ class StudySimulation:
 
     @property
     def width(self) -> float:
-        """How many slots one of its trials takes, the smallest."""
+        """How many slots its smallest trial takes."""
         smallest = self.spec.resources.each[0]
         return smallest.slots * smallest.milli / 1000
 

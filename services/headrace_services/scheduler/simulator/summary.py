@@ -1,12 +1,14 @@
-"""What a simulation came to: cost, time, winner, regret.
+"""The results of a simulation: cost, time, winner, regret.
 
-The winner is the trial that the service would name, by the objective's scope. Regret is how far its value,
-without the noise of the report, falls short of the best that any of the study's trials has at the full budget (0
-where it does not): run-all has a regret of 0 unless noise misled it.
+The winner is the trial that the service would name, by the objective's scope. Regret is how far its value, without
+the noise of the report, falls short of the best value of any of the study's trials at the full budget (0 if it
+does not): run-all has a regret of 0 unless noise misled it.
 
-Slots of a large job, in whose bubbles trials ran, are counted apart: no slot time, idle time or cost contains them.
+Slots of a large job, in whose bubbles trials ran, are counted separately: they are not part of any slot time, idle
+time or cost.
 
-"To target" is what it took until some report was within a share of that best value: virtual time, and slot-seconds.
+"To target" is what it took until some report was within a share of that best value: virtual time, and
+slot-seconds.
 """
 
 import math
@@ -25,20 +27,20 @@ TOP = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Improvement:
-    """A report that was better than all before."""
+    """A report that was better than all earlier ones."""
 
     at_s: float
     slot_s: float
-    """Slot-seconds spent by all trials up to then."""
+    """Slot-seconds that all trials had spent by then."""
     trial: int
     value: float
-    """As it was reported."""
+    """The reported value."""
     truth: float | None
-    """The same without noise."""
+    """The same value without noise."""
 
 
 class _Score(NamedTuple):
-    """The value of a trial that counts."""
+    """The value with which a trial counts."""
 
     trial: int
     at_s: float
@@ -53,11 +55,11 @@ class Summary:
     trials: int
     slots: int
     steps: int
-    """Steps of training, those that were lost to failures not counted."""
+    """Steps of training, without those that were lost to failures."""
     slot_s: float
-    """Slot-seconds that trials held slots of their own; those of a bundle hold theirs together."""
+    """Slot-seconds for which trials held ordinary slots; those of a bundle hold theirs together."""
     bubble_s: float
-    """Slot-seconds that they held slots in bubbles."""
+    """Slot-seconds for which they held slots in bubbles."""
     wall_s: float
     completed: int
     stopped: int
@@ -66,9 +68,9 @@ class Summary:
     resumes: int
     interruptions: int
     idle: float
-    """The share of slot-seconds that nothing ran on, from the beginning to the end."""
+    """The share of slot-seconds in which nothing ran, from start to end."""
     idle_pending: float
-    """The share that nothing ran on while a trial waited for a slot."""
+    """The share in which nothing ran while a trial waited for a slot."""
     winner: int | None
     winner_value: float | None
     best: int | None
@@ -77,7 +79,7 @@ class Summary:
     survived: bool
     """Whether that trial was trained to the end."""
     top: float | None
-    """Of the `TOP` trials that are best at the full budget: the share that the study has among its own best."""
+    """The share of the `TOP` trials, best at the full budget, that are among the study's own best."""
     regret: float | None
     to_target_s: float | None
     to_target_slot_s: float | None
@@ -128,13 +130,13 @@ def summarise(simulation: Simulation, study: StudySimulation, *, within: float =
 
 
 def true_best(study: StudySimulation) -> tuple[int | None, float | None]:
-    """The trial with the best value at the full budget, the first of equals; (None, None) where none has one."""
+    """The trial with the best value at the full budget, the first of equal ones; (None, None) if none has one."""
     ranked = _ranked_finals(study)
     return ranked[0] if ranked else (None, None)
 
 
 def _ranked_finals(study: StudySimulation) -> list[tuple[int, float]]:
-    """The trials with their true values at the full budget, the best first."""
+    """The trials with their true values at the full budget, best first."""
     sign = _sign(study)
     finals = ((number, study.curve(number).truth(study.spec.max_steps)) for number in study.rows.trials)
     finite = [(number, value) for number, value in finals if value is not None and math.isfinite(value)]
@@ -142,15 +144,15 @@ def _ranked_finals(study: StudySimulation) -> list[tuple[int, float]]:
 
 
 def _top(study: StudySimulation, own: list[_Score]) -> float | None:
-    """How much the best trials and those with the best scores have in common."""
+    """The overlap of the best trials and those with the best scores."""
     finals = [number for number, _ in _ranked_finals(study)][:TOP]
     found = {one.trial for one in own[:TOP]}
     return len(set(finals) & found) / len(finals) if finals else None
 
 
 def _ranked_scores(study: StudySimulation) -> list[_Score]:
-    """The trials' scores (`core.scores`), the best one first; of equals the one that was reported first. From all
-    reports: the rows of a simulation have some of them alone."""
+    """The trials' scores (`core.scores`), best first; of equal ones, the one reported first. They are computed
+    from all reports, as the rows of a simulation have only some of them."""
     objective, rows = study.spec.objective, study.rows.trials
     reports: dict[int, list[_Score]] = {}
     for at_s, trial, step, value in _reports(study):
@@ -172,7 +174,7 @@ def _ranked_scores(study: StudySimulation) -> list[_Score]:
 
 
 def improvements(simulation: Simulation, study: StudySimulation) -> list[Improvement]:
-    """The reports that were better than all before them, in order of time."""
+    """The reports that were better than all earlier ones, by time."""
     sign = _sign(study)
     best = math.inf
     found: list[tuple[float, int, int, float]] = []
@@ -188,7 +190,7 @@ def improvements(simulation: Simulation, study: StudySimulation) -> list[Improve
 
 
 def _reports(study: StudySimulation) -> list[tuple[float, int, int, float]]:
-    """All reports with a finite value, in order of time: when, trial, step, value."""
+    """All reports with a finite value, by time: time, trial, step, value."""
     reports: list[tuple[float, int, int, float]] = []
     for segment in study.record.segments:
         curve = study.curve(segment.trial)
@@ -202,12 +204,12 @@ def _reports(study: StudySimulation) -> list[tuple[float, int, int, float]]:
 
 
 def _own(simulation: Simulation) -> set[int]:
-    """The machines whose slots are not those of a large job."""
+    """The machines that do not belong to a large job."""
     return {one.id for one in simulation.cluster.machines.values() if not one.owner}
 
 
 def _spent(study: StudySimulation, moments: list[float], own: set[int]) -> list[float]:
-    """Slot-seconds spent up to each of the moments, which are in order."""
+    """Slot-seconds spent up to each of the moments, which are sorted."""
     changes: list[tuple[float, float]] = []
     for held in study.record.holdings():
         if held.worker not in own:

@@ -1,9 +1,9 @@
 """Other policies for the same study: what `--compare` and `--sweep` name.
 
-`KIND[:SETTING=VALUE…]` is a policy kind with settings, as in `asha:eta=4` or `median:grace_steps=10`; `study` is the
-study's own policy; `asha-stopping` stands for `asha:variant=stopping`. A policy of the study's own kind begins with the
-study's settings, another kind with its defaults and, where it has them too, the study's η and its rungs: policies
-are then compared on the same rungs.
+`KIND[:SETTING=VALUE…]` is a policy kind with settings, as in `asha:eta=4` or `median:grace_steps=10`; `study` is
+the study's own policy; `asha-stopping` stands for `asha:variant=stopping`. A policy of the study's own kind starts
+from the study's settings. Another kind starts from its defaults and, if it has these settings too, the study's η
+and rungs, so that policies are compared on the same rungs.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ OWN = "study"
 
 
 class PolicyTextError(HeadraceError):
-    """A policy that was named on the command line cannot be had."""
+    """A policy that was named on the command line is not available."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Variant:
 
 
 def compared(spec: StudySpec, text: str) -> tuple[Variant, ...]:
-    """The variants that a list such as `run_all,asha,asha:eta=4` names, in its order."""
+    """The variants that a list such as `run_all,asha,asha:eta=4` names, in order."""
     found: dict[str, Variant] = {}
     for name in (part.strip() for part in text.split(",")):
         if name:
@@ -44,7 +44,7 @@ def compared(spec: StudySpec, text: str) -> tuple[Variant, ...]:
     if not found:
         raise PolicyTextError("no policy is named.", remedy="Name some, as in --compare asha,hyperband.")
     if OWN in found and len(found) > 1:
-        found[OWN] = replace(found[OWN], label=OWN)  # beside its own kind it would have that one's name
+        found[OWN] = replace(found[OWN], label=OWN)  # next to its own kind it would have that one's name
     return tuple(found.values())
 
 
@@ -107,7 +107,7 @@ def _with(spec: StudySpec, label: str, kind: str, changes: Mapping[str, str]) ->
 
 
 def _has(spec: StudySpec, kind: str, setting: str) -> bool:
-    """Whether policies of a kind have a setting: its own model says so."""
+    """Whether policies of a kind have a setting, according to the kind's own model."""
     probe = {**spec.model_dump(mode="json"), "policy": {"kind": kind, setting: None}}
     try:
         StudySpec.model_validate(probe)
@@ -119,7 +119,7 @@ def _has(spec: StudySpec, kind: str, setting: str) -> bool:
 
 
 def _plain(value: str) -> Any:
-    """The value as YAML would read a scalar: a number, true or false, or text; `5+10+20` is a list."""
+    """The value as YAML reads a scalar: a number, true or false, or text; `5+10+20` is a list."""
     if "+" in value.strip("+"):
         return [_plain(part) for part in value.split("+")]
     if value in ("true", "false"):

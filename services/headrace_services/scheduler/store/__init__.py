@@ -1,6 +1,6 @@
 """The store: Postgres, and nothing else.
 
-`tables` says what there is and which rules a row can break; `migrations` creates it; `rows` turns rows into records.
-`load` answers what a cycle asks, `apply` writes its plan; the other modules hold the statements of one subject each.
-Nothing here decides anything.
+`tables` defines the tables and the rules that a single row can break, `migrations` creates them, and `rows` turns
+rows into records. `load` answers a cycle's questions and `apply` writes its plan. Each of the other modules holds
+the statements for one subject. Nothing here makes decisions.
 """

@@ -1,4 +1,4 @@
-"""Studies that begin after others, the gates that others may rely on, and what pilots came to."""
+"""Studies that start after others, gates that others may rely on, and the results of pilots."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -26,35 +26,35 @@ async def passed_gate(conn: AsyncConnection, project: str, key: str) -> str | No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitOver:
-    """A study that waits for another one, which has ended, or is no more."""
+    """A study that waits for another one, which has ended or no longer exists."""
 
     id: int
     project: str
     after: str
     state: StudyState | None
-    """The other one's; None where it was deleted."""
+    """The other study's state; None if it was deleted."""
     detail: str
     scale: ScaleChoice | None
-    """What the other one's pilot has chosen, which is this one's too."""
+    """What the other study's pilot has chosen, which holds for this one too."""
     uid: str
     revision: int
     columns: rows.Columns
 
     @property
     def spec(self) -> StudySpec:
-        """This one's. Raises ValidationError where its columns are none."""
+        """This study's spec. Raises ValidationError if its columns are not a valid one."""
         return rows.spec_of(self.uid, self.revision, self.columns)
 
 
 async def waits_over(conn: AsyncConnection) -> list[WaitOver]:
-    """The studies whose wait for another one is over."""
+    """The studies that no longer have to wait for another one."""
     s, other = tables.study, tables.study.alias()
     query = (
         select(s.c.id, s.c.project, s.c.uid, s.c.revision, s.c.after, s.c.spec)
         .add_columns(other.c.state, other.c.detail, other.c.scale_choice)
         .select_from(s.join(other, _after(other), isouter=True))
         .where(
-            text("study.after IS NOT NULL AND study.end_time IS NULL"),  # as its index says it
+            text("study.after IS NOT NULL AND study.end_time IS NULL"),  # as in its index
             or_(other.c.id.is_(None), other.c.end_time.is_not(None)),
         )
         .order_by(s.c.id)
@@ -82,14 +82,14 @@ def _after(other: Any) -> ColumnElement[bool]:
 
 
 async def maximizes(conn: AsyncConnection, project: str, name: str) -> bool:
-    """Whether in the study of this name a greater value is better."""
+    """Whether a greater value is better in the study of this name."""
     s = tables.study
     query = select(s.c.spec["objective"]["goal"].as_string()).where(studies.named(project, name))
     return (await conn.execute(query)).scalar_one_or_none() == Goal.MAXIMIZE.value
 
 
 async def pilot_trials(conn: AsyncConnection, project: str, name: str) -> list[PilotTrial]:
-    """The trials of the pilot of this name, in the order of their numbers. A failed one has no value."""
+    """The trials of the pilot of this name, by number. A failed one has no value."""
     t, s = tables.trial, tables.study
     query = (
         select(t.c.params, counting.has_completed(t).label("completed"), t.c.score)

@@ -1,7 +1,9 @@
-"""What of ended studies has lasted for its age. The rows say it all: whoever comes next goes on where another stopped.
+"""Parts of ended studies that have reached their age limit. The rows hold all state, so any replica can continue
+the work.
 
-A study that a live one refers to (a warm start, a transfer, a pilot, a gate) has no age meanwhile. Its row keeps, for
-each kind, the end for which the kind was deleted: a study that goes on and ends again has an age anew.
+A study that a live one refers to (a warm start, a transfer, a pilot, a gate) does not age meanwhile. Its row
+stores, for each kind, the end for which that kind was deleted: a study that continues and ends again ages from its
+new end.
 """
 
 import asyncio
@@ -34,9 +36,9 @@ _s, _t, _e = tables.study, tables.trial, tables.event
 _r, _g, _le = tables.report, tables.rung_result, tables.lease
 
 OF_ROWS: dict[str, tuple[Part, tuple[ColumnElement[bool], ...]]] = {
-    # What happened to the study itself stays: by it `retry` and `extend` know whom its end cut off.
+    # Events of the study itself stay: `retry` and `extend` use them to find the trials that its end cut off.
     "events": (removal.PARTS[0], (_e.c.number.is_not(None),)),
-    # The report at a rung stays, and each trial's last: samplers, warm starts and importances read those.
+    # The report at a rung stays, and each trial's last one: samplers, warm starts and importances read those.
     "reports": (
         removal.PARTS[1],
         (
@@ -50,25 +52,25 @@ OF_ROWS: dict[str, tuple[Part, tuple[ColumnElement[bool], ...]]] = {
     ),
     "leases": (removal.PARTS[4], (~_le.c.live,)),
 }
-"""The kinds that are rows of a study, with what of them goes."""
+"""The kinds that are rows of a study, with the conditions for deletion."""
 REFERRING = ("{warm_start,study}", "{sampler,study}", "{after}", "{surrogate,pilot,study}")
-"""Where a spec names another study."""
+"""The places where a spec names another study."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """A study of which something has lasted for its age."""
+    """A study with parts that have reached their age limit."""
 
     id: int
     end_time: datetime
     ended: str
-    """The same, as its row notes it."""
+    """The same time, as text, for the study's row."""
 
 
 async def due(conn: AsyncConnection, kind: str, age: timedelta, most: int, since: datetime) -> list[Due]:
-    """The studies that ended since then and of which this kind is to go, the first to end first.
+    """The studies that ended since then and are due for this kind, earliest end first.
 
-    Among them are those that `hold` will not give out, since others refer to them or are at work on them.
+    They include those that `hold` refuses, because other studies refer to them or cycles are working on them.
     """
     query = select(_s.c.id, _s.c.end_time, _ended.label("ended")).where(_is_over_age(kind, age))
     query = query.where(_s.c.end_time >= since).order_by(_s.c.end_time).limit(most)
@@ -76,33 +78,34 @@ async def due(conn: AsyncConnection, kind: str, age: timedelta, most: int, since
 
 
 async def over_before(conn: AsyncConnection, age: timedelta) -> datetime:
-    """What ended before this time has lasted for its age."""
+    """The time before which an end must be for a given age limit."""
     found: datetime = (await conn.execute(select(func.now() - age))).scalar_one()
     return found
 
 
 async def count_due(conn: AsyncConnection, kind: str, age: timedelta, project: str | None) -> int:
-    """How many such studies there are: in a project, or in all where None is given."""
+    """How many such studies there are in a project, or in all projects if it is None."""
     mine = () if project is None else (_s.c.project == project,)
     query = select(func.count()).where(_is_over_age(kind, age), ~is_ending, ~is_referred_to, *mine)
     return int((await conn.execute(query)).scalar_one())
 
 
 async def hold(conn: AsyncConnection, one: Due) -> bool:
-    """Keep a study as it is until the transaction ends. False where it goes on or is busy, or a live one needs it."""
+    """Lock a study as it is until the transaction ends. Returns False if it continues, is busy, or a live one needs
+    it."""
     query = select(_s.c.id).where(_s.c.id == one.id, _s.c.delete_time.is_(None), _ended == one.ended)
     query = query.where(~is_ending, ~is_referred_to).with_for_update(read=True, skip_locked=True, of=_s)
     return (await conn.execute(query)).one_or_none() is not None
 
 
 async def remove_aged(conn: AsyncConnection, kind: str, one: Due, most: int, after: Key | None) -> Batch:
-    """Delete at most so many rows of this kind of a study that is held."""
+    """Delete at most this many rows of this kind of a study that is held."""
     part, only = OF_ROWS[kind]
     return await removal.remove_some(conn, one.id, part, most, after=after, only=only)
 
 
 async def note_aged(conn: AsyncConnection, kind: str, one: Due) -> None:
-    """Note that nothing of this kind is left to delete."""
+    """Record that nothing of this kind is left to delete."""
     noted = func.jsonb_build_object(literal(kind, Text), one.ended)
     await conn.execute(
         update(_s).where(_s.c.id == one.id).values(aged=_s.c.aged.op("||")(cast(noted, JSONB)))
@@ -110,13 +113,14 @@ async def note_aged(conn: AsyncConnection, kind: str, one: Due) -> None:
 
 
 async def worth_keeping(conn: AsyncConnection, one: Due) -> frozenset[int] | None:
-    """The trials whose checkpoints stay: the best one, and those of the front. None where that cannot be told."""
+    """The trials whose checkpoints are kept: the best one, and those of the front. None if that cannot be
+    determined."""
     study = await studies.get(conn, one.id)
     if study is None:
         return None
     figures = (await studies.figures(conn, [study], whole=True))[study.id]
     if study.spec.further_objectives:
-        from headrace_services.scheduler.samplers.front import front  # numpy, for such studies alone
+        from headrace_services.scheduler.samplers.front import front  # numpy, only for such studies
 
         signs = [objective.sign for objective in study.spec.objectives]
         places = await asyncio.to_thread(front, [vector for _, vector in figures.measured], signs)
@@ -127,9 +131,9 @@ async def worth_keeping(conn: AsyncConnection, one: Due) -> frozenset[int] | Non
 async def forget_checkpoints(
     conn: AsyncConnection, one: Due, keep: frozenset[int], most: int, after: Key | None
 ) -> Batch:
-    """Take the references to checkpoints from at most so many trials that come next, but for those to keep.
+    """Clear the references to checkpoints of at most this many further trials, except those to keep.
 
-    The files go later (`leftovers`): what no row refers to any more, no trial is resumed from.
+    The files are deleted later (`leftovers`): no trial is resumed from a file that no row refers to.
     """
     beyond = [] if after is None else [_t.c.number > after[0]]
     query = select(_t.c.number).where(_t.c.study_id == one.id, *beyond).order_by(_t.c.number)
@@ -145,7 +149,7 @@ async def forget_checkpoints(
 
 
 async def forget_tombstones(conn: AsyncConnection, age: timedelta, most: int) -> int:
-    """Forget at most so many studies that were deleted long ago."""
+    """Delete the tombstones of at most this many studies that were deleted long ago."""
     t = tables.tombstone
     old = select(t.c.uid).where(t.c.time < func.now() - age).order_by(t.c.time).limit(most)
     uids: Sequence[Any] = (await conn.execute(old)).scalars().all()
@@ -155,12 +159,12 @@ async def forget_tombstones(conn: AsyncConnection, age: timedelta, most: int) ->
 
 
 def is_over(age: timedelta) -> ColumnElement[bool]:
-    """Whether a study ended so long ago."""
+    """Whether a study ended at least this long ago."""
     return and_(_s.c.end_time.is_not(None), _s.c.end_time <= func.now() - age)
 
 
 def is_noted(kind: str) -> ColumnElement[bool]:
-    """Whether nothing of this kind is left to delete since the study's end."""
+    """Whether nothing of this kind has been left to delete since the study's end."""
     return _s.c.aged.op("->>")(kind).is_not_distinct_from(_ended)
 
 
@@ -178,7 +182,7 @@ is_ending = _s.c.standing.op("->>")("ended_through").is_not(None)
 _PATHS: list[ColumnElement[str]] = [literal_column(f"'{path}'", Text) for path in REFERRING]
 _other = _s.alias("referring")
 is_referred_to = exists().where(
-    literal_column("referring.state IN ('ACTIVE', 'PAUSED')", Boolean),  # as its index says it
+    literal_column("referring.state IN ('ACTIVE', 'PAUSED')", Boolean),  # as in its index
     _other.c.project == _s.c.project,
     or_(_other.c.after == _s.c.name, *(_other.c.spec.op("#>>")(path) == _s.c.name for path in _PATHS)),
 )

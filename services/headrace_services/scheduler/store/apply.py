@@ -1,11 +1,12 @@
-"""Applies a plan: everything that a cycle changed, in one round trip that commits.
+"""Apply a plan: write everything that a cycle changed, in one round trip that commits.
 
-Every write is guarded by what the cycle loaded; a guard that meets no row means that the copy was stale, and the whole
-transaction is given up. There is one statement a table, whatever the number of rows. A guarded statement counts the
-rows that it changed and fails where they are not as many as it was given, so that the commit can travel behind it.
+Every write is guarded by what the cycle loaded. A guard that matches no row means that the copy was stale, and the
+whole transaction is given up. There is one statement for each table, whatever the number of rows. A guarded
+statement counts the rows that it changed and fails if there are fewer than it was given, so the commit can be sent
+right behind it.
 
-A cycle that ends a study changes thousands of trials. It says so in several statements, and lets others have their turn
-on the event loop between two of them: streams wait for it.
+A cycle that ends a study changes thousands of trials. It sends them in several statements and yields to the event
+loop between two of them, because streams wait for it.
 """
 
 import asyncio
@@ -46,11 +47,11 @@ from headrace_services.scheduler.store.rows import Columns
 now = func.clock_timestamp()
 T = TypeVar("T")
 ROWS_AT_ONCE = 256
-"""In one turn on the event loop, about 10 ms."""
+"""Rows between two yields to the event loop, about 10 ms."""
 
 
 def is_stale_copy(error: BaseException) -> bool:
-    """Whether a guarded write did not meet all of its rows: something changed them outside the study's lock."""
+    """Whether a guarded write did not match all of its rows: something changed them outside the study's lock."""
     return isinstance(error, psycopg.errors.DivisionByZero)
 
 
@@ -72,8 +73,8 @@ class Writes:
         self._pipeline = sent
 
     async def write(self, before: Study, after: Study, changes: Changes) -> None:
-        """Add everything that a cycle changed. The order keeps every constraint satisfied in between, and what a
-        lease reported before the time at which the next one is granted."""
+        """Add everything that a cycle changed. The order satisfies every constraint at each point, and keeps what
+        a lease reported before the time at which the next one is granted."""
         self._insert(_CREATE_TRIALS, map(_created, changes.created))
         self._append_history(after, changes)
         late = [lease for lease in changes.updated.values() if lease.id in changes.reclaimed]
@@ -101,7 +102,7 @@ class Writes:
             self._pipeline.run(statement, listed)
 
     def _guarded(self, statement: Statement, values: Iterable[Columns]) -> None:
-        """Run a guarded write for each of the rows; each must meet its own."""
+        """Run a guarded write for each of the rows; each must match exactly its own row."""
         if listed := list(values):
             self._pipeline.run(statement, listed, expected=len(listed))
 
@@ -123,7 +124,7 @@ class Writes:
             rows.rung_columns(study, c.entry, c.cursor, past.pop((c.entry.number, c.entry.rung), None))
             for c in changes.rungs
         )
-        self._insert(_RUNGS, entries)  # with the promotions of those that it records
+        self._insert(_RUNGS, entries)  # with the promotions of the trials that it records
         earlier = (
             {"g_study": study.id, "g_number": number, "g_rung": rung, "at": cursor}
             for (number, rung), cursor in past.items()
@@ -233,9 +234,9 @@ def _moved(change: TrialChange) -> Columns:
 
 
 def _waves(changes: Sequence[TrialChange]) -> list[list[TrialChange]]:
-    """Group changes so that each wave holds one transition a trial at most, in order.
+    """Group changes so that each wave holds at most one transition of each trial, in order.
 
-    Changes of a trial that do not change its state are merged into the transition before or after.
+    Changes of a trial that do not change its state are merged into the transition before or after them.
     """
     chains: dict[int, list[TrialChange]] = {}
     for change in changes:
@@ -261,7 +262,8 @@ def _inserting(table: Any, *names: str, **computed: Callable[[Any], ColumnElemen
 
 
 def _guarding(query: Update) -> ClauseElement:
-    """Change as many rows as are `expected`: dividing by zero is the one error that plain SQL can raise at will."""
+    """Require that a write changes as many rows as are `expected`: division by zero is the one error that plain
+    SQL can raise at will."""
     changed = query.returning(literal(1)).cte("changed")
     met = func.count() == bindparam("expected", type_=BigInteger)
     return select(literal(1) / cast(met, Integer)).select_from(changed)
@@ -321,7 +323,7 @@ _RECLAIM_LEASES = Statement(
 
 
 def _ending_grants() -> ClauseElement:
-    """End grants of which no lease is live any more."""
+    """End grants without a live lease."""
     g, le = tables.slot_grant, tables.lease
     over = given({"g_grant": g.c.id})
     shared = exists().where(le.c.grant_id == g.c.id, le.c.live)
@@ -348,7 +350,7 @@ def _moving_trials() -> ClauseElement:
     new = given(guards | {name: t.c[name] for name in names})
     query = update(t).where(*(of == new.c[name] for name, of in guards.items()))
     values: dict[str, ColumnElement[Any]] = {name: new.c[name] for name in names}
-    # Set once: what changes in a trial that is over does not end it again. One that is reopened has no end.
+    # Set only once: a change of a trial that is over does not end it again. A reopened trial has no end.
     is_over = new.c.state == State.TERMINATED.value
     values["end_cursor"] = case((is_over, func.coalesce(t.c.end_cursor, new.c.end_cursor)))
     return _guarding(query.values(values))

@@ -1,9 +1,10 @@
-"""Setting a study aside: ending it without reading anything of it that may be defective.
+"""Quarantine a study: end it without reading any part of it that may be defective.
 
-A cycle ends a study by loading its trials and moving each by the table of transitions. A study whose rows cannot be
-read, or whose policy cannot take them, cannot be ended in this way. Here Postgres ends it: all live trials are
-cancelled, their leases end, their slots are free, and the study is FAILED with the reason. It is one transaction
-under the study's lock, guarded by the states of the rows, so it may run twice, and beside a cycle of another replica.
+A cycle ends a study by loading its trials and moving each by the table of transitions. A study whose rows cannot
+be read, or whose policy cannot process them, cannot be ended like that. Here Postgres ends it: all live trials are
+cancelled, their leases end, their slots are free, and the study is FAILED with the reason. This is one transaction
+under the study's lock, guarded by the states of the rows, so it may run twice, and concurrently with a cycle of
+another replica.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from headrace_services.scheduler.store import studies, tables
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brief:
-    """What can be said of every study: columns that any value fits."""
+    """The columns of a study that are readable whatever their values."""
 
     id: int
     name: str
@@ -30,12 +31,12 @@ class Brief:
 
 
 async def brief(conn: AsyncConnection, study_id: int, *, lock: bool = False) -> Brief | None:
-    """A study; None where there is none. With `lock` its row is locked until the transaction ends."""
+    """A study; None if there is none. With `lock` its row is locked until the transaction ends."""
     return await _brief(conn, tables.study.c.id == study_id, lock=lock)
 
 
 async def brief_named(conn: AsyncConnection, project: str, name: str, *, lock: bool = False) -> Brief | None:
-    """The same of the study of a name in a project."""
+    """The same for the study with a name in a project."""
     return await _brief(conn, studies.named(project, name), lock=lock)
 
 
@@ -62,7 +63,8 @@ class SetAside:
 
 
 async def set_aside(conn: AsyncConnection, study_id: int, why: str) -> SetAside | None:
-    """End a study and all that is live of it; one that has ended keeps its state. None where it was deleted."""
+    """End a study and everything of it that is live; a study that has ended keeps its state. Returns None if it was
+    deleted."""
     study = await brief(conn, study_id, lock=True)
     if study is None:
         return None
@@ -105,7 +107,7 @@ async def set_aside(conn: AsyncConnection, study_id: int, why: str) -> SetAside 
 
 
 async def holds(conn: AsyncConnection, study_id: int, message: Leased) -> bool:
-    """Whether a message speaks for a live lease of this study, which is its sender's."""
+    """Whether a message speaks for a live lease of this study that belongs to its sender."""
     le = tables.lease
     query = select(func.count()).where(
         le.c.id == message.lease_id,

@@ -1,4 +1,4 @@
-"""A study's bundles with open seats. They change in its own cycles alone, so its lock is all that a cycle needs."""
+"""A study's bundles with open seats. Only its own cycles change them, so its lock is all that a cycle needs."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ _g, _p, _member = tables.slot_grant, tables.grant_part, tables.lease.alias("memb
 members: Any = select(func.count()).where(_member.c.grant_id == _g.c.id, _member.c.live).scalar_subquery()
 """How many live leases a grant has."""
 OPEN = (text("slot_grant.live AND slot_grant.seats > 1 AND NOT slot_grant.closed"), members < _g.c.seats)
-"""Holds of a grant that has an open seat; the first part as its index says it."""
+"""The condition for a grant with an open seat; the first part is as in its index."""
 
 
 def ask_open(sent: Pipeline, study_id: int, most: int) -> Reply:

@@ -1,12 +1,12 @@
 """The stores of checkpoints that workers use, by address, and the id that the marker of each must have.
 
-    no row   ── a worker names an address and finds no marker: it is to make one, with an id that is drawn here
+    no row   ── a worker names an address and finds no marker: it must make one, with an id that is drawn here
              ── it finds one: that is the id
-    unseen   ── its maker is at it; another worker takes its place only when it is gone
+    unseen   ── its maker is working on it; another worker replaces the maker only when that one is gone
     seen     ── a worker has found the marker. From now on a place without it is not the store
 
-An address at which the cluster has checkpoints already must hold some when its marker is made: else it is a mount point
-without its file system.
+If the cluster already has checkpoints at an address, some must be there when its marker is made. Otherwise it is a
+mount point without its file system.
 """
 
 import uuid
@@ -23,31 +23,31 @@ now = func.clock_timestamp()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a worker says of its store."""
+    """What a worker reports about its store."""
 
     url: str
     id: str
-    """Of its marker; empty where there is none."""
+    """The id in its marker; empty if there is none."""
     unseen: bool
-    """The store did not answer yet."""
+    """The store has not answered yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What the worker is told."""
+    """The answer to the worker."""
 
     id: str = ""
-    """Empty where that depends on what the worker has not seen yet."""
+    """Empty if it depends on what the worker has not seen yet."""
     seen: bool = False
     """Whether a worker has found the marker."""
     set_up: bool = False
-    """The worker is to make the marker."""
+    """The worker must make the marker."""
     used: bool = False
-    """The cluster has checkpoints there already."""
+    """The cluster already has checkpoints there."""
 
 
 async def greet(conn: AsyncConnection, worker: str, found: Found) -> Known:
-    """Compare what a worker finds with what is known of its store."""
+    """Compare what a worker finds with what is known about its store."""
     s, w = tables.checkpoint_store, tables.worker
     here = s.c.url == found.url
     if not found.unseen:
@@ -70,14 +70,14 @@ async def greet(conn: AsyncConnection, worker: str, found: Found) -> Known:
 
 
 async def seen(conn: AsyncConnection, url: str, identity: str) -> None:
-    """Note that a worker has found the marker of a store."""
+    """Record that a worker has found the marker of a store."""
     s = tables.checkpoint_store
     which = (s.c.url == url, s.c.id == identity, ~s.c.seen)
     await conn.execute(update(s).where(*which).values(seen=True))
 
 
 async def _has_checkpoints(conn: AsyncConnection, url: str) -> bool:
-    """Whether a trial continues from a checkpoint at this address. It reads all trials: once for each address."""
+    """Whether a trial continues from a checkpoint at this address. This reads all trials, once for each address."""
     t = tables.trial
     there = exists().where(func.starts_with(t.c.checkpoint["uri"].as_string(), f"{url.rstrip('/')}/"))
     return bool((await conn.execute(select(there))).scalar_one())

@@ -1,4 +1,4 @@
-"""The workers and their slots as users see them. Whether a worker is there is judged by the database's clock."""
+"""The workers and their slots as users see them. Whether a worker is connected is judged by the database's clock."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -21,9 +21,9 @@ from headrace_services.scheduler.store.pipeline import pipeline
 from headrace_services.scheduler.store.workers import FORGOTTEN_AFTER
 
 HEARD_OF = and_(tables.worker.c.connected, tables.worker.c.expires_at > func.clock_timestamp())
-"""Whether a worker is there."""
+"""Whether a worker is connected."""
 _TRIAL: Final = re.compile(r"studies/([^/\s:,]+)(?:/trials/\d+)?")
-"""How a worker names a trial in what it says."""
+"""How a worker names a trial in its messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +31,13 @@ class HolderView:
     """A trial on a slot."""
 
     study: str
-    """Empty where it is another project's: then neither its number nor why it leaves is told."""
+    """Empty if it is another project's: then its number and the reason for leaving are not shown either."""
     number: int
     milli: int
     memory_bytes: int
     leaving: str
     bundle: str = ""
-    """The bundle that it runs in; empty where it has a process of its own."""
+    """The bundle that it runs in; empty if it has a process of its own."""
     bundle_seats: int = 0
 
 
@@ -52,12 +52,12 @@ class SlotView:
     defect: str = ""
     uuid: str = ""
     loads: list[MinuteLoad] = field(default_factory=list)
-    """The oldest first."""
+    """Oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CordonView:
-    """A device on which nothing starts."""
+    """A device on which no trial starts."""
 
     index: int
     uuid: str
@@ -68,10 +68,10 @@ class CordonView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptView:
-    """Slots of a worker that are kept for a trial; times in seconds since 1970."""
+    """Slots of a worker that are reserved for a trial; times in seconds since 1970."""
 
     study: str
-    """Empty where it is another project's."""
+    """Empty if it is another project's."""
     number: int
     slots: int
     since_s: float
@@ -80,10 +80,10 @@ class KeptView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareView:
-    """What an active study has of the cluster."""
+    """The part of the cluster that an active study has."""
 
     study: str
-    """Empty where it is another project's."""
+    """Empty if it is another project's."""
     share: Share
     usage: Usage
     virtual_time_s: float
@@ -107,16 +107,16 @@ class WorkerView:
     """The studies that place nothing on it any more."""
     certificate_until: datetime | None = None
     draining: str = ""
-    """Why it is drained; empty while it is not."""
+    """Why it is drained; empty if it is not."""
     drain_time: datetime | None = None
-    """Since when, where a user drains it."""
+    """Since when, if a user drains it."""
     cordoned: str = ""
-    """Why nothing new starts on it; empty while something may."""
+    """Why nothing new starts on it; empty if trials may start."""
     cordons: list[CordonView] = field(default_factory=list)
     put_aside: str = ""
     """Why nothing starts on it for a while; empty while its attempts reach their programs."""
     next_try: datetime | None = None
-    """When it is tried again; None where it is being tried."""
+    """When it is tried again; None if it is being tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Key:
 
 
 async def workers_after(conn: AsyncConnection, *, name: str, limit: int) -> list[Key]:
-    """Workers, in the order of their names, after `name`; without those of which only the name is left."""
+    """Workers after `name`, by name, without those of which only the name is left."""
     w, s = tables.worker, tables.slot
     slots = select(func.count()).where(s.c.worker_id == w.c.id).scalar_subquery().label("slots")
     here = or_(
@@ -146,8 +146,8 @@ async def workers(
     project: str = DEFAULT_PROJECT,
     history: bool = False,
 ) -> list[WorkerView]:
-    """Workers with their slots, in the order of their names; with `history` the slots' loads of the last hour. Only a
-    project's own studies are named."""
+    """Workers with their slots, by name; with `history` the slots' loads of the last hour. Only a project's own
+    studies are named."""
     names = [key.name for key in keys]
     w, s, le, st = tables.worker, tables.slot, tables.lease, tables.study
     query = select(w, HEARD_OF.label("heard_of")).where(w.c.name.in_(names)).order_by(w.c.name)
@@ -245,7 +245,7 @@ async def workers(
 
 
 async def _named_of_project(conn: AsyncConnection, project: str, texts: Sequence[str]) -> set[str]:
-    """Which of the studies that are named in what workers say are the project's."""
+    """Which of the studies named in workers' messages are the project's."""
     names = {name for text in texts for name in _TRIAL.findall(text)}
     st = tables.study
     query = select(st.c.name).where(st.c.project == project, st.c.name.in_(names))
@@ -253,7 +253,7 @@ async def _named_of_project(conn: AsyncConnection, project: str, texts: Sequence
 
 
 def _without_others(text: str, own: Collection[str]) -> str:
-    """What a worker says, without the names of other projects' studies."""
+    """A worker's message without the names of other projects' studies."""
     return _TRIAL.sub(lambda found: found[0] if found[1] in own else "a trial of another project", text)
 
 
@@ -283,7 +283,7 @@ def _other_holder(row: Any) -> HolderView:
 
 
 def _device(row: Any) -> str:
-    """A slot's device in words: of an ephemeral one also whose bubbles it can be had in."""
+    """A slot's device in words; for an ephemeral one, also the job in whose bubbles it is available."""
     return (
         ephemeral.device(row.model, ephemeral.owner_stage(row.owner, row.stage))
         if row.owner
@@ -292,7 +292,7 @@ def _device(row: Any) -> str:
 
 
 async def connected_slots(conn: AsyncConnection) -> int:
-    """How many slots the workers that are there have, without ephemeral ones."""
+    """How many slots the connected workers have, without ephemeral ones."""
     w, s = tables.worker, tables.slot
     query = select(func.count()).select_from(s.join(w, s.c.worker_id == w.c.id))
     query = query.where(s.c.present, s.c.owner == "", HEARD_OF)
@@ -302,8 +302,8 @@ async def connected_slots(conn: AsyncConnection) -> int:
 async def _said_by_studies(
     conn: AsyncConnection, project: str
 ) -> tuple[dict[int, KeptView], dict[str, list[str]]]:
-    """What active studies say of workers: what is kept for whom, by worker; and who of the project avoids it, by
-    incarnation."""
+    """What active studies record about workers: the reservations, by worker, and the project's studies that avoid
+    a worker, by incarnation."""
     st = tables.study
     query = select(st.c.name, st.c.project, st.c.standing).where(st.c.state == StudyState.ACTIVE.value)
     found = {}
@@ -326,8 +326,8 @@ async def _said_by_studies(
 
 
 async def shares(conn: AsyncConnection, project: str) -> tuple[list[ShareView], tuple[str, ...]]:
-    """What each active study has of the cluster, in the order in which they get free slots; and the studies whose
-    standing cannot be read. Only a project's own studies are named."""
+    """The part of the cluster that each active study has, in the order in which they get free slots, and the
+    studies whose status cannot be read. Only a project's own studies are named."""
     async with pipeline(conn) as sent:
         asked = neighbours.ask_active(sent)
     found = neighbours.read(asked.rows)

@@ -1,12 +1,12 @@
 """The code of studies: archives by digest, in chunks, which every replica sees.
 
-A code stays while a study that has not ended needs it, and for a while after the last study with it has ended, since
-`headrace extend` and `headrace retry` let such a study go on. It also stays for a while after a client has asked for
-it: that client is about to create a study. Whoever creates a study touches the row in the same transaction, so a
-deletion that waits for the row finds it young.
+A code is kept while an unfinished study needs it, and for a while after the last study with it has ended, since
+`headrace extend` and `headrace retry` let such a study continue. It is also kept for a while after a client has
+asked for it, because that client is about to create a study. Creating a study touches the row in the same
+transaction, so a deletion that waits for the row finds it young.
 
-A code has one copy, and the projects that shipped it. No other project is told that it is there, and none may create a
-study with it. A client that is told so uploads the archive, and by that shows that its project has it too.
+A code is stored once, with the projects that shipped it. No other project learns that it exists, and none may
+create a study with it. A client that has to upload the archive thereby shows that its project has it too.
 """
 
 from collections.abc import AsyncIterator
@@ -37,13 +37,14 @@ from headrace_services.scheduler.store import tables
 
 CHUNK_BYTES = 1 << 20
 DEFAULT_MIB = 10 << 10
-"""What the codes of a project have together at most, where nobody has set another limit."""
+"""The total size of the codes of a project, unless another limit is set."""
 AT_LEAST = timedelta(days=1)
-"""So long a code stays after a client has asked for it, whatever its age may be: the client creates a study next."""
+"""How long a code is kept at least after a client has asked for it, whatever its age limit: the client creates a
+study next."""
 
 
 async def needed(conn: AsyncConnection) -> set[str]:
-    """The digests that studies need which have not ended: these must stay, here and wherever else they are kept."""
+    """The digests that unfinished studies need: these must be kept, here and wherever else they are stored."""
     s = tables.study
     query = select(s.c.code).distinct().where(s.c.code.is_not(None), s.c.end_time.is_(None))
     return set((await conn.execute(query)).scalars())
@@ -60,11 +61,11 @@ async def touch(conn: AsyncConnection, digest: str, project: str) -> bool:
 async def put(
     conn: AsyncConnection, digest: str, project: str, size_bytes: int, chunks: AsyncIterator[bytes]
 ) -> None:
-    """Keep an archive that was compared with its digest, and note that a project has it. One that is there stays as
-    it is. Raises QuotaExceededError, with nothing to commit."""
+    """Store an archive that was checked against its digest, and record that a project has it. An existing one is
+    left as it is. Raises QuotaExceededError, with nothing to commit."""
     c, p = tables.code, tables.code_project
     used = {"use_time": func.clock_timestamp()}
-    # Its row is locked from here on, so what is there now is not deleted meanwhile.
+    # Its row is locked from here on, so that it is not deleted meanwhile.
     await conn.execute(
         upsert(c)
         .values(digest=digest, size_bytes=size_bytes)
@@ -75,7 +76,7 @@ async def put(
         async for data in chunks:
             await conn.execute(insert(tables.code_chunk).values(digest=digest, number=number, data=data))
             number += 1
-    # Last, since the project's row is locked from here on: cycles that place for it pass it over.
+    # Last, because the project's row is locked from here on: cycles that place for it pass it over.
     await require_room(conn, digest, project, size_bytes=size_bytes, lock=True)
     await conn.execute(upsert(p).values(digest=digest, project=project).on_conflict_do_nothing())
 
@@ -83,8 +84,8 @@ async def put(
 async def require_room(
     conn: AsyncConnection, digest: str, project: str, *, size_bytes: int, lock: bool = False
 ) -> None:
-    """Raises QuotaExceededError where a project may not have a code of this size too. With `lock` nobody else puts
-    one for it until the transaction ends. One that it has already needs no room."""
+    """Raise QuotaExceededError if a project has no room for another code of this size. With `lock` no other client
+    can store one for it until the transaction ends. A code that it already has needs no room."""
     p, owns = tables.project, tables.code_project
     has_it = select(owns.c.digest).where(owns.c.digest == digest, owns.c.project == project)
     if (await conn.execute(has_it)).first() is not None:
@@ -96,25 +97,25 @@ async def require_room(
     most_bytes = (DEFAULT_MIB if mib is None else mib) << 20
     held_bytes = int((await conn.execute(held_by(project))).scalar_one())
     if held_bytes + max(1, size_bytes) > most_bytes:
-        from headrace.code.sizes import size  # what only those who ship code need
+        from headrace.code.sizes import size  # only those who ship code need this
 
         raise QuotaExceededError(
             f"project '{project}' has {size(held_bytes)} of code kept, and may have {size(most_bytes)}: no room for "
             f"{size(size_bytes) if size_bytes else 'more'}",
-            remedy="Code that no study needs goes after a while. Or ship less, with a .headraceignore. Or ask an admin "
-            f"of project '{DEFAULT_PROJECT}': `headrace project set {project} --code-mib N`.",
+            remedy="Code that no study needs is deleted after a while. Or ship less, with a .headraceignore. Or ask an "
+            f"admin of project '{DEFAULT_PROJECT}': `headrace project set {project} --code-mib N`.",
         )
 
 
 def held_by(project: str | ColumnElement[str]) -> Select[Any]:
-    """What the codes of a project have together, in bytes."""
+    """The total size of a project's codes, in bytes."""
     c, p = tables.code, tables.code_project
     total = cast(func.coalesce(func.sum(c.c.size_bytes), 0), BigInteger)
     return select(total).select_from(c).join(p, p.c.digest == c.c.digest).where(p.c.project == project)
 
 
 async def chunk(conn: AsyncConnection, digest: str, number: int) -> bytes | None:
-    """One chunk of an archive; None behind the last one, and where there is no such code."""
+    """One chunk of an archive; None after the last one, and if there is no such code."""
     k = tables.code_chunk
     query = select(k.c.data).where(k.c.digest == digest, k.c.number == number)
     return (await conn.execute(query)).scalar_one_or_none()
@@ -135,17 +136,17 @@ async def is_run_by(conn: AsyncConnection, digest: str, worker: str) -> bool:
 
 
 async def forget_unneeded(conn: AsyncConnection, age: timedelta, most: int) -> int:
-    """Forget at most so many codes that nobody needs and nobody asked for lately. Returns how many."""
+    """Delete at most this many codes that are not needed and were not requested lately. Returns how many."""
     c = tables.code
     some = select(c.c.digest).where(_unneeded(age)).order_by(c.c.use_time).limit(most)
     some = some.with_for_update(skip_locked=True)
-    # Asked again of each row, for it may have been touched since.
+    # Checked again for each row, as it may have been touched meanwhile.
     gone = delete(c).where(c.c.digest == any_(func.array(some.scalar_subquery())), _unasked(age))
     return (await conn.execute(gone)).rowcount
 
 
 async def count_unneeded(conn: AsyncConnection, age: timedelta) -> int:
-    """How many codes may be forgotten."""
+    """How many codes may be deleted."""
     query = select(func.count()).select_from(tables.code).where(_unneeded(age))
     return int((await conn.execute(query)).scalar_one())
 

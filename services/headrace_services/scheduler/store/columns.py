@@ -1,4 +1,4 @@
-"""Columns of more than a plain type: metrics, times, and what Postgres computes of a study."""
+"""Columns with more than a plain type: metrics, times, and what Postgres computes from a study."""
 
 from typing import Any
 
@@ -17,11 +17,11 @@ class Metrics(TypeDecorator[dict[str, float]]):
     cache_ok = True
 
     def process_bind_param(self, value: dict[str, float] | None, dialect: Dialect) -> Any:  # noqa: ARG002 - SQLAlchemy's signature
-        """Spell out what JSON cannot hold."""
+        """Encode what JSON cannot hold."""
         return None if value is None else finite_json(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> dict[str, float] | None:  # noqa: ARG002 - SQLAlchemy's signature
-        """Undo it."""
+        """Decode it."""
         return None if value is None else metrics_of_json(value)
 
 
@@ -31,7 +31,7 @@ def columns_of_metrics(table: Table) -> tuple[str, ...]:
 
 
 def time_column(name: str, *, now: bool = False, nullable: bool = True) -> Column[Any]:
-    """Make a column of a time; `now`: of when the row was inserted."""
+    """Make a column for a time. With `now` its default is the time of the insert."""
     default = func.clock_timestamp() if now else None
     return Column(name, DateTime(timezone=True), nullable=nullable and not now, server_default=default)
 
@@ -48,10 +48,11 @@ READ_OF_STUDIES = {
     name: f"coalesce((standing #>> '{{usage,{name}}}')::double precision, 0)"
     for name in ("gpu_s", "cpu_s", "gpu_milli", "cpu_slots", "at_s", "credit_s")
 }
-"""What other studies' cycles compare in Postgres (`store.neighbours`): columns that Postgres computes from two others.
+"""Columns that Postgres computes from two others, and that the cycles of other studies compare in Postgres
+(`store.neighbours`).
 
-A study without `resources` does not run on workers; one without `wants` does not wait for slots. One with `held_off`
-waits for the quota of its project.
+A study without `resources` does not run on workers. A study without `wants` does not wait for slots. A study with
+`held_off` waits for the quota of its project.
 """
 
 

@@ -1,4 +1,5 @@
-"""What trials count with, as expressions over their rows: the counterpart of `Trial.counted` (`core.earlier_ends`)."""
+"""The results with which trials count, as expressions over their rows: the counterpart of `Trial.counted`
+(`core.earlier_ends`)."""
 
 import math
 from typing import Any
@@ -10,18 +11,18 @@ from headrace_services.scheduler.store.columns import Metrics
 
 
 def reason(trial: Any) -> ColumnElement[str]:
-    """How a trial ended with the result that counts; NULL where that is of a trial that is not over."""
+    """How a trial ended with the result that counts; NULL if that result is of a trial that is not over."""
     return func.coalesce(_counted(trial).op("->>")("reason"), trial.c.reason)
 
 
 def metrics(trial: Any) -> ColumnElement[dict[str, float]]:
-    """The metrics of the report behind the result that counts; where none does, those of the last report."""
+    """The metrics of the report behind the result that counts; if none does, those of the last report."""
     best = func.nullif(trial.c.best_metrics, literal_column("'{}'::jsonb"))
     return cast(func.coalesce(_counted(trial).op("->")("metrics"), best, trial.c.metrics), Metrics)
 
 
 def step(trial: Any) -> ColumnElement[int]:
-    """The step of an earlier end that counts; NULL where none does."""
+    """The step of an earlier end that counts; NULL if none does."""
     return cast(_counted(trial).op("->>")("step"), BigInteger)
 
 
@@ -31,7 +32,7 @@ def has_completed(trial: Any) -> ColumnElement[bool]:
 
 
 def is_infeasible(trial: Any) -> ColumnElement[bool]:
-    """Whether a trial is infeasible, and no earlier end of it counts: then nothing of it does."""
+    """Whether a trial is infeasible, and no earlier end of it counts: then none of its results does."""
     return reason(trial).is_not_distinct_from(Reason.INFEASIBLE.value)
 
 
@@ -47,6 +48,6 @@ def is_sound(trial: Any) -> ColumnElement[bool]:
 
 
 def _counted(trial: Any) -> ColumnElement[Any]:
-    """The earlier end that counts, as JSON; NULL where none does."""
+    """The earlier end that counts, as JSON; NULL if none does."""
     end: ColumnElement[Any] = trial.c.earlier_ends.op("->")(trial.c.counted_end)
     return end

@@ -1,4 +1,4 @@
-"""Connections: the engine, and which of its errors mean that the database is away."""
+"""Connections: the engine, and which of its errors mean that the database is unavailable."""
 
 import logging
 import re
@@ -27,9 +27,9 @@ PLANS = (
     "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off"
     " -c plan_cache_mode=force_generic_plan"
 )
-"""A plan is made once and kept. One that was made while a study had ten trials would read all of ten thousand later:
-every statement has its index, whatever the size of the tables. Where one has none, older servers take the price of what
-is switched off for a long statement, and would compile it."""
+"""A plan is made once and kept. A plan made while a study had ten trials would later scan ten thousand. So plans
+must use the indexes that every statement has, whatever the size of the tables. For a statement without an index,
+older servers take the penalty of the switched-off methods for a long run time, and would compile it (jit)."""
 _RETRYABLE_STATES = {
     "40001",  # serialization failure
     "40P01",  # deadlock detected
@@ -37,26 +37,26 @@ _RETRYABLE_STATES = {
 }
 
 _OVERTAKEN = {
-    "23503",  # a row that is referred to is gone
+    "23503",  # a referenced row is gone
     "23505",  # another row has the key
     "23P01",  # another row excludes it
 }
-"""Constraints that fail where another transaction came first. A CHECK that fails is a defect of ours."""
+"""Constraints that fail because another transaction came first. A CHECK that fails is a defect of this program."""
 _TAKEN_AWAY = {"25P03", "25P04"}
 """Postgres ended the connection of a transaction that took too long: this replica was frozen."""
 _NO_SLOTS = "53300"
-"""Too many connections: as good as away."""
+"""Too many connections: treated as unavailable."""
 _STRAINED = ("53", "57014", "58")
-"""Want of disk or memory, the statement timeout, and errors of the database's machine."""
+"""Lack of disk space or memory, the statement timeout, and errors of the database's machine."""
 _OTHER_SCHEMA = {
     "0A000",  # a cached plan whose result has changed
     "42703",  # undefined column
     "42883",  # undefined function
     "42P01",  # undefined table
 }
-"""A newer program has migrated the schema. This one is about to hear of it and to leave."""
+"""A newer program has migrated the schema. This replica is about to learn of it and to exit."""
 _TOO_LARGE = "54"
-"""Psycopg counts a value that no row or index can hold among the operational errors; it never passes."""
+"""Psycopg counts a value that is too large for any row or index among the operational errors; a retry never helps."""
 
 # A cycle runs its statements through psycopg, all others through SQLAlchemy, which wraps psycopg's errors.
 _AWAY = (
@@ -67,9 +67,9 @@ _AWAY = (
 
 
 def parse_url(url: str) -> URL:
-    """Return a database URL, of psycopg's dialect whatever Postgres spelling it came in.
+    """Return a database URL in psycopg's dialect, from any spelling of a Postgres URL.
 
-    Raises InvalidFieldError for anything but Postgres.
+    Raises InvalidFieldError for any other database.
     """
     try:
         parsed = make_url(url)
@@ -95,8 +95,8 @@ def open_engine(url: str, *, pool_size: int = POOL_SIZE) -> AsyncEngine:
     engine = create_async_engine(
         parse_url(url),
         pool_size=pool_size,
-        max_overflow=0,  # a connection made for one transaction costs more than to wait for one
-        pool_use_lifo=True,  # so that a quiet replica works on one connection, whose statements are prepared
+        max_overflow=0,  # making a connection for one transaction costs more than waiting for one
+        pool_use_lifo=True,  # so that a quiet replica uses one connection, whose statements are prepared
         pool_timeout=30,
         pool_recycle=1800,
         json_deserializer=msgspec.json.decode,
@@ -117,14 +117,14 @@ def open_engine(url: str, *, pool_size: int = POOL_SIZE) -> AsyncEngine:
 
 def _on_connect(connection: Any, _: Any) -> None:
     driver: psycopg.AsyncConnection[Any] = connection.driver_connection
-    driver.prepared_max = None  # as many as `store` has
+    driver.prepared_max = None  # as many as `store` uses
     driver.adapters.register_dumper(
         int, Int8Dumper
-    )  # so that a statement is prepared once for numbers of all sizes
+    )  # so that a statement is prepared only once for numbers of all sizes
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether an error says that the database cannot be reached now, and not that a statement is wrong."""
+    """Whether an error means that the database cannot be reached now, and not that a statement is wrong."""
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
     state = _state(error)
@@ -136,24 +136,24 @@ def is_away(error: BaseException) -> bool:
 
 
 def is_strained(error: BaseException) -> bool:
-    """Whether the database is there, and could not do this for want of time, memory or disk, or since its schema is
-    another one: it says nothing of the work."""
+    """Whether the database is there but lacked time, memory or disk space for this, or has another schema now.
+    Such an error says nothing about the work itself."""
     state = _state(error)
     return (state.startswith(_STRAINED) and state != _NO_SLOTS) or state in _OTHER_SCHEMA
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether a transaction lost against another one and should be tried again."""
+    """Whether a transaction lost against another one and should be retried."""
     return _state(error) in _RETRYABLE_STATES
 
 
 def is_overtaken(error: BaseException) -> bool:
-    """Whether a row of another transaction, which came first, stands in the way."""
+    """Whether a row of another transaction that came first is in the way."""
     return _state(error) in _OVERTAKEN
 
 
 def _state(error: BaseException) -> str:
-    """Postgres' code of an error; empty where there is none, as when no connection could be made."""
+    """Postgres' code of an error; empty if there is none, as when no connection could be made."""
     if isinstance(error, DatabaseUnavailableError) and error.__cause__ is not None:
         error = error.__cause__
     cause = error.orig if isinstance(error, DBAPIError) else error
@@ -162,7 +162,7 @@ def _state(error: BaseException) -> str:
 
 @asynccontextmanager
 async def reached(engine: AsyncEngine) -> AsyncIterator[None]:
-    """Say within the block in one line that the database cannot be reached. Raises DatabaseUnavailableError."""
+    """Report a database that cannot be reached within the block in one line. Raises DatabaseUnavailableError."""
     try:
         yield
     except Exception as error:
@@ -178,7 +178,8 @@ async def reached(engine: AsyncEngine) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """Run a block in one transaction. Raises DatabaseUnavailableError where the database is away or strained."""
+    """Run a block in one transaction. Raises DatabaseUnavailableError if the database is unavailable or lacks
+    resources."""
     try:
         async with engine.begin() as conn:
             yield conn
@@ -194,12 +195,12 @@ async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
 
 
 def _kind(error: BaseException) -> str:
-    """How a failure of the database is counted; empty for any other."""
+    """The metric label for a failure of the database; empty for any other error."""
     return "conflict" if is_conflict(error) else "strained" if is_strained(error) else "away" * is_away(error)
 
 
 def driver_of(conn: AsyncConnection) -> psycopg.AsyncConnection[Any]:
-    """Psycopg's connection below SQLAlchemy's, which has begun already."""
+    """Psycopg's connection below SQLAlchemy's, with a transaction started."""
     assert conn.sync_connection is not None
     driver = conn.sync_connection.connection.driver_connection
     assert isinstance(driver, psycopg.AsyncConnection)

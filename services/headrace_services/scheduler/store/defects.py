@@ -1,8 +1,8 @@
-"""Rows that cannot be read: a list goes on without them, and says which they are.
+"""Rows that cannot be read: a list continues without them, and names them.
 
-A list reads its keys first, which are plain numbers and names, and then what belongs to them. Where one row holds what
-the code cannot take, reading all of them fails. The keys are then halved until each defect stands alone, so d defects
-among n elements cost O(d log n) reads.
+A list reads its keys first, which are plain numbers and names, and then the rest. If one row holds a value that
+the code cannot process, reading all of them fails. The keys are then halved until each defect is isolated, so d
+defects among n elements cost O(d log n) reads.
 """
 
 import logging
@@ -22,7 +22,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 MOST_BYTES = 8 * 1024 * 1024
-"""How many bytes of large columns, which are not compressed, one page reads: more would not fit into its answer."""
+"""How many bytes of large columns, which are not compressed, one page reads: more would not fit in its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Defect:
 async def each(
     conn: AsyncConnection, keys: Sequence[K], read: Callable[[Sequence[K]], Awaitable[Sequence[T]]]
 ) -> list[T | Defect]:
-    """What `read` makes of each key, in their order, or why it makes nothing of it."""
+    """The result of `read` for each key, in order, or the reason why it has none."""
     if not keys:
         return []
     try:
@@ -68,7 +68,8 @@ def within(sizes: Sequence[int], most: int = MOST_BYTES) -> int:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same might succeed later: the database is away or strained, or another transaction came first."""
+    """Whether the same might succeed later: the database is unavailable or overloaded, or another transaction came
+    first."""
     return is_away(error) or is_strained(error) or is_conflict(error)
 
 

@@ -1,10 +1,11 @@
-"""Workers whose attempts do not reach their programs are put aside for a while.
+"""Quarantine workers, for a while, whose attempts do not reach their programs.
 
-    sound → 1, 2 in a row → put aside → the pause is over: it is tried again → put aside for twice as long …
-          ← an attempt that began after the last of them reaches its program; its daemon starts anew
+    sound → 1, 2 in a row → quarantined → the pause is over: it is tried again → quarantined for twice as long …
+          ← an attempt that started after the last of them reaches its program, or its daemon restarts
 
-Attempts that run already say nothing: they may hold a connection that no new one would get. While a worker is put
-aside, what still ends so counts for nothing, for it began before. `machines` keeps trials off meanwhile.
+Attempts that already run prove nothing: they may hold a connection that a new one would not get. Failed starts
+during the quarantine do not count, as they were placed before it. `machines` keeps trials off the worker
+meanwhile.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headrace_services.scheduler.store import machines, tables
 
 IN_ROW = 3
-"""After so many attempts in a row a worker is put aside."""
+"""After this many attempts in a row a worker is quarantined."""
 FIRST_S, LONGEST_S = 5.0, 300.0
 """For how long, the first time and at most."""
 
@@ -28,19 +29,19 @@ NOTHING: dict[str, Any] = {
     "unreached_time": null(),
     "aside_until": null(),
 }
-"""What holds of a worker that reaches its programs."""
+"""The columns of a worker that reaches its programs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """What is held against a worker."""
+    """The failed starts of a worker."""
 
     times: int
     aside: bool
 
 
 async def doubt(conn: AsyncConnection, worker_id: int) -> Doubt:
-    """What is held against a worker now."""
+    """The failed starts of a worker at this moment."""
     query = select(_w.c.unreached, _w.c.aside_until.is_not(None).label("aside")).where(_w.c.id == worker_id)
     row = (await conn.execute(query)).one_or_none()
     return Doubt(times=row.unreached if row else 0, aside=bool(row and row.aside))
@@ -63,7 +64,7 @@ async def count(conn: AsyncConnection, worker_id: int, lease_id: str, why: str) 
 
 
 async def reached(conn: AsyncConnection, worker_id: int, lease_id: str) -> bool:
-    """An attempt reached its program. Returns whether nothing is held against its worker any more."""
+    """An attempt reached its program. Returns whether its worker is cleared of failed starts."""
     later = exists().where(
         _le.c.id == lease_id, _le.c.worker_id == _w.c.id, _le.c.grant_time > _w.c.unreached_time
     )
@@ -75,7 +76,7 @@ async def reached(conn: AsyncConnection, worker_id: int, lease_id: str) -> bool:
 
 
 async def try_again(conn: AsyncConnection, worker_id: int) -> bool:
-    """Let trials start again on a worker whose pause is over. Returns whether that was so."""
+    """Let trials start again on a worker whose pause is over. Returns whether it was."""
     ripe = update(_w).where(_w.c.id == worker_id, _w.c.aside_until <= now)
     if not (await conn.execute(ripe.values(aside_until=null()))).rowcount:
         return False

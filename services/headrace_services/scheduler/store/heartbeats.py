@@ -1,4 +1,4 @@
-"""The heartbeats of many workers, written down together: one commit, whatever their number."""
+"""The heartbeats of many workers, written together: one commit, whatever their number."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -18,45 +18,47 @@ now = func.clock_timestamp()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """What a session heard of its worker."""
+    """What a session has received from its worker."""
 
     worker_id: int
     session: int
     connected: bool = True
-    """False when the stream has ended; the worker's leases go on until they expire."""
+    """False if the stream has ended; the worker's leases continue until they expire."""
     named: frozenset[str] = frozenset()
     """The leases that the worker says it holds."""
     trouble: str = ""
-    """What the worker says of its own trouble; empty where all is well."""
+    """The worker's own trouble, in its words; empty if all is well."""
     set_aside: str = ""
-    """What the worker says of the refused messages that it keeps; empty where there are none."""
+    """What the worker says about the rejected messages that it keeps; empty if there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noted:
-    """What the rows say to a heartbeat."""
+    """The answer of the rows to a heartbeat."""
 
     mine: bool
-    """False when a newer session speaks for the worker."""
+    """False if a newer session speaks for the worker."""
     leases: frozenset[str]
     """The worker's live leases."""
     leaving: tuple[tuple[Lease, str], ...]
-    """Those whose trials are to leave at their next report, with the reason."""
+    """The leases whose trials must leave at their next report, with the reason."""
     wish: Wish | None = None
-    """What a user wants of the daemon."""
+    """What a user asks of the daemon."""
     drains: bool = False
-    """Whether all its trials are to leave."""
+    """Whether all its trials must leave."""
 
     @property
     def unasked(self) -> bool:
-        """Whether a trial that is to leave was not asked to: it was placed at the very moment of the drain."""
+        """Whether a trial that must leave was not asked to, because it was placed at the very moment of the drain."""
         return self.drains and len(self.leases) > len(self.leaving)
 
 
 async def note(conn: AsyncConnection, beats: Iterable[Beat], ttl_s: float) -> dict[Beat, Noted]:
-    """Note that workers live, which extends the leases that they name, or are gone. At most one heartbeat a session.
+    """Record that workers live, which extends the leases that they name, or that they are gone. At most one
+    heartbeat for each session.
 
-    A live lease that its worker does not name expires `ttl_s` seconds later, unless it is named or reports until then.
+    A live lease that its worker does not name expires `ttl_s` seconds later, unless it is named or reports until
+    then.
     """
     noted = sorted(beats, key=lambda beat: beat.worker_id)
     ids = [beat.worker_id for beat in noted]
@@ -83,7 +85,7 @@ async def note(conn: AsyncConnection, beats: Iterable[Beat], ttl_s: float) -> di
         leases.setdefault(row.worker_id, set()).add(row.id)
     leaving: dict[int, list[tuple[Lease, str]]] = {}
     for row in asked.rows:
-        with suppress(Exception):  # the worker's own session finds out what cannot be read of a lease
+        with suppress(Exception):  # the worker's own session detects leases that cannot be read
             leaving.setdefault(row.worker_id, []).append((rows.lease(row), row.why))
     found = {}
     for beat in noted:
@@ -99,7 +101,7 @@ async def note(conn: AsyncConnection, beats: Iterable[Beat], ttl_s: float) -> di
 
 
 async def asked_to_leave(conn: AsyncConnection, worker_id: int) -> tuple[tuple[Lease, str], ...]:
-    """A worker's leases whose trials are to leave at their next report, with the reason."""
+    """A worker's leases whose trials must leave at their next report, with the reason."""
     async with pipeline(conn) as sent:
         asked = sent.run(_LEAVING, ids=[worker_id])
     return tuple((rows.lease(row), row.why) for row in asked.rows)
@@ -124,7 +126,7 @@ _NOTE = Statement(
         .values(
             connected=_said.c.connected,
             trouble=_said.c.trouble,
-            # The end of a stream says nothing of them: they are there while the worker is away too.
+            # The end of a stream says nothing about them: they exist while the worker is away too.
             set_aside=case((_said.c.connected, _said.c.set_aside), else_=_w.c.set_aside),
             last_seen=case((_said.c.connected, now), else_=_w.c.last_seen),
             expires_at=case((_said.c.connected, _until), else_=_w.c.expires_at),
@@ -134,7 +136,7 @@ _NOTE = Statement(
 )
 _named = _le.c.id == any_(bindparam("named", type_=ARRAY(Text)))
 _differing = (
-    # A step that holds a row is at work on the lease: its row is left to the next heartbeat.
+    # A cycle that holds the row is working on the lease: the row is left to the next heartbeat.
     select(_le.c.id, _named.label("named"))
     .join_from(_said, _w, and_(_w.c.id == _said.c.g_worker, _w.c.session == _said.c.g_session))
     .join(_le, and_(_le.c.worker_id == _w.c.id, _le.c.live))

@@ -1,4 +1,4 @@
-"""What happened, as users read it: events and reports, after a place and in order."""
+"""The history that users read: events and reports, after a given place and in order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class StoredEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredReport:
-    """What a trial reported."""
+    """A report of a trial."""
 
     number: int
     attempt: int
@@ -35,10 +35,10 @@ class StoredReport:
 
 
 MOST_DETAIL_BYTES = 64 * 1024
-"""Of an event's detail, as it is stored: what is larger keeps its sentence alone."""
+"""The size of an event's detail, as stored. A larger one is left out, and only its sentence is shown."""
 _MOST_EVENTS = 10_000
 _EVENT_BYTES = 100
-"""What an event takes beside its message and its detail."""
+"""The size of an event besides its message and its detail."""
 
 
 def _events() -> Select[Any]:
@@ -50,7 +50,8 @@ def _events() -> Select[Any]:
 
 
 async def events_after(conn: AsyncConnection, study_id: int, cursor: int, limit: int) -> list[StoredEvent]:
-    """The next events of a study, in order. The cursor is given out under the study's lock: no gap ever fills."""
+    """The next events of a study, in order. Cursors are assigned under the study's lock: no gap is ever filled
+    later."""
     e = tables.event
     query = _events().where(e.c.study_id == study_id, e.c.cursor > cursor).order_by(e.c.cursor).limit(limit)
     return [_event(row) for row in await conn.execute(query)]
@@ -59,9 +60,9 @@ async def events_after(conn: AsyncConnection, study_id: int, cursor: int, limit:
 async def events_of_trial(
     conn: AsyncConnection, study_id: int, number: int, most_bytes: int
 ) -> tuple[list[StoredEvent], bool]:
-    """What happened to a trial, in order, as far as it fits; and whether older entries are left out.
+    """The events of a trial, in order, as far as they fit, and whether older entries are left out.
 
-    Reports are left out first, for they are listed elsewhere; of them, and of the others, the newest stay.
+    Reports are left out first, as they are listed elsewhere; of these, and of the others, the newest are kept.
     """
     e = tables.event
     of_trial = and_(e.c.study_id == study_id, e.c.number == number)
@@ -90,7 +91,7 @@ class ReportKey:
     attempt: int
     sequence: int
     size: int
-    """Of its metrics, as they are stored."""
+    """The size of its metrics, as stored."""
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -101,7 +102,8 @@ class ReportKey:
 async def reports_after(
     conn: AsyncConnection, study_id: int, *, number: int | None, after: Sequence[int] | None, limit: int
 ) -> list[ReportKey]:
-    """Reports by trial, attempt and sequence, after the one of the key `after`; of one trial where it is named."""
+    """Reports by trial, attempt and sequence, after the one with the key `after`; only of one trial if it is
+    given."""
     r = tables.report
     key = (r.c.number, r.c.attempt, r.c.sequence)
     size = func.pg_column_size(r.c.metrics).label("size")

@@ -1,11 +1,11 @@
 """Join tokens, and the workers that have joined. Times are the database's own.
 
-A token is counted in the transaction that writes the worker down, so no two workers share a use. A name belongs to the
-worker that joined with it while one of its certificates lasts. Another key gets it by a token that was made for the
-name, or when it was revoked.
+A use of a token is counted in the transaction that writes the worker, so no two workers share a use. A name
+belongs to the worker that joined with it, as long as one of its certificates is valid. Another key gets the name
+with a token that was made for it, or when the worker was revoked.
 
-A certificate begins and ends by the database's clock, which signed it, whatever the clock of a replica says. TLS alone
-compares it with the replica's, when a connection begins.
+A certificate starts and ends by the database's clock, whatever the clock of a replica says. Only TLS compares it
+with the replica's clock, when a connection starts.
 """
 
 from dataclasses import dataclass
@@ -27,10 +27,10 @@ from headrace_services.identity.shown import WorkerCertificate
 from headrace_services.scheduler.store import tables
 
 KEPT_FOR = timedelta(days=7)
-"""An expired token is remembered for so long, so that whoever uses it is told why it does not work."""
+"""How long an expired token is remembered, so that whoever uses it learns why it does not work."""
 MOST_LISTED = 1000
 _NAMES = 0x48724A6E
-"""The class of the advisory locks of names."""
+"""The class of the advisory locks on names."""
 
 _now = func.clock_timestamp()
 
@@ -49,7 +49,7 @@ class StoredToken:
 
 
 async def database_time(conn: AsyncConnection) -> datetime:
-    """What time it is."""
+    """The current time."""
     found: datetime = (await conn.execute(select(_now))).scalar_one()
     return found
 
@@ -57,7 +57,7 @@ async def database_time(conn: AsyncConnection) -> datetime:
 async def create(
     conn: AsyncConnection, token: JoinToken, *, worker: str, uses: int, lifetime: timedelta
 ) -> StoredToken:
-    """Write a new token down."""
+    """Store a new token."""
     query = insert(tables.join_token).values(
         id=token.id, digest=token.digest, worker=worker, uses=uses, expire_time=_now + lifetime
     )
@@ -65,7 +65,7 @@ async def create(
 
 
 async def listed(conn: AsyncConnection) -> list[StoredToken]:
-    """The tokens that have not expired, the newest first."""
+    """The tokens that have not expired, newest first."""
     t = tables.join_token
     query = (
         select(t).where(t.c.expire_time > _now).order_by(t.c.create_time.desc(), t.c.id).limit(MOST_LISTED)
@@ -74,7 +74,7 @@ async def listed(conn: AsyncConnection) -> list[StoredToken]:
 
 
 async def revoke(conn: AsyncConnection, token_id: str) -> StoredToken:
-    """End a token. Raises JoinTokenNotFoundError."""
+    """End a token. Raises JoinTokenNotFoundError if there is none."""
     t = tables.join_token
     query = update(t).where(t.c.id == token_id).values(revoke_time=func.coalesce(t.c.revoke_time, _now))
     row = (await conn.execute(query.returning(t))).one_or_none()
@@ -86,10 +86,10 @@ async def revoke(conn: AsyncConnection, token_id: str) -> StoredToken:
 async def join(
     conn: AsyncConnection, token: JoinToken, *, worker: str, key_digest: bytes, now: datetime, until: datetime
 ) -> bool:
-    """Let a worker in, and count the use, unless it repeats a join; returns whether the token lets nobody else in.
+    """Admit a worker, and count the use unless it repeats a join. Returns whether the token is now used up.
 
-    A worker that did not hear the answer repeats its join, with the same key. It may do so while the certificate lasts
-    that it did not get, also after the token has expired. Raises JoinRefusedError.
+    A worker that did not get the answer repeats its join with the same key. It may do so as long as the
+    certificate that it missed is valid, even after the token has expired. Raises JoinRefusedError.
     """
     t, j = tables.join_token, tables.joined_worker
     found = (await conn.execute(select(t).where(t.c.id == token.id).with_for_update())).one_or_none()
@@ -102,7 +102,7 @@ async def join(
             f"worker: join token {_shown(token)} is for worker '{found.worker}', not for '{worker}'",
             remedy=f"Start the worker with `--name {found.worker}`, or make a token with `--worker {worker}`.",
         )
-    # Of two joins with one name, the second one finds the first, whose row may not be there yet.
+    # Of two joins with one name, the second must find the first, whose row may not exist yet.
     await conn.execute(select(func.pg_advisory_xact_lock(_NAMES, func.hashtext(worker))))
     known = (await conn.execute(select(j).where(j.c.worker == worker).with_for_update())).one_or_none()
     taken = known is not None and known.revoke_time is None and known.certificate_until > now
@@ -138,7 +138,7 @@ async def join(
 
 
 async def has_joined(conn: AsyncConnection, worker: str, *, lasts: timedelta) -> bool:
-    """Whether a worker has a certificate that was not revoked and lasts for so long."""
+    """Whether a worker has a certificate that was not revoked and is valid for this long."""
     j = tables.joined_worker
     query = select(j.c.worker).where(
         j.c.worker == worker, j.c.revoke_time.is_(None), j.c.certificate_until > _now + lasts
@@ -149,7 +149,7 @@ async def has_joined(conn: AsyncConnection, worker: str, *, lasts: timedelta) ->
 async def renew(
     conn: AsyncConnection, shown: WorkerCertificate, *, key_digest: bytes, now: datetime, until: datetime
 ) -> None:
-    """Write down that a worker gets its next certificate. Raises what `check` does."""
+    """Record that a worker gets its next certificate. Raises what `check` raises."""
     await check(conn, shown)
     j = tables.joined_worker
     query = upsert(j).values(
@@ -161,10 +161,10 @@ async def renew(
 
 
 async def check(conn: AsyncConnection, shown: WorkerCertificate) -> float:
-    """For how many seconds a certificate still lets its worker in.
+    """For how many seconds a certificate still admits its worker.
 
-    Raises WorkerIdentityError where it has ended, and WorkerRevokedError where it was signed before a revocation. A
-    revocation waits for this transaction, so it finds the session that begins in it.
+    Raises WorkerIdentityError if it has ended, and WorkerRevokedError if it was signed before a revocation. A
+    revocation waits for this transaction, so it finds the session that starts in it.
     """
     j = tables.joined_worker
     query = select(j.c.revoke_time).where(j.c.worker == shown.worker).with_for_update(key_share=True)
@@ -178,7 +178,7 @@ async def check(conn: AsyncConnection, shown: WorkerCertificate) -> float:
 
 
 def has_ended(shown: WorkerCertificate) -> WorkerIdentityError:
-    """What is told a worker whose certificate has ended."""
+    """The error for a worker whose certificate has ended."""
     return WorkerIdentityError(
         f"the certificate of worker '{shown.worker}' ended on {shown.until:%Y-%m-%d %H:%M} UTC",
         remedy=f"Join again with a new token: `headrace worker-token create --worker {shown.worker}`.",
@@ -186,10 +186,10 @@ def has_ended(shown: WorkerCertificate) -> WorkerIdentityError:
 
 
 async def revoke_worker(conn: AsyncConnection, worker: str) -> bool:
-    """End all certificates that a worker has, and its session; returns whether it had joined.
+    """End all certificates of a worker, and its session; return whether it had joined.
 
-    Its stream sees at its next heartbeat that it does not speak for the worker any more. A worker that joined after the
-    dump from which the database was restored is known by its sessions alone.
+    Its stream learns at its next heartbeat that it no longer speaks for the worker. A worker that joined after the
+    dump from which the database was restored is known only by its sessions.
     """
     j, w = tables.joined_worker, tables.worker
     connected = select(w.c.name, literal(""), literal(b""), w.c.certificate_until, _now).where(
@@ -205,8 +205,8 @@ async def revoke_worker(conn: AsyncConnection, worker: str) -> bool:
 
 
 async def forget_old(conn: AsyncConnection, most: int) -> int:
-    """Forget at most so many tokens that expired a week ago, and workers whose certificates had all ended by then: a
-    revocation lasts as long as what it revokes."""
+    """Delete at most this many tokens that expired a week ago, and workers whose certificates had all ended by
+    then: a revocation is kept as long as what it revokes."""
     t, j = tables.join_token, tables.joined_worker
     before = func.now() - KEPT_FOR
     some = select(t.c.id).where(t.c.expire_time < before).limit(most).with_for_update(skip_locked=True)

@@ -1,4 +1,5 @@
-"""The best of a study's trials that do not train on: what further trials have to improve on (`core.until`)."""
+"""The best of a study's trials that have no further training to do, which further trials have to improve on
+(`core.until`)."""
 
 from typing import Any
 
@@ -24,7 +25,7 @@ async def best_scored(conn: AsyncConnection, study_id: int, need: BestScored) ->
 
 
 def _first(study_id: int, need: BestScored, *, full: bool) -> Select[Any]:
-    """`full`: among those that completed. The index has the order of scores, so only equals are sorted."""
+    """With `full`, among those that completed. The index has the order of scores, so only equals are sorted."""
     t = tables.trial.alias()
     value = t.c.score.desc() if need.maximize else t.c.score.asc()
     still = or_(t.c.state == State.TERMINATED.value, t.c.milestone.is_(None))

@@ -1,5 +1,5 @@
-"""Leases as records are made of them: each with its grant, the grant's parts, and how many live leases share it; and
-what keeps those of clients."""
+"""Leases as records: each with its grant, the grant's parts, and how many live leases share it. Also the renewal
+of clients' leases."""
 
 from sqlalchemy import func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -34,7 +34,7 @@ SOURCE = _le.outerjoin(_g, _g.c.id == _le.c.grant_id)
 async def renew(
     conn: AsyncConnection, project: str, study: str, number: int, *, lease_id: str, attempt: int
 ) -> bool:
-    """Begin the time of a client's lease again. False where there is no such live lease."""
+    """Restart the time of a client's lease. Returns False if there is no such live lease."""
     le, s = tables.lease, tables.study
     mine = (le.c.study_id == s.c.id, s.c.project == project, s.c.name == study, s.c.delete_time.is_(None))
     which = (le.c.id == lease_id, le.c.number == number, le.c.attempt == attempt)

@@ -1,8 +1,8 @@
-"""Which folders of studies workers may delete, and what the scheduler's own tables take.
+"""Which folders of studies workers may delete, and the sizes of the scheduler's own tables.
 
-A worker names the folders that it keeps, `{study}-{uid}`. Only what the rows say for certain may go: a study that was
-deleted left a tombstone, and one whose checkpoints or logs have lasted for their age has ended. A folder of which
-nothing is known stays: two clusters may share a store.
+A worker names the folders that it keeps, `{study}-{uid}`. A folder may be deleted only if the rows say so for
+certain: a study that was deleted left a tombstone, and a study whose checkpoints or logs have reached their age
+limit has ended. An unknown folder stays: two clusters may share a store.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _s, _t, _stone = tables.study, tables.trial, tables.tombstone
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What may go of a study's folders; `kept` are the addresses of checkpoints that stay."""
+    """What may be deleted of a study's folders; `kept` are the addresses of checkpoints to keep."""
 
     folder: str
     deleted: bool = False
@@ -29,7 +29,7 @@ class Verdict:
 
 
 async def judge(conn: AsyncConnection, folders: Sequence[str], ages: Ages) -> list[Verdict]:
-    """What of these folders may go; one of which nothing may is left out."""
+    """The verdicts on these folders; a folder of which nothing may be deleted is left out."""
     by_uid = {folder.rpartition("-")[2]: folder for folder in folders}
     stones = select(_stone.c.folder).where(_stone.c.uid.in_(by_uid))
     known = set(folders)
@@ -66,7 +66,7 @@ async def _kept(conn: AsyncConnection, study_id: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSize:
-    """What a table takes, with its indexes; `rows` is Postgres' estimate."""
+    """The size of a table with its indexes; `rows` is Postgres' estimate."""
 
     table: str
     size_bytes: int
@@ -74,7 +74,7 @@ class TableSize:
 
 
 async def table_sizes(conn: AsyncConnection) -> list[TableSize]:
-    """The tables, the largest first."""
+    """The tables, largest first."""
     return [
         TableSize(table=row.name, size_bytes=row.size_bytes, rows=row.row_count)
         for row in await conn.execute(_SIZES, {"tables": sorted(tables.metadata.tables)})
@@ -82,8 +82,8 @@ async def table_sizes(conn: AsyncConnection) -> list[TableSize]:
 
 
 async def due_now(conn: AsyncConnection, ages: Ages, project: str | None = None) -> dict[str, int]:
-    """How many of each kind are due to go: studies, or rows where a kind is of no study. For a project its studies are
-    counted, and the kinds that are of no study are left out."""
+    """How many of each kind are due for deletion: studies, or rows if a kind does not belong to a study. For a
+    project only its studies are counted, and kinds that do not belong to a study are left out."""
     found = {kind: 0 for kind in KINDS if project is None or kind not in {*_OF_CLUSTER, "code"}}
     for kind in ("studies", *aging.OF_ROWS, "checkpoints"):
         if (age := getattr(ages, kind)) is not None:
@@ -100,7 +100,7 @@ async def due_now(conn: AsyncConnection, ages: Ages, project: str | None = None)
 
 
 async def count_deleted(conn: AsyncConnection, project: str | None = None) -> int:
-    """How many deleted studies have rows left: of a project, or of all where None is given."""
+    """How many deleted studies have rows left, of a project or, if it is None, of all."""
     mine = () if project is None else (_s.c.project == project,)
     query = select(func.count()).select_from(_s).where(_s.c.delete_time.is_not(None), *mine)
     return int((await conn.execute(query)).scalar_one())

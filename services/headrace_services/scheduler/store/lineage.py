@@ -1,21 +1,21 @@
-"""Whether this database is the one that schedulers served last, or a copy of it that was restored.
+"""Whether this database is the one that schedulers last served, or a copy of it that was restored.
 
-A copy does not know what was issued after it was made: attempts, lease ids, names of checkpoints. Workers do: they run
-these attempts, keep their reports, and have stored their checkpoints. So a scheduler that starts asks Postgres which
-database it is (`_FINGERPRINT`), and compares the answer with the one that the database keeps. Where they differ, the
-database was dumped and loaded. Then, in one transaction:
+A copy does not know what was issued after it was made: attempts, lease ids, names of checkpoints. Workers do: they
+run these attempts, keep their reports, and have stored their checkpoints. So at its start a scheduler asks
+Postgres which database it is (`_FINGERPRINT`), and compares the answer with the one stored in the database. If
+they differ, the database was dumped and loaded. Then, in one transaction:
 
-- Every study numbers its attempts from the next thousand on. No number and no lease id is issued twice, and names of
-  checkpoints still sort by age.
-- Every live lease gets an id that nobody holds. What workers say under the old one is stale: they are told that it is
-  over, and end its process. The lease itself is lost as soon as its worker connects, or expires. So a trial goes on
-  from the checkpoint that this database knows, and the history that it tells is one.
-- Bundles take no further trial, for their processes end.
+- Every study numbers its attempts from the next thousand on. No number and no lease id is issued twice, and names
+  of checkpoints still sort by age.
+- Every live lease gets an id that nobody holds. What workers say under the old one is stale: they are told that it
+  is over, and end its process. The lease itself is lost as soon as its worker connects, or expires. So a trial
+  continues from the checkpoint that this database knows, and its history is consistent.
+- Bundles accept no more trials, because their processes end.
 
-A copy of the server's files says the same of itself as the original. Whoever restores one says so (`headrace scheduler
---mark-restored`), before a scheduler starts. If nobody does, the first worker that holds an attempt which the database
-never issued shows it (`knows_not`), if the lease proves that it was issued (`session.proofs`). What was issued until
-then may have been issued before.
+A copy of the server's files has the same fingerprint as the original. Whoever restores one must declare it
+(`headrace scheduler --mark-restored`) before a scheduler starts. If nobody does, the first worker with an attempt
+that the database never issued reveals it (`knows_not`), if the lease proves that it was issued (`session.proofs`).
+Until then, numbers may have been issued twice.
 """
 
 from collections.abc import Iterable
@@ -25,21 +25,22 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 RESTORED = "restored"
-"""The incarnation of live leases that a restored database knows: no worker's."""
+"""The incarnation of live leases that a restored database knows: no worker has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What became of a database that was restored."""
+    """The result for a database that was restored."""
 
     restores: int
-    """How often this one was, in all."""
+    """How often this database was restored, in total."""
     leases: int
     """How many live leases were taken from their holders."""
 
 
 async def notice_restore(conn: AsyncConnection, *, certain: bool = False) -> Restored | None:
-    """Compare the database with what it was; `certain`: somebody knows that it was restored. None where it was not."""
+    """Compare the database's fingerprint with the stored one; `certain`: it is known that it was restored. Return
+    None if it was not."""
     await conn.execute(text("SET LOCAL statement_timeout = 0"))
     known = (await conn.execute(_KNOWN)).one()
     found = (await conn.execute(_FINGERPRINT)).scalar_one()
@@ -64,7 +65,8 @@ async def lease_secret(conn: AsyncConnection) -> bytes:
 
 
 async def knows_not(conn: AsyncConnection, leases: Iterable[str]) -> bool:
-    """Whether a worker holds an attempt that this database will issue only later, by the ids of its leases."""
+    """Whether a worker holds an attempt that this database would issue only later, judged by the ids of its
+    leases."""
     parts = [lease.split(".") for lease in leases]
     found = [(uid, int(number), int(attempt)) for uid, number, attempt in filter(_is_id, parts)]
     if not found:

@@ -1,7 +1,7 @@
-"""Loads what a cycle needs from Postgres: the study under its lock, and the answers to `core.needs`.
+"""Load what a cycle needs from Postgres: the study under its lock, and the answers to `core.needs`.
 
-The lock on the study's row orders the cycles of a study over all replicas. Free slots are locked when they are asked
-for, and only then; rows of other studies are never locked.
+The lock on the study's row orders the cycles of a study over all replicas. Free slots are locked only when a cycle
+asks for them; rows of other studies are never locked.
 """
 
 import asyncio
@@ -92,19 +92,19 @@ from headrace_services.scheduler.store.pipeline import Pipeline, Reply, Statemen
 from headrace_services.scheduler.store.placement import slots_query
 
 PAGE = 256
-"""Rows that are made into records in one turn on the event loop."""
+"""Rows that are made into records between two yields to the event loop."""
 
 now = func.clock_timestamp()
 
 
 class Opened(Struct, frozen=True, kw_only=True):
-    """A study under its lock, with what the inputs of a cycle name."""
+    """A study under its lock, with the rows that the inputs of a cycle name."""
 
     study: Study | None
-    """None where the study was deleted."""
+    """None if the study was deleted."""
     rows: Rows = Rows()
     answers: Mapping[str, requests.Answer] = field(default_factory=dict)
-    """What requests of the cycle were answered with before, by their ids."""
+    """The earlier answers to requests of the cycle, by request id."""
 
 
 async def open_study(
@@ -116,7 +116,7 @@ async def open_study(
 ) -> Opened:
     """Lock a study's row until the transaction ends, and read what the inputs name: one round trip.
 
-    With the study's spec, where it is known, this reads less. If it has changed since, it takes another round trip.
+    If the study's spec is known, this reads less. If the spec has changed since, it takes another round trip.
     """
     async with pipeline(conn) as sent:
         locked = sent.run(_LOCK_STUDY if known_spec is None else _LOCK_KNOWN_STUDY, study=study_id)
@@ -143,7 +143,7 @@ async def serve(
 ) -> Plan:
     """Drive a decision: answer each of its questions from the rows.
 
-    `before_slots` is awaited before free slots are asked for, and so locked.
+    `before_slots` is awaited before free slots are requested, which locks them.
     """
     answer: Any = None
     while True:
@@ -211,7 +211,7 @@ async def load(conn: AsyncConnection, study_id: int, need: Needs) -> Any:
 
 
 class _Asked:
-    """Named rows on their way."""
+    """Named rows that were requested."""
 
     def __init__(self, sent: Pipeline, study_id: int, named: Named) -> None:
         self._histories = sorted(named.histories)
@@ -227,7 +227,7 @@ class _Asked:
             self._past = ask_histories(sent, study_id, self._histories)
 
     def rows(self) -> Rows:
-        """What was found."""
+        """The rows that were found."""
         return Rows(
             trials=tuple(rows.trial(row) for row in (self._trials.rows if self._trials else ())),
             leases=tuple(rows.lease(row) for row in (self._leases.rows if self._leases else ())),
@@ -244,7 +244,7 @@ def _by_lease(found: Iterable[Any]) -> dict[str, tuple[Slot, ...]]:
 
 
 def ask_histories(sent: Pipeline, study_id: int, numbers: Collection[int]) -> tuple[Reply, Reply, Reply]:
-    """Ask for what trials went through; `histories` reads the replies."""
+    """Ask for the histories of trials; `histories` reads the replies."""
     which: dict[str, object] = {"study": study_id, "numbers": sorted(numbers)}
     return sent.run(_RUNGS, **which), sent.run(exploits.OF_NAMED, **which), sent.run(_LAST_WORKERS, **which)
 
@@ -385,7 +385,7 @@ async def _unfinished(conn: AsyncConnection, study_id: int, need: Unfinished) ->
         live = sent.run(_LIVE_NUMBERS, study=study_id)
         found = sent.run(_UNLEASED, study=study_id, after=need.after, most=need.limit)
     others = tuple(rows.trial(row) for row in found.rows)
-    await asyncio.sleep(0)  # a page is enough for one turn on the event loop
+    await asyncio.sleep(0)  # a page is enough between two yields to the event loop
     held = await _named(conn, study_id, Named(numbers=frozenset(row.number for row in live.rows)))
     left = Rows(trials=(*held.trials, *others), leases=held.leases, slots=held.slots)
     return Left(rows=left, through=others[-1].number if others and len(others) == need.limit else None)
@@ -406,9 +406,9 @@ async def _over(conn: AsyncConnection, study_id: int, need: OverTrials) -> tuple
         r.c.rung == t.c.rungs - 1,
         r.c.promoted_cursor.is_not(None),
     )
-    # A trial may complete, or fail, behind the end of its study in one cycle: that end is its own.
+    # A trial may complete, or fail, after the end of its study in one cycle: that end is its own.
     by_it = t.c.reason.in_([Reason.CANCELLED.value, Reason.STOPPED_EARLY.value])
-    # What leaves while its study closes ends before it, with the study's reason (`core.closing`).
+    # A trial that leaves while its study closes ends before the study, with the study's reason (`core.closing`).
     s = tables.study
     of_itself = s.c.state.in_([StudyState.COMPLETED.value, StudyState.FAILED.value])
     why = select(s.c.detail).where(s.c.id == study_id, of_itself).scalar_subquery()
@@ -442,7 +442,7 @@ _numbers = bindparam("numbers", type_=ARRAY(BigInteger))
 
 
 def _locking(*columns: Any) -> ClauseElement:
-    """A study's row, with what others ask of its grants: for [study, at the next report?, why] by grant."""
+    """A study's row, with what other studies ask of its grants: [study, at the next report?, why] by grant."""
     lv = tables.leave
     asked = func.jsonb_object_agg(
         lv.c.grant_id, func.jsonb_build_array(lv.c.for_study_id, lv.c.at_report, lv.c.why)
@@ -458,7 +458,7 @@ def _locking(*columns: Any) -> ClauseElement:
 
 _t, _le = tables.trial, tables.lease
 _WAITS = "state IN ('PENDING', 'PAUSED') AND milestone IS NOT NULL AND NOT user_paused"
-"""As the index of runnable trials says it."""
+"""As in the index of runnable trials."""
 _OWN = [column for column in tables.study.c if column.computed is None]
 _LOCK_STUDY = Statement(lambda: _locking(*_OWN))
 _LOCK_KNOWN_STUDY = Statement(lambda: _locking(*(column for column in _OWN if column.name != "spec")))

@@ -1,6 +1,7 @@
-"""How busy devices are: what workers measured, by slot and minute, for the last hour.
+"""How busy devices are: the measurements of workers, by slot and minute, for the last hour.
 
-A minute's row takes the place of the one an hour before, so nothing has to be deleted. Minutes are the database's own.
+A minute's row replaces the one of an hour before, so nothing has to be deleted. Minutes are by the database's
+clock.
 """
 
 from collections.abc import Iterable
@@ -18,14 +19,14 @@ from headrace_services.scheduler.store.pipeline import given
 
 HOUR = timedelta(hours=1)
 NEWEST = timedelta(minutes=2)
-"""Older loads than these say nothing of now."""
+"""Loads older than this say nothing about the present."""
 
 now = func.clock_timestamp()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a worker measured of a device since the last time."""
+    """What a worker has measured on a device since the last time."""
 
     worker_id: int
     index: int
@@ -33,12 +34,12 @@ class Measured:
     utilization: float
     """The mean of the samples."""
     memory_used_bytes: int
-    """The most of them."""
+    """The maximum of the samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinuteLoad:
-    """How busy a device was within a minute."""
+    """How busy a device was during a minute."""
 
     minute: datetime
     utilization: float
@@ -46,7 +47,7 @@ class MinuteLoad:
 
 
 async def add(conn: AsyncConnection, measured: Iterable[Measured]) -> None:
-    """Write measurements down, at most one of a slot. Those of workers that no longer exist are left out."""
+    """Store measurements, at most one for each slot. Those of workers that no longer exist are left out."""
     said = [asdict(one) for one in measured]
     if said:
         await conn.execute(_adding(), {"rows": said})
@@ -55,7 +56,7 @@ async def add(conn: AsyncConnection, measured: Iterable[Measured]) -> None:
 async def of_workers(
     conn: AsyncConnection, worker_ids: Iterable[int], *, history: bool
 ) -> dict[tuple[int, int], list[MinuteLoad]]:
-    """The loads of workers' slots, by worker and index, the oldest first: of the last hour, or the newest alone."""
+    """The loads of workers' slots, by worker and index, oldest first: of the last hour, or only the newest."""
     t = tables.slot_load
     query = (
         select(t.c.worker_id, t.c.index.label("slot"), t.c.minute, t.c.utilization, t.c.memory_used_bytes)
@@ -87,7 +88,7 @@ def _adding() -> Any:
             "memory_used_bytes": t.c.memory_used_bytes,
         }
     )
-    at = func.now()  # the same in the whole statement
+    at = func.now()  # the same throughout the statement
     minute = func.date_trunc("minute", at)
     place = cast(extract("minute", func.timezone("UTC", at)), Integer)
     measured = (said.c.samples, said.c.utilization, said.c.memory_used_bytes)

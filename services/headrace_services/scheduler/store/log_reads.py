@@ -1,4 +1,4 @@
-"""Who ran a trial's attempts; and parts of logs, on their way from one replica to another."""
+"""Where a trial's attempts ran, and parts of logs in transit from one replica to another."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from headrace_services.scheduler.store import tables
 from headrace_services.scheduler.store.cluster import HEARD_OF
 
 CHANNEL = "headrace_log"
-"""Notifies that a part is asked for (`ask WORKER`), or there (`told ID`)."""
+"""Notifies that a part is requested (`ask WORKER`), or available (`told ID`)."""
 KEPT_FOR = timedelta(minutes=1)
 AT_ONCE = 8
 
@@ -24,13 +24,13 @@ class Attempt:
     number: int
     live: bool
     worker_id: int | None
-    """None where a client runs the trial in its own loop."""
+    """None if a client runs the trial in its own loop."""
     worker: str
-    """The worker's name; empty where nothing is known of it any more."""
+    """The worker's name; empty if it is no longer known."""
     here: bool
-    """Whether the worker is connected to some replica."""
+    """Whether the worker is connected to a replica."""
     over_s: float | None
-    """So many seconds ago it ended; None while it lives."""
+    """How many seconds ago it ended; None while it is live."""
 
 
 async def attempt(conn: AsyncConnection, study_id: int, number: int, which: int) -> Attempt | None:
@@ -57,14 +57,14 @@ async def attempt(conn: AsyncConnection, study_id: int, number: int, which: int)
 
 
 async def connected(conn: AsyncConnection, most: int) -> list[int]:
-    """Some workers that are there, those heard of last first."""
+    """Some connected workers, most recently seen first."""
     w = tables.worker
     query = select(w.c.id).where(HEARD_OF).order_by(w.c.last_seen.desc()).limit(most)
     return [int(found) for found in (await conn.execute(query)).scalars()]
 
 
 async def put_ask(conn: AsyncConnection, worker_id: int, ask: bytes) -> int:
-    """Ask the replica that a worker is connected to for a part. Returns its id."""
+    """Ask the replica that a worker is connected to for a part. Returns the id of the request."""
     r = tables.log_read
     query = insert(r).values(worker_id=worker_id, ask=ask).returning(r.c.id)
     found = (await conn.execute(query)).scalar_one()
@@ -73,7 +73,7 @@ async def put_ask(conn: AsyncConnection, worker_id: int, ask: bytes) -> int:
 
 
 async def asks(conn: AsyncConnection, worker_id: int) -> list[tuple[int, bytes]]:
-    """What is asked for of a worker."""
+    """The open requests to a worker."""
     r = tables.log_read
     query = (
         select(r.c.id, r.c.ask)
@@ -86,26 +86,26 @@ async def asks(conn: AsyncConnection, worker_id: int) -> list[tuple[int, bytes]]
 
 
 async def tell(conn: AsyncConnection, read_id: int, chunk: bytes) -> None:
-    """Hand a part over. Nothing where nobody waits for it any more."""
+    """Deliver a part. Do nothing if nobody waits for it any more."""
     r = tables.log_read
     await conn.execute(update(r).where(r.c.id == read_id).values(chunk=chunk))
     await _notify(conn, f"told {read_id}")
 
 
 async def pop(conn: AsyncConnection, read_id: int) -> bytes | None:
-    """Take a part away; None where it is not there yet."""
+    """Take a part out of the table; None if it has not arrived yet."""
     r = tables.log_read
     query = delete(r).where(and_(r.c.id == read_id, r.c.chunk.is_not(None))).returning(r.c.chunk)
     return (await conn.execute(query)).scalar_one_or_none()
 
 
 async def give_up(conn: AsyncConnection, read_id: int) -> None:
-    """Nobody waits for a part any more."""
+    """Give up waiting for a part."""
     await conn.execute(delete(tables.log_read).where(tables.log_read.c.id == read_id))
 
 
 async def forget_old(conn: AsyncConnection, most: int) -> int:
-    """Delete at most so many parts that a replica left behind. Returns how many."""
+    """Delete at most this many parts that a replica left behind. Returns how many."""
     r = tables.log_read
     old = select(r.c.id).where(r.c.time < func.clock_timestamp() - KEPT_FOR).limit(most)
     gone: Sequence[int] = (await conn.execute(old.with_for_update(skip_locked=True))).scalars().all()

@@ -1,18 +1,18 @@
-"""What keeps trials off workers and devices, whoever asked for it.
+"""Everything that keeps trials off workers and devices.
 
-    what             | by                              | trials there           | until
-    ---------------- | ------------------------------- | ---------------------- | ---------------------------------
-    drained          | a user                          | leave at next report   | `undrain`; the row outlives all else
-    leaving          | the daemon: a signal, a notice  | leave at next report   | its daemon starts anew
-    worker cordoned  | a user                          | stay                   | `uncordon`
-    device cordoned  | a user                          | stay                   | `uncordon`
-    quarantined      | the device failed               | leave at next report   | `uncordon`; also on another machine
-    defect           | the device has no uuid          | leave at next report   | its daemon starts anew
-    put aside        | it reached no program           | stay                   | its pause is over (`unreached`)
+    what                | why                                | trials there         | until
+    ------------------- | ---------------------------------- | -------------------- | ---------------------------------
+    worker drained      | a user asked                       | leave at next report | `undrain`; survives its restarts
+    worker leaving      | its daemon got a signal, a notice  | leave at next report | its daemon restarts
+    worker cordoned     | a user asked                       | stay                 | `uncordon`
+    worker quarantined  | it did not reach its programs      | stay                 | its pause is over (`unreached`)
+    device cordoned     | a user asked                       | stay                 | `uncordon`
+    device quarantined  | it failed                          | leave at next report | `uncordon`, even on another one
+    device with defect  | it failed, and has no uuid         | leave at next report | its daemon restarts
 
-`slot.present` is computed from all of it, by `settle` alone; placement reads nothing else. Those that are to leave are
-asked with rows of `leave`, as where another study needs the slots. A cycle that places at the very moment may be
-missed: the worker's next heartbeat asks again (`restate`).
+Only `settle` computes `slot.present` from all of this, and placement reads nothing else. Trials that must leave
+are asked with rows of `leave`, as when another study needs the slots. A trial that a cycle places at the very
+moment may be missed: the worker's next heartbeat asks again (`restate`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -50,19 +50,19 @@ from headrace_services.scheduler.store.pipeline import Pipeline, Statement, pipe
 now = func.clock_timestamp()
 DRAIN, CORDON = "DRAIN", "CORDON"
 FAILURES_IN_ROW = 3
-"""After so many failures in a row, with words of the device, a device is taken out."""
+"""After this many failures in a row with an error of the device, a device is quarantined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What a user wants of a worker's daemon."""
+    """What a user asks of a worker's daemon."""
 
     reason: str
     """Why it is drained, in a sentence."""
     grace_s: float | None
-    """How long its trials have; None: as long as they take."""
+    """How long its trials have; None for as long as they take."""
     leave: bool
-    """Whether the daemon ends when it is empty. One that was started after the drain was asked for stays."""
+    """Whether the daemon exits once it is empty. A daemon that started after the drain was requested stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class Found:
 
 
 async def find(conn: AsyncConnection, name: str) -> Found | None:
-    """Lock a worker against other changes; None where there is none of this name."""
+    """Lock a worker against other changes; None if there is none with this name."""
     heard_of = and_(_w.c.connected, _w.c.expires_at > now)
     query = select(_w.c.id, _w.c.hold, _w.c.leaving, heard_of.label("heard_of")).where(_w.c.name == name)
     row = (await conn.execute(query.with_for_update(of=_w, key_share=True))).one_or_none()
@@ -100,7 +100,7 @@ async def hold(
 
 
 async def release(conn: AsyncConnection, worker_id: int) -> None:
-    """Take back what a user wanted of a worker as a whole."""
+    """Undo what a user asked of a worker as a whole."""
     nothing = {
         "hold": "",
         "hold_why": "",
@@ -113,23 +113,23 @@ async def release(conn: AsyncConnection, worker_id: int) -> None:
 
 
 async def leaves(conn: AsyncConnection, worker_id: int, session: int, why: str) -> None:
-    """Note that a worker's daemon leaves, in its own words. An older session changes nothing."""
+    """Record that a worker's daemon leaves, in its own words. An older session changes nothing."""
     mine = (_w.c.id == worker_id, _w.c.session == session)
     if (await conn.execute(update(_w).where(*mine).values(leaving=why))).rowcount:
         await restate(conn, worker_id)
 
 
 async def cordon(conn: AsyncConnection, worker_id: int, indices: Sequence[int], reason: str) -> None:
-    """Let nothing new start on devices. One that failed stays so."""
+    """Let nothing new start on devices. A device that failed stays quarantined."""
     async with pipeline(conn) as sent:
         sent.run(_CORDON, worker=worker_id, indices=list(indices), reason=reason, quarantined=False)
     await restate(conn, worker_id)
 
 
 async def uncordon(conn: AsyncConnection, worker_id: int, indices: Sequence[int]) -> None:
-    """Let trials start on devices again, also on those that failed; with no indices, on all devices of the worker.
+    """Let trials start on devices again, even on those that failed; without indices, on all devices of the worker.
 
-    The defects that its daemon knows are void, where it is there to be told so.
+    The defects that its daemon knows are void, if it is connected and can be told.
     """
     async with pipeline(conn) as sent:
         sent.run(_UNCORDON, worker=worker_id, indices=list(indices), every=not indices)
@@ -138,9 +138,10 @@ async def uncordon(conn: AsyncConnection, worker_id: int, indices: Sequence[int]
 
 
 async def quarantine(conn: AsyncConnection, worker_id: int, lease_id: str, words: str) -> tuple[int, ...]:
-    """Take out the devices of a lease, on which attempts failed again and again with words of the device.
+    """Quarantine the devices of a lease, on which attempts failed again and again with an error of the device.
 
-    Only where trials of its study get on elsewhere: else the program fails everywhere. Returns the devices' indices.
+    Only if trials of its study make progress elsewhere: otherwise the program fails everywhere. Returns the
+    devices' indices.
     """
     async with pipeline(conn) as sent:
         elsewhere = sent.run(_GETS_ON_ELSEWHERE, worker=worker_id, lease=lease_id)
@@ -155,41 +156,41 @@ async def quarantine(conn: AsyncConnection, worker_id: int, lease_id: str, words
 
 
 async def remember(conn: AsyncConnection, worker_id: int) -> None:
-    """Remember the devices of a worker that failed and have a uuid; see what follows for its slots and trials."""
+    """Remember the devices of a worker that failed and have a uuid, and update its slots and trials."""
     async with pipeline(conn) as sent:
         sent.run(_REMEMBER, worker=worker_id)
         _settle(sent, worker_id)
 
 
 async def restate(conn: AsyncConnection, worker_id: int) -> None:
-    """See what of a worker may be placed on, and ask those to leave who are to, and no others."""
+    """Update which slots of a worker may be placed on, and ask exactly those trials to leave that must."""
     async with pipeline(conn) as sent:
         sent.run(_UNASK, worker=worker_id)
         _settle(sent, worker_id)
 
 
 def _settle(sent: Pipeline, worker_id: int) -> None:
-    # In this order: a cycle that places just now holds the slots, and its grant is seen behind it.
+    # In this order: a cycle that places at this moment holds the slots, and its grant is seen after it.
     sent.run(_SETTLE, worker=worker_id)
     sent.run(_ASK_ALL, worker=worker_id)
     sent.run(_ASK_THOSE_ON, worker=worker_id)
 
 
 async def indices(conn: AsyncConnection, worker_id: int) -> list[int]:
-    """The devices that a worker told of last."""
+    """The devices that a worker last reported."""
     query = select(_s.c.index.label("slot_index")).where(_s.c.worker_id == worker_id).order_by(_s.c.index)
     return [row.slot_index for row in await conn.execute(query)]
 
 
 async def held_names(conn: AsyncConnection) -> list[str]:
-    """The workers that are there and get no trials, as they are drained or cordoned."""
+    """The connected workers that get no trials, because they are drained or cordoned."""
     query = select(_w.c.name).where(_w.c.connected, _w.c.expires_at > now, or_(_w.c.hold != "", DRAINS))
     return list((await conn.execute(query.order_by(_w.c.name))).scalars())
 
 
 async def put_aside(conn: AsyncConnection) -> list[tuple[str, str, datetime]]:
-    """The workers that are there and put aside: their names, why the last attempt did not reach its program, and until
-    when."""
+    """The connected workers that are quarantined for failed starts: their names, why the last attempt did not
+    reach its program, and until when."""
     query = select(_w.c.name, _w.c.unreached_why, _w.c.aside_until)
     query = query.where(_w.c.connected, _w.c.expires_at > now, _w.c.aside_until.is_not(None))
     return [
@@ -199,14 +200,14 @@ async def put_aside(conn: AsyncConnection) -> list[tuple[str, str, datetime]]:
 
 
 async def wish_of(conn: AsyncConnection, worker_id: int) -> Wish | None:
-    """What a user wants of a worker's daemon."""
+    """What a user asks of a worker's daemon."""
     query = select(_w.c.name, *WISH).where(_w.c.id == worker_id)
     row = (await conn.execute(query)).one_or_none()
     return None if row is None else wish(row)
 
 
 async def sound(conn: AsyncConnection, worker_id: int, indices: Iterable[int]) -> frozenset[int]:
-    """Which of these devices a user took for sound again."""
+    """Which of these devices a user has declared sound again."""
     query = select(_s.c.index.label("slot_index")).where(_s.c.worker_id == worker_id, _s.c.index.in_(indices))
     found = await conn.execute(query.where(_s.c.defect == ""))
     return frozenset(row.slot_index for row in found)
@@ -221,7 +222,7 @@ def cordons_of(worker_ids: Iterable[int]) -> Any:
 
 
 def draining(row: Any) -> str:
-    """Why a worker is drained, by its row; empty while it is not."""
+    """Why a worker is drained, from its row; empty if it is not."""
     if row.hold == DRAIN:
         return row.hold_why or "a user drains it"
     return str(row.leaving)
@@ -244,11 +245,11 @@ WISH = (_w.c.hold, _w.c.hold_why, _w.c.hold_grace_s, _w.c.hold_incarnation, _w.c
 _worker = bindparam("worker", type_=BigInteger)
 _has_uuid = and_(_s.c.kind == "GPU", _s.c.uuid != "", _s.c.owner == "")
 DEVICE: Any = case((_has_uuid, _s.c.uuid), else_=_w.c.name + "/" + cast(_s.c.index, Text))
-"""What a device is remembered by: its uuid, which it has on any machine; else its place on its worker."""
+"""The key by which a device is remembered: its uuid, which it has on any machine, else its worker and index."""
 DRAINS: Any = or_(_w.c.hold == DRAIN, _w.c.leaving != "")
-"""Whether a worker's trials are to leave."""
+"""Whether a worker's trials must leave."""
 WHY: Any = case((_w.c.hold == DRAIN, _w.c.hold_why), else_=_w.c.leaving)
-"""Why, as a user or the daemon says."""
+"""Why, in the words of the user or the daemon."""
 
 
 def _settling() -> ClauseElement:
@@ -260,7 +261,7 @@ def _settling() -> ClauseElement:
 
 
 def _asking(grants: Any) -> ClauseElement:
-    """Ask grants to leave at their next report. What others asked of them is overtaken."""
+    """Ask grants to leave at their next report, which replaces what others asked of them."""
     query = insert(_lv).from_select(["grant_id", "study_id", "at_report", "why"], grants)
     said = {name: query.excluded[name] for name in ("at_report", "why")}
     theirs = or_(~_lv.c.at_report, _lv.c.for_study_id.is_not(None))
@@ -277,10 +278,10 @@ def _all_of_the_worker() -> Any:
 
 
 def _those_on_failed_devices() -> Any:
-    """Also those on ephemeral slots that their owner has taken back."""
+    """Includes grants on ephemeral slots that their owner has taken back."""
     cordoned = _s.outerjoin(_c, and_(_c.c.device == _s.c.uuid, _has_uuid, _c.c.quarantined))
     gone = "the bubbles that it runs in are gone: " + func.coalesce(
-        func.nullif(_s.c.defect, ""), "its worker names them no more"
+        func.nullif(_s.c.defect, ""), "its worker no longer names them"
     )
     failed = "its device failed: " + func.coalesce(func.nullif(_s.c.defect, ""), _c.c.reason)
     why = case((_s.c.owner != "", gone), else_=failed)
@@ -353,7 +354,8 @@ _DEVICES_OF = Statement(
 
 
 def _getting_on_elsewhere() -> ClauseElement:
-    """Whether other attempts of the trial, or other trials of its study that run now, got on with other devices."""
+    """Whether other attempts of the trial, or other trials of its study that run now, make progress on other
+    devices."""
     mine, mine_on, its = _le.alias("mine"), _p.alias("mine_on"), _p.alias("its")
     begun = func.coalesce(cast(_le.c.resume["step"].astext, BigInteger), 0)
     same = exists(

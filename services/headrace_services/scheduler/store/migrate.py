@@ -1,8 +1,8 @@
-"""Brings a database's schema up to date.
+"""Bring a database's schema up to date.
 
-Replicas may start at once: an advisory lock lets one migrate. All migrations that are due are one transaction, so one
-that fails leaves the schema as it was. A migration that needs newer programs waits first until the replicas that are
-too old have left (`schema`); where they do not, it changes nothing and says who they are.
+Replicas may start at the same time: an advisory lock lets only one migrate. All pending migrations are one
+transaction, so one that fails leaves the schema as it was. A migration that needs newer programs first waits until
+replicas that are too old have exited (`schema`). If they do not, it changes nothing and names them.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ WAIT_S = 60.0
 """How long a migration waits for another one, and for replicas that are too old for it."""
 LOOK_EVERY_S = 0.2
 LOCK_TIMEOUT_S = 5.0
-"""For a table's lock. Meanwhile whoever wants the table waits behind the migration."""
+"""For a table's lock. Meanwhile everyone who needs the table waits behind the migration."""
 ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """What there is to do."""
+    """The pending work."""
 
     standing: Standing
     pending: list[Migration]
@@ -51,12 +51,12 @@ class Looked:
 
     @property
     def needed(self) -> str:
-        """The version that programs must know afterwards; empty where nothing is to be done."""
+        """The version that programs must know afterwards; empty if nothing is to be done."""
         return max((one.min_compatible for one in self.pending), default="")
 
 
 async def look(engine: AsyncEngine) -> Looked:
-    """See what is to be done. Raises SchemaError where the database is newer than this program may work on."""
+    """Find the pending migrations. Raises SchemaError if the database is too new for this program."""
     async with guard(engine, "headrace migrate") as conn:
         return await _look(conn)
 
@@ -78,8 +78,8 @@ async def migrate(
 ) -> list[Migration]:
     """Apply every migration that the database lacks. Safe to repeat. Returns what was applied.
 
-    Raises SchemaError where the database is newer than this program may work on, and where the migration cannot be
-    done within `wait_s`. The schema is unchanged then.
+    Raises SchemaError if the database is too new for this program, or the migration cannot be done within `wait_s`.
+    The schema is unchanged then.
     """
     async with guard(engine, "headrace migrate") as conn:
         if not (found := await _look(conn)).pending:
@@ -95,7 +95,7 @@ async def migrate(
 
 @asynccontextmanager
 async def guard(engine: AsyncEngine, name: str) -> AsyncIterator[schema.Connection]:
-    """A connection of its own, whose locks end with it."""
+    """A separate connection, whose locks end with it."""
     url = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
     async with await psycopg.AsyncConnection.connect(
         url, autocommit=True, connect_timeout=5, application_name=name[:63]
@@ -121,7 +121,7 @@ async def _alone(conn: schema.Connection, wait_s: float) -> None:
 async def _without_old(
     conn: schema.Connection, found: Looked, wait_s: float, say: Callable[[str], None]
 ) -> None:
-    """Wait until the replicas that are too old for the new schema have left."""
+    """Wait until the replicas that are too old for the new schema have exited."""
     await schema.announce(conn, found.needed)
     deadline, told = time.monotonic() + wait_s, False
     while old := await schema.replicas(conn, before=found.needed):
@@ -179,7 +179,7 @@ def _upgrade(connection: Connection) -> None:
 
 
 def _remember(connection: Connection, due: Sequence[Migration]) -> None:
-    """Say in the database what the new migrations need, and tell the replicas."""
+    """Record in the database what the new migrations need, and notify the replicas."""
     connection.execute(
         text(
             "INSERT INTO schema_version (revision, min_compatible) VALUES (:revision, :needed)"

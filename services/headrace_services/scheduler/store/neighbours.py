@@ -1,7 +1,8 @@
-"""Other studies, as cycles and people read them: who waits for slots, in which order, and who has slots kept.
+"""Other studies, as cycles and users read them: which ones wait for slots, in which order, and with which
+reservations.
 
-Postgres computes the claims of `core.placement.shares` from columns of the studies, and sends only the first studies
-that wait. `tests/placement/test_neighbours.py` compares the two.
+Postgres computes the claims of `core.placement.shares` from columns of the studies, and returns only the first
+studies that wait. `tests/placement/test_neighbours.py` compares the two.
 """
 
 import logging
@@ -47,8 +48,7 @@ class Active(Struct, frozen=True, kw_only=True):
 
     shares: tuple[Share, ...]
     unreadable: tuple[tuple[str, str], ...]
-    """The projects and names of those of whose row any part cannot be read: they are left out, and their own cycles
-    find it out."""
+    """The projects and names of studies with an unreadable row. They are left out, and their own cycles handle it."""
 
 
 def read(found: Iterable[Any]) -> Active:
@@ -90,7 +90,7 @@ def _resources(stored: str) -> Resources:
 
 
 def readable_standing(row: Any) -> Standing | None:
-    """The standing in a row with the columns `name` and `standing`; None where it is none, which is logged."""
+    """The status in a row with the columns `name` and `standing`; None, which is logged, if it is not a valid one."""
     try:
         return rows.standing(row.standing)
     except Exception:  # noqa: BLE001  # one study that cannot be read must stop no other
@@ -99,7 +99,7 @@ def readable_standing(row: Any) -> Standing | None:
 
 
 class AskedLine(Struct, frozen=True):
-    """Studies that wait for slots, on their way."""
+    """Studies that wait for slots, as requested."""
 
     found: Reply
     waiting: int
@@ -115,7 +115,7 @@ class AskedLine(Struct, frozen=True):
 
 
 class AskedNeighbours(Struct, frozen=True, kw_only=True):
-    """The other studies on their way, as far as a cycle needs them."""
+    """The other studies that a cycle needs, as requested."""
 
     waiting: AskedLine
     kept_or_named: Reply
@@ -124,17 +124,18 @@ class AskedNeighbours(Struct, frozen=True, kw_only=True):
 
     @property
     def crowded(self) -> bool:
-        """Whether there are any."""
+        """Whether there are any other active studies on workers."""
         assert self.others.row is not None
         return bool(self.others.row.crowded)
 
     def further(self) -> tuple[Share, ...]:
-        """Those that have slots kept, that the quota of the study's project keeps off, and those that were named."""
+        """Those with reservations, those that the quota of the study's project holds off, and those that were
+        named."""
         return read(self.kept_or_named.rows).shares
 
     @property
     def least_s(self) -> float | None:
-        """The least virtual time among those that hold slots or wait for some; None where it was not asked for."""
+        """The lowest virtual time among those that hold slots or wait for some; None if it was not requested."""
         return None if self.least is None or self.least.row is None else self.least.row.least_s
 
 
@@ -176,14 +177,14 @@ def _ask_line(sent: Pipeline, study_id: int, need: NextInLine) -> AskedLine:
 
 
 async def shares_of(conn: AsyncConnection, study_ids: Iterable[int]) -> tuple[Share, ...]:
-    """The named studies, as far as they are active and on workers."""
+    """The named studies, if they are active and on workers."""
     async with pipeline(conn) as sent:
         found = sent.run(_NAMED, named=sorted(study_ids))
     return read(found.rows).shares
 
 
 def ask_active(sent: Pipeline) -> Reply:
-    """Ask for every active study, also those that do not run on workers; `read` reads the rows."""
+    """Ask for every active study, including those that do not run on workers; `read` reads the rows."""
     return sent.run(_ACTIVE)
 
 
@@ -201,7 +202,8 @@ _totals = (
 
 
 def _virtual_time_s(*, ahead: bool) -> Any:
-    """`shares.virtual_time_s` of a study, in the same order of operations, so that no bit differs."""
+    """`shares.virtual_time_s` of a study, in the same order of operations, so that the results are equal bit for
+    bit."""
     held_s = func.greatest(0.0, bindparam("now_s", type_=_number) - _st.c.at_s)
     gpu_s = _st.c.gpu_s + held_s * _st.c.gpu_milli / 1000.0
     cpu_s = _st.c.cpu_s + held_s * _st.c.cpu_slots
@@ -225,7 +227,7 @@ def _read(*further: Any) -> Select[Any]:
         _st.c.standing,
         _st.c.resources,
     )
-    return select(*columns, *further).where(text("state = 'ACTIVE'"))  # as its index says it
+    return select(*columns, *further).where(text("state = 'ACTIVE'"))  # as in its index
 
 
 _others = (_st.c.id != bindparam("study", type_=BigInteger), _st.c.resources.is_not(None))

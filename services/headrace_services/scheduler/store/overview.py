@@ -1,4 +1,4 @@
-"""What the cluster has, in numbers. The cost is bounded by its slots, not by its trials."""
+"""The cluster in numbers. The cost is bounded by its slots, not by its trials."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from headrace_services.scheduler.store import tables
 from headrace_services.scheduler.store.cluster import HEARD_OF
 
 MOST_WAITING = 10_000
-"""So many waiting trials are counted at most."""
+"""How many waiting trials are counted at most."""
 SLOT_STATES = ("free", "busy", "draining", "quarantined", "put_aside", "away")
 
 

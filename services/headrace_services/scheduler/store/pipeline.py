@@ -1,10 +1,10 @@
-"""The statements of a cycle, sent to Postgres in one piece: many at once, one round trip.
+"""The statements of a cycle, sent to Postgres together: many statements, one round trip.
 
-SQLAlchemy compiles each over the tables once, when it is first run. They run in psycopg's pipeline mode, each
+SQLAlchemy compiles each one from the tables once, when it first runs. They run in psycopg's pipeline mode, each
 prepared once on a connection (decision 0024).
 
-A statement over many rows takes them as one JSON array of objects (the parameter `rows`), which Postgres expands by
-the types of the table's columns. So the number of statements does not grow with the number of rows.
+A statement over many rows takes them as one JSON array of objects (the parameter `rows`), which Postgres expands
+by the types of the table's columns. So the number of statements does not grow with the number of rows.
 """
 
 from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
@@ -39,21 +39,21 @@ class Compiled:
 
     text: bytes
     names: tuple[str, ...]
-    """What $1, $2 and so on are called."""
+    """The names of $1, $2 and so on."""
     constants: Row
     """The values of those that are always the same."""
 
 
 class Statement:
-    """A statement over the tables. It is built and compiled when it is first run, lest a scheduler that starts make
-    them all before it serves: a cycle of reports runs one in four."""
+    """A statement over the tables. It is built and compiled when it first runs, so that a scheduler need not build
+    all of them before it serves: a cycle of reports runs one in four."""
 
     def __init__(self, build: Callable[[], ClauseElement]) -> None:
         self._build = build
 
     @cached_property
     def compiled(self) -> Compiled:
-        """What is sent."""
+        """The compiled form that is sent."""
         text = self._build().compile(dialect=_DIALECT)
         assert isinstance(text, SQLCompiler)
         required = {bind.key for bind in text.binds.values() if bind.required}
@@ -63,12 +63,12 @@ class Statement:
 
 
 def as_json(value: object) -> str:
-    """Any JSON value. A number that is not finite, which the rows spell as text, would be null."""
+    """Any JSON value. A number that is not finite would be null, so the rows hold it as text."""
     return _encoder.encode(value).decode()
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, float):  # numpy's are floats
+    if isinstance(value, float):  # numpy's numbers are floats
         return float(value)
     raise TypeError(f"{type(value).__name__} has no JSON")
 
@@ -85,7 +85,7 @@ def given(columns: Mapping[str, Column[Any]]) -> TableValuedAlias:
 
 @dataclass(slots=True, eq=False)
 class Reply:
-    """What a statement returned; there when the pipeline's block is left."""
+    """What a statement returned; available when the pipeline's block has ended."""
 
     statement: Compiled
     values: Sequence[object]
@@ -96,7 +96,7 @@ class Reply:
 
     @property
     def row(self) -> Any | None:
-        """The first row, where there is one."""
+        """The first row, if there is one."""
         return self.rows[0] if self.rows else None
 
 
@@ -118,15 +118,15 @@ class Pipeline:
         return reply
 
     def commit(self) -> None:
-        """Commit the transaction behind the last statement, in the same round trip, unless one fails."""
+        """Commit the transaction after the last statement, in the same round trip, unless a statement fails."""
         self.commits = True
 
 
 @asynccontextmanager
 async def pipeline(conn: Connection) -> AsyncIterator[Pipeline]:
-    """Send what the block has added, in the transaction of `conn`, and take in the replies when the block is left.
+    """Send what the block has added, in the transaction of `conn`, and receive the replies when the block ends.
 
-    Raises the first statement's error; the statements behind it did not run then.
+    Raises the first statement's error; the statements after it did not run then.
     """
     asked = Pipeline()
     yield asked
@@ -152,9 +152,9 @@ async def send(driver: AsyncConnection[Any], asked: Pipeline) -> None:
 
 
 def _flush(pgconn: PGconn) -> Generator[Wait, Ready | int, None]:
-    """Send what libpq still holds, and take in replies meanwhile.
+    """Send what libpq still holds, and receive replies meanwhile.
 
-    Psycopg's pipeline tries once to send a large value. Where the socket is full, it would wait without end for the
+    Psycopg's pipeline tries once to send a large value. If the socket is full, it would wait for ever for the
     reply to what it has not sent.
     """
     while pgconn.flush():

@@ -1,8 +1,8 @@
-"""What a cycle reads and writes of the cluster beyond its own study.
+"""What a cycle reads and writes about the cluster beyond its own study.
 
-No cycle takes another study's lock. It reads the others' standing as of their last commit, takes slots with SKIP
-LOCKED, and leaves messages in `leave` for those whose trials are to go. So what it reads may be a moment old: shares
-are right over time, not at every instant (decision 0022), while what a device can hold is guarded by its row.
+No cycle takes another study's lock. It reads the others' status as of their last commit, takes slots with SKIP
+LOCKED, and leaves messages in `leave` for trials that must leave. So what it reads may be slightly old: shares are
+right over time, not at every instant (decision 0022), while the capacity of a device is guarded by its row.
 """
 
 import json
@@ -50,11 +50,12 @@ log = logging.getLogger(__name__)
 
 now = func.clock_timestamp()
 MOST_DEVICES = 4096
-"""How many devices a search for slots to keep looks at."""
+"""How many devices a search for slots to reserve considers."""
 
 
 def slots_query(*, granted: bool = False) -> Select[tuple[object, ...]]:
-    """Slots and their workers, with what is left of each; `granted`: for each grant, with what it has of it."""
+    """Slots and their workers, with the free part of each. With `granted`, for each grant, with the part that it
+    holds."""
     s, w = tables.slot, tables.worker
     g, p = tables.slot_grant, tables.grant_part
     free: Any = case((s.c.grant_id.is_(None), 1000 - s.c.shared_milli), else_=0)
@@ -88,7 +89,7 @@ def slots_query(*, granted: bool = False) -> Select[tuple[object, ...]]:
 
 
 async def free_slots(conn: AsyncConnection, request: Request, limit: int) -> tuple[Slot, ...]:
-    """Slots with room for a request, as `ask_free_slots` says."""
+    """Slots with room for a request, in the order of `ask_free_slots`."""
     async with pipeline(conn) as sent:
         asked = ask_free_slots(sent, request, limit)
     return tuple(asked.slots())
@@ -104,7 +105,7 @@ async def any_free(conn: AsyncConnection, request: Request) -> bool:
 
 
 class AskedSlots(Struct, frozen=True):
-    """Slots on their way."""
+    """Slots that were requested."""
 
     found: Reply
     there: Reply
@@ -123,10 +124,10 @@ class AskedSlots(Struct, frozen=True):
 
 def ask_free_slots(sent: Pipeline, request: Request, limit: int) -> AskedSlots:
     """Ask for slots with room for a request, CPU slots first and ephemeral ones last. They are locked for the
-    transaction, and those that others look at are skipped.
+    transaction, and those that other cycles have locked are skipped.
 
-    Unsuitable slots would use the limit up: a study that needs GPUs must not be blind behind many free CPUs, nor a
-    gang behind workers that have too few. A gang of more slots than the limit gets as many as it needs.
+    Unsuitable slots would use up the limit: a study that needs GPUs must not miss them behind many free CPUs, nor
+    a gang behind workers that have too few. A gang of more slots than the limit gets as many as it needs.
     """
     given = _named(request, limit)
     named = frozenset(given)
@@ -134,7 +135,7 @@ def ask_free_slots(sent: Pipeline, request: Request, limit: int) -> AskedSlots:
 
 
 def _named(request: Request, limit: int) -> dict[str, object]:
-    """What a request names of a slot, as the statements' parameters."""
+    """The properties of a slot that a request names, as the statements' parameters."""
     given: dict[str, object] = {"milli": WHOLE - request.milli, "most": max(limit, request.slots)}
     if request.labels:
         given["labels"] = json.dumps(dict(request.labels))
@@ -153,7 +154,7 @@ def _named(request: Request, limit: int) -> dict[str, object]:
 
 @cache
 def _free(named: frozenset[str]) -> Statement:
-    """Free slots by what a request names of them, locked."""
+    """Free slots by the properties that a request names, locked."""
     query = slots_query().where(*_suitable(named))
     s = tables.slot
     query = query.order_by(s.c.owner != "", s.c.kind, s.c.worker_id, s.c.index)
@@ -163,7 +164,7 @@ def _free(named: frozenset[str]) -> Statement:
 
 @cache
 def _count_free(named: frozenset[str]) -> Statement:
-    """How many such slots there are, whoever has locked them; counted up to the limit."""
+    """How many such slots there are, even if locked by others; counted up to the limit."""
     s, w = tables.slot, tables.worker
     suitable = select(s.c.index).join_from(s, w, s.c.worker_id == w.c.id).where(*_suitable(named))
     suitable = suitable.limit(bindparam("most", type_=BigInteger))
@@ -171,7 +172,7 @@ def _count_free(named: frozenset[str]) -> Statement:
 
 
 def _suitable(named: frozenset[str]) -> list[ColumnElement[bool]]:
-    """What holds of a slot that is free for a request, by what the request names."""
+    """The conditions for a slot that is free for a request, by the properties that the request names."""
     s, w = tables.slot, tables.worker
     free: list[ColumnElement[bool]] = [
         s.c.grant_id.is_(None),
@@ -209,7 +210,7 @@ def _escaped(text: str) -> str:
 
 
 async def devices(conn: AsyncConnection, request: Request) -> tuple[Slot, ...]:
-    """Every device that could serve a request, whoever is on it; not locked, and none that is ephemeral."""
+    """Every device that could serve a request, occupied or not; not locked, and without ephemeral ones."""
     s, w = tables.slot, tables.worker
     there = [s.c.present, s.c.owner == "", w.c.connected, w.c.expires_at > now]
     if request.labels:
@@ -221,13 +222,13 @@ async def devices(conn: AsyncConnection, request: Request) -> tuple[Slot, ...]:
 
 
 async def able_workers(conn: AsyncConnection, request: Request) -> frozenset[str]:
-    """The names of the connected workers that could serve a request if nobody else were on them."""
+    """The names of the connected workers that could serve a request if nobody else used them."""
     suitable = Counter(slot.worker_name for slot in await devices(conn, request) if suits(slot, request))
     return frozenset(name for name, slots in suitable.items() if slots >= request.slots)
 
 
 async def runnable_exists(conn: AsyncConnection, study_id: int) -> bool:
-    """Whether a study has a trial that should be on a worker and is not."""
+    """Whether a study has a trial that should be on a worker but is not."""
     t = tables.trial
     waiting = exists().where(
         t.c.study_id == study_id,
@@ -239,8 +240,8 @@ async def runnable_exists(conn: AsyncConnection, study_id: int) -> bool:
 
 
 async def running_on(conn: AsyncConnection, worker_ids: Iterable[int]) -> tuple[Running, ...]:
-    """The grants on these workers, of all studies, each with the time until the last of its trials is at its next rung,
-    where speed was measured."""
+    """The grants on these workers, of all studies, each with the time until the last of its trials is at its next
+    rung, if its speed was measured."""
     le, t, st, lv = tables.lease, tables.trial, tables.study, tables.leave
     g, p = tables.slot_grant, tables.grant_part
     query = (
@@ -299,30 +300,30 @@ def _per_step_s(row: Any, standing: Standing) -> float | None:
 
 
 async def totals(conn: AsyncConnection) -> Totals:
-    """What the workers that are there have."""
+    """The totals of the connected workers."""
     async with pipeline(conn) as sent:
         asked = ask_totals(sent)
     return asked.totals()
 
 
 class AskedTotals(Struct, frozen=True):
-    """A count of the cluster's slots on its way."""
+    """A count of the cluster's slots that was requested."""
 
     found: Reply
 
     def totals(self) -> Totals:
-        """What the workers that are there have."""
+        """The totals of the connected workers."""
         counts = {row.kind: int(row.slots) for row in self.found.rows}
         return Totals(gpu_milli=counts.get("GPU", 0) * 1000, cpu_slots=counts.get("CPU", 0))
 
 
 def ask_totals(sent: Pipeline) -> AskedTotals:
-    """Ask for the slots of the workers that are there."""
+    """Ask for the slots of the connected workers."""
     return AskedTotals(sent.run(_TOTALS))
 
 
 def tell_others(sent: Pipeline, study_id: int, changes: Changes) -> None:
-    """Write the messages of a study to others' trials, and drop what is void of earlier ones."""
+    """Write the messages of a study to others' trials, and delete earlier ones that are void."""
     if changes.forgotten_asks:
         sent.run(_FORGET_ASKS, grants=sorted(changes.forgotten_asks))
     if changes.withdraw_asks:
@@ -341,7 +342,7 @@ def tell_others(sent: Pipeline, study_id: int, changes: Changes) -> None:
 
 
 def _asking() -> ClauseElement:
-    """Ask the grants that are still live; asking for the next report goes before asking for the rung."""
+    """Ask the grants that are still live; a request for the next report replaces one for the next rung."""
     g, lv = tables.slot_grant, tables.leave
     new = given({name: lv.c[name] for name in ("grant_id", "for_study_id", "at_report", "why")})
     live = select(g.c.id, g.c.study_id, new.c.for_study_id, new.c.at_report, new.c.why)

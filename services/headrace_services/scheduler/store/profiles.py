@@ -1,4 +1,4 @@
-"""What studies know of their bundles (`core.capacity`), row by row. The lock on the study guards its rows."""
+"""What studies know about their bundles (`core.capacity`), row by row. The lock on the study guards its rows."""
 
 import hashlib
 from collections.abc import Iterable
@@ -16,8 +16,9 @@ from headrace_services.scheduler.store.pipeline import Pipeline, Reply, Statemen
 from headrace_services.scheduler.store.rows import AnyRow, Columns
 
 READ = 256
-"""So many profiles of a study are read, those that were written last: `apart` may name a parameter whose values are all
-different. What is known of the others is learnt anew, but for the lessons of memory, which stay in the rows."""
+"""How many profiles of a study are read, the most recently written ones: `apart` may name a parameter whose values
+are all different. What is known about the others is learned again, except for the memory limits, which stay in the
+rows."""
 
 
 def ask(sent: Pipeline, study_id: int) -> Reply:
@@ -31,7 +32,7 @@ def read(found: Reply) -> tuple[Profile, ...]:
 
 
 async def sizes(conn: AsyncConnection, study: Study) -> tuple[tuple[Profile, Capacity], ...]:
-    """The profiles of a study with `fuse`, each with what follows from it on the smallest such device."""
+    """The profiles of a study with `fuse`, each with the resulting capacity on the smallest such device."""
     assert study.spec.fuse is not None
     async with pipeline(conn) as sent:
         found, memory = ask(sent, study.id), sent.run(_MEMORY)
@@ -45,7 +46,7 @@ async def sizes(conn: AsyncConnection, study: Study) -> tuple[tuple[Profile, Cap
 
 
 def write(sent: Pipeline, study_id: int, profiles: Iterable[Profile]) -> None:
-    """Write down what a cycle learnt."""
+    """Write what a cycle has learned."""
     if rows := [_columns(study_id, profile) for profile in profiles]:
         sent.run(_WRITE, rows)
 
@@ -109,7 +110,7 @@ _WRITE = Statement(
         set_={
             "steady": _insert.excluded.steady,
             "fresh": _insert.excluded.fresh,
-            # It only gets smaller; LEAST passes over NULL.
+            # It never grows; LEAST ignores NULL.
             "first_step": _insert.excluded.first_step,
             "most": func.least(_b.c.most, _insert.excluded.most),
             "time": func.clock_timestamp(),

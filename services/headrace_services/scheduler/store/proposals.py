@@ -1,8 +1,8 @@
-"""What a proposal is made from: whether one is wanted, results since a cursor, and trials that have none yet.
+"""The data for a proposal: whether one is needed, results since a cursor, and trials that have none yet.
 
-Each proposal reads what is new and a few counts, over indexes. Only the first read by a process that has not
-seen the study grows with the number of trials. Results are those up to the cursor that was read first, in the
-order of their commit, so a longer history always begins with a shorter one.
+Each proposal reads what is new and a few counts, over indexes. Only the first read by a process that has not seen
+the study grows with the number of trials. Results are those up to the cursor that was read first, in commit order,
+so a longer history always starts with a shorter one.
 """
 
 from collections.abc import Sequence
@@ -42,11 +42,11 @@ EVERY = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How a study stands, in one transaction."""
+    """The state of a study, read in one transaction."""
 
     study: Study
     queued: int
-    """Trials that could start now."""
+    """How many trials could start now."""
     live: int
 
 
@@ -61,7 +61,7 @@ class Measured:
 
 
 async def standing(conn: AsyncConnection, study_id: int) -> Standing | None:
-    """How a study stands; None when it was deleted."""
+    """The state of a study; None if it was deleted."""
     s = tables.study
     query = select(s).where(s.c.id == study_id, s.c.delete_time.is_(None))
     row = (await conn.execute(query)).one_or_none()
@@ -79,7 +79,7 @@ async def standing(conn: AsyncConnection, study_id: int) -> Standing | None:
 
 
 async def levels_since(conn: AsyncConnection, study_id: int, cursor: int, upto: int) -> dict[int, int]:
-    """How many results came in at each level after an event."""
+    """How many results arrived at each level after an event."""
     r = tables.rung_result
     query = (
         select(r.c.milestone, func.count())
@@ -102,10 +102,10 @@ async def results_since(
 ) -> list[Measured]:
     """The results at a level after an event, in the order of arrival; the newest `most` of them.
 
-    For `EVERY` a trial has one for each rung of those `among` that it crossed. A report that crossed several counts at
-    the highest of them. At the top level a completed trial without an entry at a rung counts with its last report: the
-    baseline, and a program that ended by itself. One that ended with a full budget of before is not compared with the
-    present one's, but at its own: also where it was let continue since (`core.earlier_ends`).
+    For `EVERY` a trial has one for each rung in `among` that it crossed. A report that crossed several counts at
+    the highest of them. At the top level a completed trial without an entry at a rung counts with its last report:
+    the baseline, and a program that ended by itself. A trial that ended with an earlier full budget is compared at
+    that budget, not at the present one, even if it was let continue since (`core.earlier_ends`).
     """
     top = budgets[-1]
     r, t, p = tables.rung_result, tables.trial, tables.report
@@ -136,13 +136,13 @@ async def results_since(
 
 
 def _first_report(*which: ColumnElement[bool]) -> Select[tuple[dict[str, float]]]:
-    """The metrics of the first of the reports of a step."""
+    """The metrics of the first of the reports at a step."""
     p = tables.report
     return select(p.c.metrics).where(*which).order_by(p.c.attempt, p.c.sequence).limit(1)
 
 
 def _at_each(levels: Sequence[int]) -> Any:
-    """Entries at these levels, whose report did not come to the next one of them."""
+    """Entries at these levels whose report did not reach the next one of them."""
     r = tables.rung_result
     last = [r.c.milestone == level for level in levels[-1:]]
     return or_(
@@ -170,7 +170,7 @@ def _unrecorded(study_id: int, level: int, cursor: int, upto: int, budgets: Sequ
 
 
 def _infeasible(study_id: int, level: int, cursor: int, upto: int, top: int) -> Select[Any]:
-    """Infeasible trials without an entry at the level: a result without values, the worst there is."""
+    """Infeasible trials without an entry at the level: a result without values, which is the worst possible."""
     t, r = tables.trial, tables.rung_result
     at = {FIRST: r.c.rung == 0, EVERY: true()}.get(level, r.c.milestone == level)
     told = literal(level if level > 0 else top).label("level")
@@ -190,8 +190,8 @@ _COMPLETED_BEFORE: ColumnElement[Any] = literal_column("'$[*].budget ? (@ != nul
 def _unrecorded_before(
     study_id: int, level: int, cursor: int, upto: int, among: Sequence[int]
 ) -> Select[Any]:
-    """The same of trials that completed a full budget of before and were let continue since: each completion counts at
-    its budget."""
+    """The same for trials that completed an earlier full budget and were let continue since: each completion
+    counts at its budget."""
     t, r, p = tables.trial, tables.rung_result, tables.report
     end = func.jsonb_array_elements(t.c.earlier_ends).column_valued("ends", joins_implicitly=True)
     budget, told = cast(end.op("->>")("budget"), BigInteger), cast(end.op("->>")("cursor"), BigInteger)
@@ -219,7 +219,7 @@ def _unrecorded_before(
 
 
 def _had_budget(budgets: Sequence[int]) -> Any:
-    """Whether a trial ended with one of these full budgets: its last report is the one at that rung."""
+    """Whether a trial ended with one of these full budgets: then its last report is the one at that rung."""
     t, r = tables.trial, tables.rung_result
     if not budgets:
         return false()
@@ -254,14 +254,14 @@ async def earlier(
     top: int,
     below: int | None = None,
 ) -> list[Measured]:
-    """What the newest `limit` trials of an earlier study of a project measured when they first came to a level, and
-    `below` another one.
+    """The metrics of the newest `limit` trials of an earlier study of a project when they first reached a level,
+    and `below` another one.
 
-    However they ended, and whether they did: within a study a trial that was stopped counts at the rungs that it came
-    to. At the top level one that completed in fewer steps counts with its last report, unless the study was extended
-    and this one ended with its budget of before: values are compared at equal steps, also where a trial counts with an
-    earlier end. Where an extension brought no result at its budget, all count at the budget before. Nothing where
-    there is no such study any more.
+    It does not matter how they ended, or whether they did: within a study a trial that was stopped counts at the
+    rungs that it reached. At the top level a trial that completed in fewer steps counts with its last report,
+    unless the study was extended and the trial ended with its earlier budget. Values are compared at equal steps,
+    even if a trial counts with an earlier end. If an extension brought no result at its budget, all count at the
+    earlier budget. Nothing is returned if the study no longer exists.
     """
     s = tables.study
     extended = (
@@ -303,7 +303,7 @@ async def _earlier(
     metrics = func.coalesce(reported.c.metrics, t.c.metrics) if level == top else reported.c.metrics
     study = (
         select(s.c.id).where(studies.named(project, name)).scalar_subquery()
-    )  # joined, all studies' trials might be read
+    )  # as a join, all studies' trials might be read
     query = (
         select(t.c.params, t.c.generation, metrics.label("metrics"), literal(level).label("level"))
         .select_from(t.join(reported, true(), isouter=level == top))
@@ -315,7 +315,7 @@ async def _earlier(
 
 
 async def source(conn: AsyncConnection, project: str, name: str) -> Source | None:
-    """Another study of a project as a source of configurations; None where there is none of this name."""
+    """Another study of a project as a source of configurations; None if there is none with this name."""
     s, t = tables.study, tables.trial
     has_ended = t.c.state == State.TERMINATED.value
     is_decided = or_(has_ended, and_(t.c.state == State.PAUSED.value, t.c.milestone.is_(None)))
@@ -350,7 +350,7 @@ async def source(conn: AsyncConnection, project: str, name: str) -> Source | Non
 
 async def best_left(conn: AsyncConnection, source_id: int, study_id: int, *, maximize: bool) -> Found | None:
     """The best trial of a source that did not fail, and whose configuration no trial of the study has yet
-    (`scores.ranked`). Its own study's scope says what counts."""
+    (`scores.ranked`). The source's own scope decides what counts."""
     s, t, mine = tables.study, tables.trial, tables.trial.alias()
     taken = select(mine.c.source).where(mine.c.study_id == study_id, mine.c.source.is_not(None))
     value = t.c.score.desc() if maximize else t.c.score.asc()
@@ -376,7 +376,7 @@ async def best_left(conn: AsyncConnection, source_id: int, study_id: int, *, max
 async def studies_to_propose_for(conn: AsyncConnection) -> list[int]:
     """Active studies of the pool with no trial that could start now, oldest first."""
     s, t = tables.study, tables.trial
-    # One at a time by its index: as a join it might read the waiting trials of all studies.
+    # One at a time by its index: a join might read the waiting trials of all studies.
     waiting = select(t.c.number).where(t.c.study_id == s.c.id, *_runnable(t)).limit(1).scalar_subquery()
     kind = s.c.spec["sampler"]["kind"].as_string()
     query = (

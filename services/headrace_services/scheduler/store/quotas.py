@@ -1,11 +1,11 @@
-"""Projects and their quotas: what they are, what cycles read of them, and what people are told.
+"""Projects and their quotas: their definition, what cycles read of them, and what users see.
 
-A cycle that places for a project with a quota locks the project's row until its commit, and passes it over where
-another cycle has it locked. So no two cycles give out the same room, and none waits for a replica that is frozen. What
-studies hold is read behind the lock: whoever gave something out before has committed. Who only gives back takes no
-lock.
+A cycle that places for a project with a quota locks the project's row until its commit, and passes it over if
+another cycle has it locked. So no two cycles give out the same room, and none waits for a replica that is frozen.
+What studies hold is read after the lock: any cycle that gave something out before has committed. A cycle that only
+gives back takes no lock.
 
-The quota of studies locks the project too: it is looked at where studies are created or go on after their end.
+The quota of studies locks the project too: it is checked when studies are created or continue after their end.
 """
 
 from dataclasses import dataclass
@@ -24,25 +24,25 @@ from headrace_services.scheduler.store.pipeline import Pipeline, Reply, Statemen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectView:
-    """A project, and what its studies have now."""
+    """A project, and what its studies use now."""
 
     name: str
     slots: int | None
-    """The most slots that its studies hold at once; None: no limit."""
+    """The most slots that its studies may hold at once; None for no limit."""
     studies: int | None
-    """The most studies that have not ended; None: no limit."""
+    """The most studies that may be unfinished; None for no limit."""
     code_mib: int | None
-    """What its codes have together at most; None: the limit of all projects."""
+    """The total size of its codes; None for the limit of all projects."""
     held_milli: int
-    """What they hold, in thousandths of slots."""
+    """What its studies hold, in thousandths of slots."""
     unended: int
-    """How many have not ended."""
+    """How many of its studies have not ended."""
     code_bytes: int
-    """What its codes have together."""
+    """The total size of its codes now."""
 
     @property
     def of_studies(self) -> StudiesQuota | None:
-        """The quota of studies; None where there is none."""
+        """The quota of studies; None if there is none."""
         if self.studies is None:
             return None
         return StudiesQuota(project=self.name, most=self.studies, unended=self.unended)
@@ -57,13 +57,13 @@ class Holder:
 
 
 class AskedQuota(Struct, frozen=True):
-    """The quota of a study's project on its way."""
+    """The quota of a study's project, as requested."""
 
     locked: Reply
     found: Reply
 
     def quota(self) -> Quota | None:
-        """The quota; None where the project has none."""
+        """The quota; None if the project has none."""
         row = self.found.row
         if row is None:
             return None
@@ -78,7 +78,7 @@ def ask_quota(sent: Pipeline, study_id: int) -> AskedQuota:
 
 
 async def project(conn: AsyncConnection, name: str, *, lock: bool = False) -> ProjectView | None:
-    """A project; with `lock` nobody else places for it or creates studies in it until the transaction ends."""
+    """A project. With `lock` no other cycle places for it or creates studies in it until the transaction ends."""
     is_it = tables.project.c.name == name
     if lock:
         await conn.execute(select(tables.project.c.name).where(is_it).with_for_update(key_share=True))
@@ -86,13 +86,13 @@ async def project(conn: AsyncConnection, name: str, *, lock: bool = False) -> Pr
 
 
 async def projects(conn: AsyncConnection, *, after: str, only: str | None, limit: int) -> list[ProjectView]:
-    """Projects by name behind `after`, at most `limit`; `only` the one of a name."""
+    """Projects after `after`, by name, at most `limit`; with `only`, the one with this name."""
     p = tables.project
     return await _projects(conn, p.c.name > after, *([] if only is None else [p.c.name == only]), most=limit)
 
 
 async def room_for_studies(conn: AsyncConnection, study_id: int) -> StudiesQuota | None:
-    """The quota of studies of a study's project, which is locked until the transaction ends; None where it has none."""
+    """The quota of studies of a study's project, which is locked until the transaction ends; None if it has none."""
     p, own = tables.project, tables.study.alias("own")
     limited = select(p.c.name, p.c.studies).join_from(own, p, p.c.name == own.c.project)
     limited = limited.where(own.c.id == study_id, p.c.studies.is_not(None))
@@ -106,7 +106,7 @@ async def room_for_studies(conn: AsyncConnection, study_id: int) -> StudiesQuota
 
 
 async def make(conn: AsyncConnection, name: str) -> bool:
-    """Make sure that there is a project of this name. Returns whether it is new."""
+    """Make sure that there is a project with this name. Returns whether it is new."""
     made = insert(tables.project).values(name=name).on_conflict_do_nothing()
     return (await conn.execute(made.returning(tables.project.c.name))).first() is not None
 
@@ -114,21 +114,21 @@ async def make(conn: AsyncConnection, name: str) -> bool:
 async def limit(
     conn: AsyncConnection, name: str, *, slots: int | None, studies: int | None, code_mib: int | None
 ) -> None:
-    """Set all limits of a project; None: no limit, and of code the one of all projects."""
+    """Set all limits of a project. None means no limit or, for code, the limit of all projects."""
     p = tables.project
     values = {"slots": slots, "studies": studies, "code_mib": code_mib}
     await conn.execute(p.update().where(p.c.name == name).values(values))
 
 
 async def holders(conn: AsyncConnection, name: str) -> list[Holder]:
-    """The studies of a project that hold slots, the most first."""
+    """The studies of a project that hold slots, the largest holder first."""
     query = select(_st.c.name, _held.label("milli")).where(_st.c.project == name, *_holding)
     found = await conn.execute(query.order_by(_held.desc(), _st.c.name))
     return [Holder(study=row.name, milli=int(row.milli)) for row in found]
 
 
 async def kept_off(conn: AsyncConnection, name: str) -> list[int]:
-    """The studies of a project that its quota keeps off."""
+    """The studies of a project that its quota holds off."""
     query = select(_st.c.id).where(_st.c.project == name, _st.c.end_time.is_(None), _st.c.held_off > 0)
     return [int(row.id) for row in await conn.execute(query.order_by(_st.c.id))]
 

@@ -1,9 +1,10 @@
-"""Removes studies that users deleted, and what has lasted for its age, a few rows at a time.
+"""Remove studies that users deleted, and rows that have reached their age limit, a few rows at a time.
 
-To delete a study takes one small transaction: it loses its name, is marked, and leaves a tombstone (`mark_deleted`).
-From then on nobody finds it. Its rows go later, those that refer to others first. A batch is everything up to the
-`most`th row by the table's key, so each batch begins where the last one ended and steps over no deleted row. Nothing
-is remembered between batches that the rows do not say: whoever goes on after a crash begins at the first row there is.
+Deleting a study takes one small transaction: it loses its name, is marked, and leaves a tombstone
+(`mark_deleted`). From then on it cannot be found. Its rows are removed later, those that refer to others first. A
+batch is everything up to the `most`th row by the table's key, so each batch starts where the last one ended and
+skips no deleted row. Between batches all state is in the rows: after a crash the work starts at the first row
+there is.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ class Part:
 
     table: Table
     key: tuple[str, ...]
-    """What orders them within the study: with the study's id in front, a unique index."""
+    """The sort key within the study; with the study's id in front it is a unique index."""
 
 
 PARTS = (
@@ -38,7 +39,7 @@ PARTS = (
     Part(table=tables.lease, key=("number", "attempt")),
     Part(table=tables.trial, key=("number",)),
 )
-"""In the order in which they go: what refers to others first. What is left then goes with the study's own row."""
+"""In the order of removal: rows that refer to others first. What remains is removed with the study's own row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +48,11 @@ class Batch:
 
     rows: int
     through: Key | None
-    """The key up to which nothing is left; None where nothing at all is."""
+    """The key up to which nothing is left; None if nothing at all is left."""
 
 
 async def mark_deleted(conn: AsyncConnection, study_id: int) -> None:
-    """Take an ended study off the list, for its rows to be removed later. Its name is free from now on."""
+    """Take an ended study off the list; its rows are removed later. Its name is free from now on."""
     s = tables.study
     mine = s.c.id == study_id
     found = (await conn.execute(select(s.c.uid, s.c.name).where(mine).with_for_update())).one()
@@ -62,7 +63,7 @@ async def mark_deleted(conn: AsyncConnection, study_id: int) -> None:
 
 
 async def deleted_studies(conn: AsyncConnection, most: int) -> list[int]:
-    """The studies whose rows are to go, oldest first."""
+    """The studies whose rows must be removed, oldest first."""
     s = tables.study
     query = select(s.c.id).where(s.c.delete_time.is_not(None)).order_by(s.c.id).limit(most)
     return [int(row.id) for row in await conn.execute(query)]
@@ -77,7 +78,8 @@ async def remove_some(
     after: Key | None = None,
     only: Sequence[ColumnElement[bool]] = (),
 ) -> Batch:
-    """Delete at most so many rows of a study's, those that come next after a key. With `only`, such rows alone."""
+    """Delete at most this many rows of a study, the next ones after a key. With `only`, just those that meet these
+    conditions."""
     columns = [part.table.c[name] for name in part.key]
     of_study = part.table.c.study_id == study_id
     beyond = [tuple_(*columns) > tuple_(*after)] if after is not None else []
@@ -93,7 +95,7 @@ async def remove_some(
 
 
 async def _remove_leases(conn: AsyncConnection, which: Any) -> int:
-    """Deletes leases, and the grants that have no lease left."""
+    """Delete leases, and the grants without any lease left."""
     gone = (await conn.execute(which.returning(tables.lease.c.grant_id))).scalars().all()
     grants = sorted({grant for grant in gone if grant is not None})
     if grants:
@@ -102,7 +104,7 @@ async def _remove_leases(conn: AsyncConnection, which: Any) -> int:
 
 
 async def remove_study(conn: AsyncConnection, study_id: int) -> None:
-    """Delete the row of a study that users deleted, and what little is left of it."""
+    """Delete the row of a study that users deleted, and the little that is left with it."""
     s = tables.study
     await conn.execute(delete(s).where(s.c.id == study_id, s.c.delete_time.is_not(None)))
 

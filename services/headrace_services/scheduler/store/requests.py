@@ -1,4 +1,4 @@
-"""Answers to requests, kept for a while: a request that arrives twice changes things once."""
+"""Answers to requests, kept for a while: a request that arrives twice has its effect once."""
 
 import hashlib
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What a request was answered with."""
+    """The answer to a request."""
 
     method: str
     digest: bytes
@@ -32,7 +32,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 def identify(message: Message, request_id: str, project: str) -> Request | None:
-    """Return the identity of a mutating request, or None for one without an id, which is not repeatable."""
+    """Return the identity of a mutating request, or None for one without an id, which cannot be repeated."""
     if not request_id:
         return None
     digest = hashlib.sha256(message.SerializeToString(deterministic=True)).digest()
@@ -40,19 +40,19 @@ def identify(message: Message, request_id: str, project: str) -> Request | None:
 
 
 async def answered(conn: AsyncConnection, requests: Sequence[Request]) -> dict[str, Answer]:
-    """Return the answers that were given to these requests before, by id."""
+    """Return the earlier answers to these requests, by id."""
     async with pipeline(conn) as sent:
         asked = ask_answers(sent, requests)
     return asked.answers()
 
 
 class AskedAnswers(Struct, frozen=True, kw_only=True):
-    """Answers on their way."""
+    """Answers that were requested."""
 
     found: Reply | None
 
     def answers(self) -> dict[str, Answer]:
-        """The answers that there are, by the requests' ids."""
+        """The answers that exist, by request id."""
         return {
             row.request_id: Answer(method=row.method, digest=row.digest, response=row.response)
             for row in (self.found.rows if self.found else ())
@@ -60,7 +60,7 @@ class AskedAnswers(Struct, frozen=True, kw_only=True):
 
 
 def ask_answers(sent: Pipeline, requests: Sequence[Request]) -> AskedAnswers:
-    """Ask what was answered to these requests of one project before."""
+    """Ask for the earlier answers to these requests of one project."""
     if not requests:
         return AskedAnswers(found=None)
     ids, project = [request.id for request in requests], requests[0].project
@@ -69,7 +69,7 @@ def ask_answers(sent: Pipeline, requests: Sequence[Request]) -> AskedAnswers:
 
 
 def check_repeat(request: Request, answer: Answer) -> bytes:
-    """Return the first answer. Raises RequestIdReusedError where the id belongs to another request."""
+    """Return the first answer. Raises RequestIdReusedError if the id belongs to another request."""
     if (answer.method, answer.digest) != (request.method, request.digest):
         raise RequestIdReusedError(f"request_id '{request.id}' was used before for another request")
     return answer.response
@@ -96,11 +96,11 @@ def remember_all(sent: Pipeline, answers: Sequence[tuple[Request, bytes]]) -> No
 
 
 async def forget_old(conn: AsyncConnection, age: timedelta, most: int) -> int:
-    """Forget at most so many answers of this age, those of no other transaction. Returns how many."""
+    """Delete at most this many answers of this age, except those that another transaction holds. Returns how many."""
     r = tables.request
     old = select(r.c.project, r.c.request_id).where(
         r.c.time < func.now() - age
-    )  # the clock itself would use no index
+    )  # the clock function itself would use no index
     some = old.order_by(r.c.time).limit(most).with_for_update(skip_locked=True).cte("some")
     this = (r.c.project == some.c.project, r.c.request_id == some.c.request_id)
     return (await conn.execute(delete(r).where(*this))).rowcount

@@ -1,4 +1,4 @@
-"""Rows to records and back. The one place that knows how a record is spelled in the tables."""
+"""Conversion between rows and records. The one place that knows how a record is stored in the tables."""
 
 import math
 from collections import OrderedDict
@@ -51,14 +51,14 @@ Columns = dict[str, Any]
 
 
 class KnownSpec(Struct, frozen=True, kw_only=True):
-    """A study's spec, as somebody has read it before."""
+    """A study's spec as it was read before."""
 
     spec: StudySpec
     revision: int
 
 
 def study(row: AnyRow, known: KnownSpec | None = None) -> Study:
-    """A row of `study`, with its spec as it is `known` at the same revision."""
+    """A row of `study`, with its spec as it is `known` if the revision is the same."""
     now_s = getattr(row, "now_s", 0.0)
     return Study(
         id=row.id,
@@ -95,7 +95,7 @@ def study(row: AnyRow, known: KnownSpec | None = None) -> Study:
 _specs: "OrderedDict[tuple[str, int], tuple[StudySpec, int]]" = OrderedDict()
 _SPECS_KEPT = 256
 _SPEC_CHARACTERS_KEPT = 16 * 1024**2
-"""A spec of a million characters takes three to four million bytes once it is read."""
+"""A spec of a million characters takes three to four million bytes in memory."""
 
 
 def spec_of(uid: str, revision: int, columns: Columns) -> StudySpec:
@@ -112,7 +112,7 @@ def spec_of(uid: str, revision: int, columns: Columns) -> StudySpec:
 
 
 def standing(columns: Columns) -> Standing:
-    """A study's standing, from its JSON column; a key that an older scheduler did not write has its default."""
+    """A study's status, from its JSON column; a key that an older scheduler did not write has its default."""
     columns = _NEW_STANDING | columns
     reserved = columns["reserved"]
     return Standing(
@@ -145,7 +145,7 @@ def standing(columns: Columns) -> Standing:
 
 
 def standing_columns(record: Standing) -> Columns:
-    """The JSON of a standing."""
+    """The JSON of a study's status."""
     return {
         "usage": asdict(record.usage),
         "speeds": dict(record.speeds),
@@ -192,9 +192,9 @@ TRIAL_IDENTITY = (
     "source",
     "create_time",
 )
-"""The columns of a trial that its creation sets for good; an exploit alone gives it other parameters."""
+"""The columns of a trial that are set when it is created; only an exploit changes the parameters later."""
 TRIAL_COLUMNS = tuple(part.name for part in fields(Trial) if part.name not in TRIAL_IDENTITY)
-"""Those that change over its life: every further field of the record is a column of the same name."""
+"""The columns that change during its life: every further field of the record is a column with the same name."""
 
 
 def trial(row: AnyRow) -> Trial:
@@ -203,12 +203,12 @@ def trial(row: AnyRow) -> Trial:
 
 
 def trial_columns(record: Trial) -> Columns:
-    """The columns of a trial that change over its life."""
+    """The columns of a trial that change during its life."""
     return _written(record, TRIAL_COLUMNS)
 
 
 def trial_identity(record: Trial) -> Columns:
-    """The columns of a trial that do not."""
+    """The columns of a trial that do not change."""
     return _written(record, TRIAL_IDENTITY)
 
 
@@ -243,7 +243,7 @@ def scale_choice(columns: Columns | None) -> ScaleChoice | None:
 
 
 def checkpoint(columns: Columns | None) -> Checkpoint | None:
-    """A checkpoint, as it lies in the JSON columns."""
+    """A checkpoint, from its JSON columns."""
     return (
         Checkpoint(**{**columns, "other_code": _other_code(columns.get("other_code", ()))})
         if columns
@@ -403,7 +403,8 @@ def decision(row: AnyRow) -> Decision:
 
 
 def rung_columns(study: Study, entry: RungEntry, cursor: int, promoted_cursor: int | None) -> Columns:
-    """A row of `rung_result` as of now, with the event that recorded it, and the one that let its trial go past it."""
+    """A row of `rung_result` as of now, with the event that recorded it, and the event of its trial's promotion
+    past it."""
     return {
         "study_id": study.id,
         "number": entry.number,
@@ -488,7 +489,7 @@ REPORT_COLUMNS = (
 
 
 def number(value: float | None) -> float | str | None:
-    """A number as the rows spell it: text where JSON cannot hold it."""
+    """A number as the rows store it: text if JSON cannot hold it."""
     return value if value is None or math.isfinite(value) else json_number(value)
 
 
@@ -512,7 +513,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "other_code": _other_code,
     **dict.fromkeys(_METRICS, metrics_of_json),
 }
-"""How columns are read that are not as the record has them."""
+"""How to read columns whose form differs from the record's."""
 _WRITTEN: dict[str, Callable[[Any], Any]] = {
     "value": number,
     "best_value": number,
@@ -529,7 +530,7 @@ _WRITTEN: dict[str, Callable[[Any], Any]] = {
     "other_code": _other_code_columns,
     **dict.fromkeys(_METRICS, finite_json),
 }
-"""How fields are written that are not as the column has them. Enums are texts."""
+"""How to write fields whose form differs from the column's. Enums are texts."""
 _TRIAL_FIELDS = tuple(part.name for part in fields(Trial))
 
 

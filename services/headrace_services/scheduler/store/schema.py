@@ -1,16 +1,17 @@
-"""The version of the database's schema, and who may work on it.
+"""The version of the database's schema, and which programs may work with it.
 
-A schema's version is its newest migration. Each migration says `min_compatible`: the version that a program must know
-at least to go on beside it; where it says nothing, its own. The table `schema_version` keeps that for programs that do
-not know the migration. So a program with an older schema than the database's knows whether it may go on.
+A schema's version is its newest migration. Each migration names `min_compatible`: the version that a program must
+know at least to continue with it; the default is its own version. The table `schema_version` stores that for
+programs that do not know the migration. So a program that is older than the database's schema knows whether it may
+continue.
 
-Who works on a schema is seen by advisory locks, which end with their connection whatever happens:
+Advisory locks show which programs use a schema. They end with their connection whatever happens:
 
 - A replica holds a shared lock whose key is the version that its program knows.
 - A migration to a schema that needs a newer program holds another one, whose key is the version that is needed. It
   waits until no replica with an older version is left, and only then changes anything.
 
-A replica takes its lock before it looks, and a migration before it counts. So none misses the other.
+A replica takes its lock before it looks, and a migration before it counts. So neither misses the other.
 """
 
 import ast
@@ -32,7 +33,7 @@ CHANGING = 0x48724368
 
 
 class SchemaError(HeadraceError):
-    """The program and the database's schema do not fit."""
+    """The program does not fit the database's schema."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,24 +42,24 @@ class Migration:
 
     revision: str
     min_compatible: str
-    """The version that a program must know to go on beside it."""
+    """The version that a program must know to continue with it."""
     words: str
     """What it does, in one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What a database's schema is."""
+    """The state of a database's schema."""
 
     revision: str
-    """Its newest migration; empty where there is none."""
+    """Its newest migration; empty if there is none."""
     needed: str
-    """The version that a program must know; empty where any may go on."""
+    """The version that a program must know; empty if any may continue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """Somebody who works on the schema."""
+    """A replica that uses the schema."""
 
     name: str
     revision: str
@@ -69,13 +70,14 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 def migrations() -> tuple[Migration, ...]:
-    """All that this program knows, the oldest first. Their numbers ascend."""
+    """All migrations that this program knows, oldest first. Their numbers ascend."""
     return _migrations_in(MIGRATIONS)
 
 
 @cache
 def _migrations_in(folder: Path) -> tuple[Migration, ...]:
-    """Reads the files and runs none: a program on a schema that is up to date does without Alembic, slow to import."""
+    """Read the files without running them: a program on an up-to-date schema does not need Alembic, which is slow
+    to import."""
     files = sorted((folder / "versions").glob("*.py"))
     return tuple(_read(ast.parse(file.read_text(encoding="utf-8"))) for file in files)
 
@@ -108,14 +110,14 @@ UPDATE: Final = (
 
 
 def pending(standing: Standing) -> list[Migration]:
-    """What a database lacks. Raises SchemaError where it needs a newer program."""
+    """The migrations that a database lacks. Raises SchemaError if it needs a newer program."""
     if reason := too_old(standing, head()):
         raise SchemaError(reason, remedy=UPDATE)
     return [one for one in migrations() if number(one.revision) > number(standing.revision)]
 
 
 def too_old(standing: Standing, ours: str) -> str:
-    """Why a program of version `ours` may not work on the schema; empty where it may."""
+    """Why a program of version `ours` may not use the schema; empty if it may."""
     if number(standing.needed) <= number(ours):
         return ""
     return (
@@ -125,7 +127,7 @@ def too_old(standing: Standing, ours: str) -> str:
 
 
 def number(revision: str) -> int:
-    """The place of a version among all; 0 for none."""
+    """The position of a version among all; 0 for none."""
     return int(revision) if revision.isdecimal() else 0
 
 
@@ -133,7 +135,7 @@ Connection = psycopg.AsyncConnection[Any]
 
 
 async def read(conn: Connection) -> Standing:
-    """What the schema is."""
+    """Read the state of the schema."""
     cursor = await conn.execute("SELECT to_regclass('schema_version') IS NOT NULL")
     if (await cursor.fetchone()) != (True,):
         return Standing(revision="", needed="")
@@ -146,7 +148,8 @@ async def read(conn: Connection) -> Standing:
 
 
 async def announced(conn: Connection, ours: str) -> str:
-    """Why a program of version `ours` is to leave: a migration waits that needs a newer one. Empty where none does."""
+    """Why a program of version `ours` must exit: a migration that needs a newer one is waiting. Empty if there is
+    none."""
     needed = [lock for lock, _ in await _holders(conn, CHANGING) if lock > number(ours)]
     if not needed:
         return ""
@@ -154,19 +157,19 @@ async def announced(conn: Connection, ours: str) -> str:
 
 
 async def replicas(conn: Connection, *, before: str | None = None) -> list[Replica]:
-    """Who works on the schema; with `before` only those whose version is older."""
+    """The replicas that use the schema; with `before` only those whose version is older."""
     found = await _holders(conn, IN_USE)
     most = None if before is None else number(before)
     return [Replica(name=name, revision=f"{lock:04d}") for lock, name in found if most is None or lock < most]
 
 
 async def use(conn: Connection, ours: str) -> None:
-    """Show for as long as the connection lasts that a program of this version works on the schema."""
+    """Show, as long as the connection lasts, that a program of this version uses the schema."""
     await conn.execute("SELECT pg_advisory_lock_shared(%s::int, %s::int)", (IN_USE, number(ours)))
 
 
 async def announce(conn: Connection, needed: str) -> None:
-    """Show for as long as the connection lasts that a migration waits, and tell the replicas."""
+    """Show, as long as the connection lasts, that a migration is waiting, and notify the replicas."""
     await conn.execute("SELECT pg_advisory_lock_shared(%s::int, %s::int)", (CHANGING, number(needed)))
     await conn.execute("SELECT pg_notify(%s, %s)", (CHANNEL, needed))
 

@@ -1,8 +1,8 @@
 """Studies as users see them: the rows, and the figures of a live view.
 
-The figures of a whole page of studies come from three statements, each over an index: they are read at most twice
-a second for a watched study and cost a few milliseconds at 10,000 trials. A study's row is read before its
-figures, so the figures are as new as the row's cursor or newer.
+The figures of a whole page of studies take three statements, each over an index. They are read at most twice a
+second for a watched study and cost a few milliseconds at 10,000 trials. A study's row is read before its figures,
+so the figures are at least as new as the row's cursor.
 """
 
 from collections.abc import Sequence
@@ -44,9 +44,9 @@ from headrace_services.scheduler.store.defects import is_transient, reason_of
 FRONT_AT_MOST = 200
 """How many trials of a front a status names."""
 FAILURES_AT_MOST = 20
-"""How many trials that failed a status names."""
+"""How many failed trials a status names."""
 SCHEDULES_AT_MOST = 20
-"""How many kinds of schedules that end a status names."""
+"""How many kinds of ending schedules a status names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +56,12 @@ class Head:
     cursor: int
     state: StudyState
     ending: bool
-    """Whether it has ended, and trials of it are still to be terminated."""
+    """Whether it has ended, but still has trials to terminate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupancy:
-    """How full the rungs of one milestone are, over all brackets."""
+    """How many trials there are at the rungs of one milestone, over all brackets."""
 
     recorded: int
     promoted: int
@@ -69,7 +69,7 @@ class Occupancy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A trial that failed, and where."""
+    """A trial that failed, and where it did."""
 
     number: int
     detail: str
@@ -78,7 +78,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndingSchedule:
-    """A schedule that ends, as some trials track it alike."""
+    """A schedule that ends, for the trials that track it identically."""
 
     schedule: Schedule
     trials: int
@@ -87,12 +87,12 @@ class EndingSchedule:
 
 @dataclass(slots=True, kw_only=True)
 class Figures:
-    """What is counted for a study's status."""
+    """The counts for a study's status."""
 
     states: dict[State, int] = field(default_factory=dict)
     reasons: dict[Reason, int] = field(default_factory=dict)
     running: dict[int, int] = field(default_factory=dict)
-    """Trials on a worker now, by the milestone that they are on their way to."""
+    """Trials on a worker now, by the milestone that they run to."""
     user_paused: tuple[int, ...] = ()
     """The trials that are off their slots until a user resumes them, by number."""
     runnable: int = 0
@@ -101,42 +101,42 @@ class Figures:
     """By milestone."""
     steps_spent: int = 0
     best: TrialView | None = None
-    """A trial that failed only where no other one has a value."""
+    """It is a failed trial only if no other one has a value."""
     measured: tuple[tuple[int, tuple[float, ...]], ...] = ()
     """With several objectives: each feasible trial's number and its objectives."""
     front: tuple[TrialView, ...] = ()
-    """With several objectives: the feasible trials that no other one dominates, by the first objective. Trials that
-    failed only where no other ones have values."""
+    """With several objectives: the feasible trials that no other one dominates, by the first objective. They are
+    failed trials only if no others have values."""
     baseline: TrialView | None = None
     failures: tuple[Failure, ...] = ()
     """The first trials that failed."""
     warm_results: int | None = None
-    """How many results of an earlier study the sampler began with, once it has proposed a trial."""
+    """How many results of an earlier study the sampler started with, once it has proposed a trial."""
     bundle_sizes: tuple[tuple[Profile, Capacity], ...] = ()
-    """With `fuse`: what is known of bundles, and how many trials share a process."""
+    """With `fuse`: the bundle profiles, and how many trials share a process."""
     schedules: tuple[EndingSchedule, ...] = ()
-    """The schedules that end, of trials that an extension may let continue; those that end first come first."""
+    """The schedules that end, of trials that an extension may let continue, by their end."""
     unshown: str = ""
-    """What could not be counted, and why; empty where all is there."""
+    """What could not be counted, and why; empty if all is there."""
 
 
 _ENDING: ColumnElement[bool] = literal_column(
     "standing ->> 'ended_through' IS NOT NULL", Boolean
-)  # as its index says it
+)  # as in its index
 
 
 async def find(conn: AsyncConnection, project: str, name: str) -> Study | None:
-    """The study of this name in a project. Raises StudyDefectError where its row cannot be read."""
+    """The study with this name in a project. Raises StudyDefectError if its row cannot be read."""
     return await _one(conn, named(project, name), f"study '{name}'")
 
 
 def named(project: str, name: str) -> ColumnElement[bool]:
-    """The study of a name in a project, as a condition."""
+    """The study with a name in a project, as a condition."""
     return and_(tables.study.c.project == project, tables.study.c.name == name)
 
 
 async def get(conn: AsyncConnection, study_id: int) -> Study | None:
-    """The study of this id. Raises StudyDefectError where its row cannot be read."""
+    """The study with this id. Raises StudyDefectError if its row cannot be read."""
     return await _one(conn, tables.study.c.id == study_id, "the study")
 
 
@@ -152,7 +152,7 @@ async def _one(conn: AsyncConnection, which: ColumnElement[bool], called: str) -
 
 
 async def head(conn: AsyncConnection, study_id: int) -> Head | None:
-    """Where a study is now; None when it was deleted."""
+    """The present head of a study; None if it was deleted."""
     s = tables.study
     query = select(s.c.cursor, s.c.state, _ENDING.label("ending"))
     query = query.where(s.c.id == study_id, s.c.delete_time.is_(None))
@@ -161,21 +161,21 @@ async def head(conn: AsyncConnection, study_id: int) -> Head | None:
 
 
 async def ending(conn: AsyncConnection) -> list[int]:
-    """The studies that have ended, and of which trials are still to be terminated."""
+    """The studies that have ended but still have trials to terminate."""
     s = tables.study
     return [int(row.id) for row in await conn.execute(select(s.c.id).where(_ENDING).order_by(s.c.id))]
 
 
 async def to_count(conn: AsyncConnection) -> list[int]:
-    """The studies whose hours (`core.hours`) are over, or were not counted for a while although they pass; and those
-    that close (`core.closing`), and whose trials have had their time."""
+    """The studies whose hours (`core.hours`) are used up, or pass and have not been counted for a while, and those
+    that close (`core.closing`) and whose trials have had their time."""
     s = tables.study
     found = union(select(s.c.id).where(_TO_COUNT), select(s.c.id).where(_CLOSED)).order_by("id")
     return [int(row.id) for row in await conn.execute(found)]
 
 
 _TO_COUNT: ColumnElement[bool] = literal_column(
-    "state IN ('ACTIVE', 'PAUSED') AND spec #>> '{until,hours}' IS NOT NULL"  # as its index says it
+    "state IN ('ACTIVE', 'PAUSED') AND spec #>> '{until,hours}' IS NOT NULL"  # as in its index
     " AND standing #>> '{progress,since_s}' IS NOT NULL AND standing #>> '{closing}' IS NULL"
     " AND extract(epoch FROM clock_timestamp()) >= least("
     f"(standing #>> '{{progress,seen_s}}')::double precision + {hours.COUNT_EVERY_S},"
@@ -184,13 +184,13 @@ _TO_COUNT: ColumnElement[bool] = literal_column(
     Boolean,
 )
 _CLOSED: ColumnElement[bool] = literal_column(
-    "state IN ('ACTIVE', 'PAUSED')"  # as its index says it
+    "state IN ('ACTIVE', 'PAUSED')"  # as in its index
     " AND extract(epoch FROM clock_timestamp()) >= (standing #>> '{closing,by_s}')::double precision",
     Boolean,
 )
 
 MOST_SPEC_BYTES = 1024 * 1024
-"""How much of specs one page of a list reads: to read and to show as much takes 0.2 s of the event loop."""
+"""How many bytes of specs one page of a list reads: reading and showing this much takes 0.2 s of the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +200,11 @@ class Key:
     id: int
     name: str
     size: int
-    """Of its spec, as it is stored."""
+    """The size of its spec, as stored."""
 
 
 async def newest(conn: AsyncConnection, project: str, *, before_id: int | None, limit: int) -> list[Key]:
-    """A project's studies in the reverse order of their creation, after the one of `before_id`."""
+    """A project's studies, newest first, after the one with `before_id`."""
     s = tables.study
     size = func.pg_column_size(s.c.spec).label("size")
     query = select(s.c.id, s.c.name, size).where(s.c.project == project, s.c.delete_time.is_(None))
@@ -215,7 +215,7 @@ async def newest(conn: AsyncConnection, project: str, *, before_id: int | None, 
 
 
 async def with_figures(conn: AsyncConnection, keys: Sequence[Key]) -> list[tuple[Study, Figures]]:
-    """Studies with their figures, but for their fronts, in the order of the keys."""
+    """Studies with their figures, except their fronts, in the order of the keys."""
     s = tables.study
     query = select(s).where(s.c.id.in_([key.id for key in keys]))
     found = {row.id: rows.study(row) for row in await conn.execute(query)}
@@ -236,7 +236,7 @@ async def create(
     checks: str | None = None,
 ) -> Study:
     """Insert an active study with its first event; `checks` is the key of what a gate checks. Raises IntegrityError
-    where the name is taken in the project."""
+    if the name is taken in the project."""
     s = tables.study
     values = {
         "project": project,
@@ -266,7 +266,7 @@ async def create(
 
 
 def code_of(spec: StudySpec) -> str:
-    """The digest of the code that a study's workers need; empty where none was shipped."""
+    """The digest of the code that a study's workers need; empty if none was shipped."""
     code = spec.template.code if spec.template is not None else None
     return code.digest if code is not None else ""
 
@@ -274,9 +274,9 @@ def code_of(spec: StudySpec) -> str:
 async def figures(
     conn: AsyncConnection, studies: Sequence[Study], *, whole: bool = False
 ) -> dict[int, Figures]:
-    """The figures of each study, by its id; those that are not `whole` lack the failures, the rungs of trials, what a
-    warm start brought and what a front is made of. The front is the caller's to find (`add_front`): it may take long.
-    """
+    """The figures of each study, by its id. Those not in `whole` lack the failures, the rungs of trials, the
+    results of a warm start and the data for a front. The caller computes the front (`add_front`), as it may take
+    long."""
     found = {study.id: Figures() for study in studies}
     if not found:
         return found
@@ -302,7 +302,7 @@ async def figures(
 
 
 async def add_front(conn: AsyncConnection, study: Study, figures: Figures, places: Sequence[int]) -> None:
-    """Add the trials at these places of `figures.measured`, at most `FRONT_AT_MOST` of them, evenly spread."""
+    """Add the trials at these places of `figures.measured`, at most `FRONT_AT_MOST` of them, evenly spaced."""
     if len(places) > FRONT_AT_MOST:
         places = [places[share * (len(places) - 1) // (FRONT_AT_MOST - 1)] for share in range(FRONT_AT_MOST)]
     numbers = [figures.measured[place][0] for place in places]
@@ -313,7 +313,7 @@ async def add_front(conn: AsyncConnection, study: Study, figures: Figures, place
 
 
 async def _add_rungs(conn: AsyncConnection, study_id: int, figures: Figures) -> None:
-    """Gives the best trial and the baseline their rungs."""
+    """Add the rungs of the best trial and the baseline."""
     named = [view for view in (figures.best, figures.baseline) if view is not None]
     for view in await trials.with_rungs(conn, study_id, named):
         if view.trial.baseline:
@@ -323,7 +323,7 @@ async def _add_rungs(conn: AsyncConnection, study_id: int, figures: Figures) -> 
 
 
 async def _warm_results(conn: AsyncConnection, study_id: int) -> int | None:
-    """How many results the sampler began with, as its first proposal says; None before that."""
+    """How many results the sampler started with, according to its first proposal; None before that."""
     e = tables.event
     proposal = e.c.detail["proposal"]
     query = (
@@ -352,8 +352,8 @@ async def _failures(conn: AsyncConnection, study_id: int) -> tuple[Failure, ...]
 
 
 async def _schedules(conn: AsyncConnection, study: Study) -> tuple[EndingSchedule, ...]:
-    """The schedules of trials that a larger budget lets continue: of those that are not over, that had the full budget,
-    or that continued once."""
+    """The schedules of trials that a larger budget lets continue: those that are not over, had the full budget, or
+    continued once."""
     t = tables.trial
     one = func.jsonb_array_elements(t.c.schedules).column_valued("one", joins_implicitly=True)
     names = ("name", "kind", "last_step", "past_end")
@@ -386,9 +386,9 @@ async def _schedules(conn: AsyncConnection, study: Study) -> tuple[EndingSchedul
 
 
 async def _measured(conn: AsyncConnection, study: Study) -> tuple[tuple[int, tuple[float, ...]], ...]:
-    """The feasible trials of a study with several objectives, by the reports that count.
+    """The feasible trials of a study with several objectives, with the reports that count.
 
-    Reads the objectives of all trials: some 50 ms at 10,000 of them.
+    This reads the objectives of all trials: some 50 ms at 10,000 of them.
     """
     t, spec = tables.trial, study.spec
     names = {one.metric for one in spec.objectives} | {one.metric for one in spec.constraints}
@@ -474,8 +474,8 @@ def _finalists(studies: Sequence[Study]) -> Any:
 
 
 def _best(ids: list[int], *, greatest: bool, full_first: bool) -> Select[Any]:
-    """The best of the sound trials; only where these have no scores, of the failed and diverged ones. `full_first`: one
-    that completed is before all others."""
+    """The best of the sound trials or, if these have no scores, of the failed and diverged ones. With
+    `full_first`, a completed one ranks before all others."""
     s = tables.study
     full = [_first(greatest=greatest, sound=True, full=True)] if full_first else []
     number = func.coalesce(
@@ -485,10 +485,10 @@ def _best(ids: list[int], *, greatest: bool, full_first: bool) -> Select[Any]:
 
 
 def _first(*, greatest: bool, sound: bool, full: bool = False) -> Any:
-    """The first of the sound trials, or of the others. `full`: among those that completed.
+    """The first of the sound trials, or of the others. With `full`, among those that completed.
 
-    Of equals the trial that completed, then the one that trained further: what it reached is known best. The index has
-    the order of scores, so only equals are sorted.
+    Of equal ones the trial that completed ranks first, then the one that trained further, whose result is better
+    known. The index has the order of scores, so only equals are sorted.
     """
     s, t = tables.study, tables.trial.alias()
     value = t.c.score.desc() if greatest else t.c.score.asc()

@@ -1,4 +1,4 @@
-"""Tokens: made, found, listed, revoked. Whether one has expired is judged by the database's clock."""
+"""Tokens: creating, finding, listing and revoking them. Whether one has expired is judged by the database's clock."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from headrace_services.scheduler.store import tables
 from headrace_services.scheduler.store.database import transaction
 
 NOTED_EVERY: Final = timedelta(minutes=10)
-"""The last use of a token is written down this often at most."""
+"""The last use of a token is recorded at most this often."""
 KEPT_AFTER_END: Final = timedelta(days=90)
-"""A token that was revoked or has expired is listed for so long."""
+"""How long a revoked or expired token is listed."""
 
 _t = tables.token
 _now = func.clock_timestamp()
@@ -25,7 +25,7 @@ _now = func.clock_timestamp()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenView:
-    """A token as people see it."""
+    """A token as users see it."""
 
     id: str
     number: int
@@ -39,13 +39,13 @@ class TokenView:
 
 
 class TokenRows:
-    """The table as the gate asks it, each time in a transaction of its own."""
+    """The table as the gate reads it, each time in a transaction of its own."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
     async def find(self, token_id: str) -> StoredToken | None:
-        """The row of an id; None where there is none."""
+        """The row with an id; None if there is none."""
         async with transaction(self._engine) as conn:
             row = (await conn.execute(_FIND, {"token": token_id})).one_or_none()
         if row is None:
@@ -62,7 +62,7 @@ class TokenRows:
         )
 
     async def note_use(self, token_id: str) -> None:
-        """Write down that a token is used now, unless another replica just did."""
+        """Record that a token is used now, unless another replica has just done so."""
         async with transaction(self._engine) as conn:
             await conn.execute(_NOTE, {"token": token_id})
 
@@ -77,7 +77,7 @@ async def add(
 
 
 async def get(conn: AsyncConnection, token_id: str) -> TokenView | None:
-    """A token; None where there is none of this id."""
+    """A token; None if there is none with this id."""
     row = (await conn.execute(select(*_SEEN).where(_t.c.id == token_id))).one_or_none()
     return None if row is None else _view(row)
 
@@ -85,7 +85,7 @@ async def get(conn: AsyncConnection, token_id: str) -> TokenView | None:
 async def newest(
     conn: AsyncConnection, *, project: str | None, before: int | None, limit: int
 ) -> Sequence[TokenView]:
-    """The newest tokens, of one project or of all, made before the one of a number."""
+    """The newest tokens, of one project or of all, made before the one with a given number."""
     query = select(*_SEEN).order_by(_t.c.number.desc()).limit(limit)
     if project is not None:
         query = query.where(_t.c.project == project)
@@ -95,15 +95,15 @@ async def newest(
 
 
 async def revoke(conn: AsyncConnection, token_id: str) -> TokenView | None:
-    """End a token. One that was revoked before keeps its time."""
+    """End a token. One that was already revoked keeps its time."""
     revoked = update(_t).where(_t.c.id == token_id).values(revoke_time=func.coalesce(_t.c.revoke_time, _now))
     row = (await conn.execute(revoked.returning(*_SEEN))).one_or_none()
     return None if row is None else _view(row)
 
 
 async def forget_over(conn: AsyncConnection, most: int) -> int:
-    """Delete at most so many tokens that have been over for long. Returns how many."""
-    end = func.least(_t.c.revoke_time, _t.c.expire_time)  # LEAST leaves out what is NULL
+    """Delete at most this many tokens that have been over for long. Returns how many."""
+    end = func.least(_t.c.revoke_time, _t.c.expire_time)  # LEAST ignores NULL
     some = select(_t.c.id).where(end < _now - KEPT_AFTER_END).limit(most).with_for_update(skip_locked=True)
     gone = delete(_t).where(_t.c.id == any_(func.array(some.scalar_subquery())))
     return (await conn.execute(gone)).rowcount

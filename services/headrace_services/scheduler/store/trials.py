@@ -27,13 +27,13 @@ class Key:
 
     number: int
     size: int
-    """Of its metrics, as they are stored."""
+    """The size of its metrics, as stored."""
 
 
 async def page(
     conn: AsyncConnection, study_id: int, *, after: int, limit: int, states: Sequence[State] = ()
 ) -> list[Key]:
-    """Trials with a greater number than `after`, in order; with `states`, only those in one."""
+    """Trials with a greater number than `after`, in order; with `states`, only those in one of them."""
     t = tables.trial
     which = and_(t.c.study_id == study_id, t.c.number > after)
     if states:
@@ -81,7 +81,7 @@ def _views() -> Select[Any]:
 
 
 def last_lease(trial: Any, lease: Any) -> ColumnElement[bool]:
-    """Joins a trial to its last lease, live or not."""
+    """The join of a trial with its last lease, live or not."""
     return and_(
         lease.c.study_id == trial.c.study_id,
         lease.c.number == trial.c.number,

@@ -1,7 +1,7 @@
 """What happened to a study since a cache was last used, a page at a time.
 
-A replica that takes a study over reads all of it. Ten thousand trials in one piece would hold the event loop for
-hundreds of milliseconds, so other tasks run between two pages. The study's lock keeps the pages consistent.
+A replica that takes over a study reads all of it. Reading ten thousand trials at once would block the event loop
+for hundreds of milliseconds, so other tasks run between two pages. The study's lock keeps the pages consistent.
 """
 
 import asyncio
@@ -18,13 +18,14 @@ from headrace_services.scheduler.core.lifecycle import Reason
 from headrace_services.scheduler.store import exploits, rows, tables
 
 AT_ONCE = 512
-"""Rows that are read in one turn on the event loop."""
+"""Rows that are read between two yields to the event loop."""
 
 
 async def catch_up(
     conn: AsyncConnection, study_id: int, fold: Fold, *, reopened: Set[int] = frozenset()
 ) -> None:
-    """Fold in what happened since the fold was last used. The trials that a cycle has just `reopened` are not over."""
+    """Fold in what happened since the fold was last used. The trials that a cycle has just `reopened` count as not
+    over."""
     async for page in trials_created(conn, study_id, fold.next_number):
         for row in page:
             fold.joined(row.number, row.bracket, row.params, baseline=row.baseline)
@@ -46,11 +47,11 @@ async def catch_up(
     for place, (_, _, fold_in) in enumerate(sorted(folds, key=itemgetter(0, 1)), start=1):
         fold_in()
         if place % AT_ONCE == 0:
-            await asyncio.sleep(0)  # others have their turn
+            await asyncio.sleep(0)  # let others run
 
 
 async def trials_created(conn: AsyncConnection, study_id: int, number: int) -> AsyncIterator[list[Row[Any]]]:
-    """What a policy is told of the trials from a number on, in order."""
+    """What a policy needs to know about the trials from a number on, in order."""
     t = tables.trial
     query = select(t.c.number, t.c.bracket, t.c.params, t.c.baseline)
     async for page in _pages(conn, query.where(t.c.study_id == study_id, t.c.number >= number), t.c.number):
@@ -79,7 +80,7 @@ async def trials_ended(conn: AsyncConnection, study_id: int, cursor: int) -> Asy
 async def _pages(
     conn: AsyncConnection, query: Select[Any], *key: ColumnElement[int]
 ) -> AsyncIterator[list[Row[Any]]]:
-    """The rows of a query by a key that no two of them share."""
+    """The rows of a query, by a unique key."""
     query, rest = query.order_by(*key).limit(AT_ONCE), query
     while True:
         page = list(await conn.execute(query))

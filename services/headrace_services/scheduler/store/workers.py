@@ -1,4 +1,4 @@
-"""Workers: who is connected, what they hold, and who has not been heard of. Times are the database's own."""
+"""Workers: which are connected, what they hold, and which are silent. Times are the database's own."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -46,7 +46,7 @@ CHANNEL = "headrace_worker"
 """Notifies the replica that holds a worker's stream that the worker's leases changed elsewhere."""
 
 FORGOTTEN_AFTER = timedelta(days=7)
-"""A worker that was not heard of for so long is taken off the cluster, unless it still has a live lease."""
+"""A worker that has been silent for this long is removed from the cluster, unless it still has a live lease."""
 
 now = func.clock_timestamp()
 
@@ -61,18 +61,18 @@ class Device:
     memory_bytes: int
     uuid: str
     defect: str = ""
-    """Why nothing may be placed on it; empty while it is sound."""
+    """Why nothing may be placed on it; empty if it is sound."""
     links: tuple[int, ...] = ()
-    """How it is joined to the device of each index; empty where the worker does not know."""
+    """The interconnect to the device of each index; empty if the worker does not know it."""
     owner: str = ""
-    """The large job in whose bubbles alone it can be had, `stage` and `duty` with it; empty for an ordinary device."""
+    """The large job in whose bubbles it is available, with `stage` and `duty`; empty for an ordinary device."""
     stage: int | None = None
     duty: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Greeting:
-    """What a worker says of itself."""
+    """What a worker says about itself."""
 
     name: str
     incarnation: str
@@ -86,15 +86,15 @@ class Greeting:
     home_lock: str = ""
     """Names the lock that the daemon holds on its home."""
     certificate_until: datetime | None = None
-    """The end of the certificate that it showed; None where it needs none."""
+    """The end of the certificate that it showed; None if it needs none."""
     leaving: str = ""
-    """Why the daemon leaves; empty while it does not."""
+    """Why the daemon leaves; empty if it does not."""
     store: checkpoint_stores.Found | None = None
-    """None where it names no store."""
+    """None if it names no store."""
 
 
 class StudyInfo:
-    """What of a study changes only by an extension, once its trials exist."""
+    """The part of a study that only an extension changes once its trials exist."""
 
     def __init__(
         self,
@@ -111,12 +111,12 @@ class StudyInfo:
         self.name = name
         self.project = project
         self.scale = scale
-        """Of its copies, where its pilot has chosen one."""
+        """The scale of its copies, if its pilot has chosen one."""
         self._columns = columns
 
     @property
     def waits(self) -> bool:
-        """Whether its pilot has not chosen a scale yet: then this is not to be remembered."""
+        """Whether its pilot has not chosen a scale yet: then this must not be cached."""
         surrogate = self._columns.get("surrogate") or {}
         return bool(surrogate.get("pilot")) and self.scale is None
 
@@ -127,7 +127,8 @@ class StudyInfo:
 
     @cached_property
     def spec(self) -> StudySpec:
-        """The spec. Raises ValidationError where its columns are none: only the study's own assignments need it."""
+        """The spec. Raises ValidationError if its columns are not a valid one: only the study's own assignments
+        need it."""
         return StudySpec.stored(self._columns)
 
 
@@ -144,9 +145,9 @@ def _seconds(value: float) -> Any:
 
 
 async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tuple[int, int]:
-    """Open a session: write the worker and its slots down. Returns the worker's id and the session's number.
+    """Open a session: write the worker and its slots. Returns the worker's id and the session's number.
 
-    Raises WorkerNameTakenError while another worker of this name is there.
+    Raises WorkerNameTakenError while another worker with this name is connected.
     """
     w, s = tables.worker, tables.slot
     await _refuse_namesake(conn, greeting)
@@ -193,11 +194,12 @@ async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tupl
 
 
 async def _refuse_namesake(conn: AsyncConnection, greeting: Greeting) -> None:
-    """Refuse a worker while another one of its name is there; the two would end each other's sessions for ever.
+    """Refuse a worker while another one with its name is connected; the two would end each other's sessions for
+    ever.
 
-    One with the same home and lock is the same worker again. So is one on the same host with another home, as soon as
-    the stream of the one before has ended: its home was lost. On another host, or on a copy of the home, the leases
-    must have ended too, or their time be up.
+    A worker with the same home and lock is the same worker again. So is one on the same host with another home, as
+    soon as the earlier stream has ended: its home was lost. On another host, or on a copy of the home, the leases
+    must also have ended, or have expired.
     """
     w, le = tables.worker, tables.lease
     holds = exists().where(le.c.worker_id == w.c.id, le.c.live)
@@ -217,8 +219,8 @@ async def _refuse_namesake(conn: AsyncConnection, greeting: Greeting) -> None:
 
 
 async def _refuse_copy(conn: AsyncConnection, greeting: Greeting) -> None:
-    """Refuse a worker of another name on a copy of a home whose worker is there: what the outbox of the copy says of
-    leases is that worker's to say."""
+    """Refuse a worker with another name on a copy of a home whose worker is connected: the copy's outbox has
+    messages about leases that only the other worker may send."""
     w, le = tables.worker, tables.lease
     holds = exists().where(le.c.worker_id == w.c.id, le.c.live)
     query = select(w.c.name, w.c.host, w.c.home_lock)
@@ -236,7 +238,7 @@ def _on(found: Any) -> str:
 
 
 async def note_defects(conn: AsyncConnection, worker_id: int, session: int, defects: dict[int, str]) -> None:
-    """Take failed devices, by index, out of what can be placed, with the reason, and remember those with a uuid.
+    """Make failed devices, by index, unavailable for placement, with the reason, and remember those with a uuid.
 
     An older session changes nothing.
     """
@@ -250,7 +252,7 @@ async def note_defects(conn: AsyncConnection, worker_id: int, session: int, defe
 
 @cache
 def _offering() -> Insert:
-    """Write down all of a worker's slots at once; one that is known is described anew."""
+    """Write all of a worker's slots at once; known ones are updated."""
     s = tables.slot
     names = [field.name for field in fields(Device)]
     new = given({name: s.c[name] for name in names})
@@ -271,7 +273,7 @@ def _offering() -> Insert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableLease:
-    """A live lease that cannot be read, or whose trial cannot."""
+    """A live lease that cannot be read, or whose trial cannot be read."""
 
     id: str
     study_id: int
@@ -279,12 +281,12 @@ class UnreadableLease:
 
 
 async def held_leases(conn: AsyncConnection, worker_id: int) -> tuple[list[HeldLease], list[UnreadableLease]]:
-    """The worker's live leases with their trials, in the order of their placement; and those that cannot be read."""
+    """The worker's live leases with their trials, in the order of their placement, and those that cannot be read."""
     le = tables.lease
     query = select(le.c.id, le.c.study_id).where(le.c.worker_id == worker_id, le.c.live)
     keys = [(row.id, row.study_id) for row in await conn.execute(query.order_by(le.c.grant_time, le.c.id))]
     held, unreadable = _parted(keys, await each(conn, keys, partial(_held, conn)))
-    # A lease that ended between the two reads is not held any more.
+    # A lease that ended between the two reads is no longer held.
     return [one for one in held if one.lease.live], unreadable
 
 
@@ -332,21 +334,22 @@ async def _study(conn: AsyncConnection, which: Any) -> StudyInfo | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiredLease:
-    """A live lease whose holder was not heard of in time."""
+    """A live lease whose holder was not heard from in time."""
 
     lease: Lease
     why: str
     silent_worker: str
-    """The name of its worker, where nothing was heard of that; empty where it did not name the lease, or for a client's
+    """The name of its worker, if that is silent; empty if the worker did not name the lease, or for a client's
     lease."""
 
 
 async def expired_leases(
     conn: AsyncConnection, *, late_s: float = 0.0
 ) -> tuple[list[ExpiredLease], list[UnreadableLease]]:
-    """Live leases whose holder was not heard of in time, and those that cannot be read.
+    """Live leases whose holder was not heard from in time, and those that cannot be read.
 
-    `late_s`: for how long nobody could be heard, as this replica was held up itself. So much longer they last.
+    `late_s`: for how long no holder could be heard from, because this replica was held up itself. They last that
+    much longer.
     """
     w, then = tables.worker, now - _seconds(late_s)
     keys = [(row.id, row.study_id) for row in await conn.execute(_silent(then))]
@@ -356,7 +359,7 @@ async def expired_leases(
 
 
 async def silent_leases(conn: AsyncConnection, leases: Collection[str]) -> frozenset[str]:
-    """Which of the leases are live, and their holder was not heard of in time."""
+    """Which of the leases are live and have a holder that was not heard from in time."""
     found = await conn.execute(_silent(now).where(tables.lease.c.id.in_(leases)))
     return frozenset(row.id for row in found)
 
@@ -393,9 +396,10 @@ async def _expired(conn: AsyncConnection, then: Any, keys: Sequence[tuple[str, i
 
 
 async def forget_asked_of_ended(conn: AsyncConnection) -> None:
-    """Drop what was asked of grants that are over.
+    """Delete what was asked of grants that are over.
 
-    The cycle that ends a grant does so too, but cannot see what another study's cycle was about to ask just then.
+    The cycle that ends a grant does so too, but it cannot see what another study's cycle was about to ask at that
+    moment.
     """
     g, lv = tables.slot_grant, tables.leave
     await conn.execute(delete(lv).where(lv.c.grant_id == g.c.id, ~g.c.live))
@@ -404,7 +408,7 @@ async def forget_asked_of_ended(conn: AsyncConnection) -> None:
 async def studies_waiting_for_slots(conn: AsyncConnection) -> list[int]:
     """Active studies that might start a trial, oldest first: on a free slot, or on an open seat of their own.
 
-    A trial without a milestone counts too: it may be the one to be promoted next, which only a cycle can decide.
+    A trial without a milestone counts too: it may be the next one to be promoted, which only a cycle can decide.
     """
     st, t, s, w = tables.study, tables.trial, tables.slot, tables.worker
     free = exists().where(
@@ -437,8 +441,8 @@ async def studies_waiting_for_slots(conn: AsyncConnection) -> list[int]:
 async def forget_gone(conn: AsyncConnection, age: timedelta, most: int) -> int:
     """Remove at most `most` workers that have been gone for `age`. Returns how many.
 
-    Their slots go. A worker itself goes when no grant refers to it any more: until then its row is the name that past
-    attempts show.
+    Their slots are removed. A worker itself is removed when no grant refers to it any more: until then its row is
+    the name that past attempts show.
     """
     w, s, g, p = tables.worker, tables.slot, tables.slot_grant, tables.grant_part
     has_slots = exists().where(s.c.worker_id == w.c.id)
@@ -459,7 +463,7 @@ async def forget_gone(conn: AsyncConnection, age: timedelta, most: int) -> int:
 
 
 async def notify(conn: AsyncConnection, worker_ids: Sequence[int]) -> None:
-    """Tell the replicas that hold these workers' streams to look at their leases again."""
+    """Ask the replicas that hold these workers' streams to check their leases again."""
     for worker_id in sorted(set(worker_ids)):
         await conn.execute(
             text("SELECT pg_notify(:channel, :id)"), {"channel": CHANNEL, "id": str(worker_id)}

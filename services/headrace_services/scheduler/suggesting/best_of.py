@@ -1,4 +1,4 @@
-"""Reads what the next configuration of a study depends on whose sampler is `best_of` another one (`core.best_of`)."""
+"""Read what the next configuration depends on in a study whose sampler is `best_of` another one (`core.best_of`)."""
 
 from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -15,9 +15,9 @@ from headrace_services.scheduler.store import placement, proposals
 async def next_of_best(
     conn: AsyncConnection, study: Study, sampler: BestOfSampler
 ) -> Proposed | ProposalsOver | None:
-    """The best configuration of the other study that this one has not had; None: not yet.
+    """The best configuration of the other study that this one has not had; None if it cannot be taken yet.
 
-    One for an idle slot alone is not asked for while no slot is free: the cycle would drop it.
+    While no slot is free, no configuration for an idle slot is requested, because the cycle would drop it.
     """
     source = await proposals.source(conn, study.project, sampler.study)
     turn = None if source is None else best_of.turn(study, sampler, source)
@@ -44,6 +44,6 @@ async def _any_free(conn: AsyncConnection, study: Study) -> bool:
 
 
 async def _next_request(conn: AsyncConnection, study_id: int) -> Request | None:
-    """What the next new trial of a study takes."""
+    """The request of a study's next new trial."""
     standing = await proposals.standing(conn, study_id)
     return None if standing is None else best_of.next_request(standing.study, standing.live)

@@ -1,8 +1,8 @@
-"""A fixed number of processes that hold models. A study belongs to one of them, which learns its results once.
+"""A fixed number of processes that hold models. Each study belongs to one of them, which learns its results once.
 
-Processes are spawned when they are first asked, never forked: gRPC's threads do not survive a fork. One that dies or
-takes too long is replaced at the next question, with nothing in its memory. `Memory` is our side of what a process
-holds; it is emptied with the process.
+Processes are spawned when they are first needed, never forked: gRPC's threads do not survive a fork. A process
+that dies or takes too long is replaced at the next question, with an empty memory. `Memory` is this side's record
+of what a process holds; it is emptied with the process.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from headrace_services.scheduler.samplers.protocol import Suggestion
 from headrace_services.scheduler.suggesting.process import Failed, Question, work
 
 MODELS_KEPT = 32
-"""How many studies' models a process holds; the one that was not asked for the longest is dropped."""
+"""How many studies' models a process holds; the least recently used one is dropped."""
 
 START_LIMIT_S = 60.0
 """How long a process may take to load its libraries."""
@@ -33,11 +33,11 @@ class AttemptFailedError(Exception):
 
 @dataclass(slots=True)
 class Learnt:
-    """What a process was told of a study."""
+    """What a process was given of a study."""
 
     level: int
     among: tuple[int, ...]
-    """The rungs of a model over all of them. An extension of the study changes them, and the model begins anew."""
+    """The rungs of a model over all of them. An extension of the study changes them, and the model starts over."""
     cursor: int
     results: int
     warm: int
@@ -45,7 +45,7 @@ class Learnt:
 
 @dataclass(slots=True)
 class _Seat:
-    """A place for a process, and what the process in it was told."""
+    """A place for a process, with what the process in it was given."""
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     process: SpawnProcess | None = None
@@ -63,18 +63,19 @@ class Pool:
         self._closed = False
 
     def turn(self, study_id: int) -> asyncio.Lock:
-        """Held while a study's process is read for and asked, so that what it was told stays known."""
+        """Held while a study's data are read and its process is asked, so that the record of what the process
+        knows stays correct."""
         return self._seat(study_id).turn
 
     def learnt(self, study_id: int, study: str) -> Learnt | None:
-        """What the study's process was told of it; None: nothing."""
+        """What the study's process was given; None for nothing."""
         seat = self._seat(study_id)
         if seat.process is None or not seat.process.is_alive():
             self._empty(seat)
         return seat.learnt.get(study)
 
     async def ask(self, study_id: int, question: Question, now: Learnt) -> Suggestion:
-        """The answer to a question, after which the process has learnt `now`. Raises AttemptFailedError."""
+        """The answer to a question, after which the process has learned `now`. Raises AttemptFailedError."""
         seat = self._seat(study_id)
         done = False
         try:
@@ -84,7 +85,7 @@ class Pool:
             if forget not in (None, question.study):
                 del seat.learnt[forget]
                 question = replace(question, forget=forget)
-            # A model that begins loads its libraries and learns all results so far.
+            # A new model loads its libraries and learns all results so far.
             limit_s = self._limit_s + (START_LIMIT_S if question.begin is not None else 0.0)
             async with asyncio.timeout(limit_s):
                 reply = await self._exchange(seat, question)
@@ -104,7 +105,7 @@ class Pool:
         return reply
 
     def close(self) -> None:
-        """End all processes at once, and those that are being started as soon as they are there."""
+        """End all processes at once, and those that are being started as soon as they exist."""
         self._closed = True
         for seat in self._seats:
             self._empty(seat)
@@ -126,7 +127,7 @@ class Pool:
             process.kill()
 
     async def _exchange(self, seat: _Seat, question: Question) -> Suggestion | Failed:
-        """Send and receive. What is sent may be longer than the pipe holds, so a thread sends it."""
+        """Send and receive. A message may be longer than the pipe holds, so a thread sends it."""
         pipe = seat.pipe
         assert pipe is not None
         loop, readable = asyncio.get_running_loop(), asyncio.Event()
@@ -135,7 +136,8 @@ class Pool:
         try:
             await readable.wait()
         finally:
-            if not pipe.closed:  # else `_empty` has let go of it, and its number may be another's
+            # otherwise `_empty` has closed it, and its descriptor may belong to something else
+            if not pipe.closed:
                 loop.remove_reader(pipe.fileno())
         reply: Suggestion | Failed = pickle.loads(pipe.recv_bytes())  # noqa: S301  (our own process wrote it)
         return reply
@@ -149,7 +151,7 @@ class Pool:
             process.kill()
             process.join()
         if pipe is not None:
-            with suppress(RuntimeError):  # no loop runs any more
+            with suppress(RuntimeError):  # no event loop runs any more
                 asyncio.get_running_loop().remove_reader(pipe.fileno())
             with suppress(OSError):
                 pipe.close()

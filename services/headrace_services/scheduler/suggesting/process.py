@@ -1,7 +1,7 @@
 """A process of the pool: holds the models of some studies, and answers one question at a time.
 
-It is told results and asked for proposals over a pipe, and keeps no other state: whatever it holds follows from what
-it was told since it started. When its parent is gone the pipe ends, and so does it.
+It is given results and asked for proposals over a pipe, and keeps no other state: everything it holds follows from
+what it was given since it started. When its parent dies the pipe ends, and so does the process.
 """
 
 import os
@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # what is heavy is imported in the process, after its threads are limited
+if TYPE_CHECKING:  # heavy modules are imported in the process, after its threads are limited
     from headrace.spec import StudySpec
     from headrace_services.scheduler.samplers import Learner, Params, Result, Suggestion
 
 READY = "ready"
-"""What a process sends first, when its libraries are loaded: what comes after is measured against the limit."""
+"""The first message of a process, when its libraries are loaded: the time limit applies from then on."""
 _NICENESS = 2
-"""A fit may take its time; reports and heartbeats may not."""
+"""A fit may be delayed; reports and heartbeats may not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """Begin a model anew."""
+    """Start a new model."""
 
     spec: "StudySpec"
     warm: "tuple[Result, ...]"
@@ -31,7 +31,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Ask for a proposal, after telling what is new. `forget` names a study whose model is not needed any more."""
+    """Ask for a proposal, after passing what is new. `forget` names a study whose model is no longer needed."""
 
     study: str
     begin: Model | None
@@ -44,7 +44,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The sampler raised; a later attempt begins with a fresh model."""
+    """The sampler raised an exception; a later attempt starts with a new model."""
 
     error: str
 
@@ -53,7 +53,7 @@ def work(pipe: Connection) -> None:
     """The main function of the process: answer until the pipe ends."""
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C is the parent's business, which then closes the pipe
+    )  # Ctrl-C is handled by the parent, which then closes the pipe
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     os.nice(_NICENESS)
@@ -70,7 +70,7 @@ def work(pipe: Connection) -> None:
 
 
 def answer(models: "dict[str, Learner]", question: Question) -> "Suggestion | Failed":
-    """The answer to one question; whatever a sampler raises is an answer too."""
+    """The answer to one question; an exception of a sampler is an answer too."""
     try:
         if question.forget is not None:
             models.pop(question.forget, None)

@@ -1,4 +1,4 @@
-"""Reads what one proposal is to be made from, and what its process does not know yet."""
+"""Read the data for one proposal, and find what its process does not know yet."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from headrace_services.scheduler.suggesting.pool import Learnt
 from headrace_services.scheduler.suggesting.process import Model, Question
 
 _EARLIER_AT_MOST = 10_000
-"""How many trials of an earlier study are looked at."""
+"""How many trials of an earlier study are read."""
 
 
 @dataclass(slots=True)
@@ -34,15 +34,15 @@ class Levels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One question to the pool, with all that is known when it was asked."""
+    """One question to the pool, with everything that was known when it was asked."""
 
     study: Study
     question: Question
     learnt: Learnt
-    """What the process will have learnt by its answer."""
+    """What the process will have learned once it answers."""
 
     def proposal(self, suggestion: Suggestion) -> Proposal:
-        """The answer's record."""
+        """The record of the answer."""
         return Proposal(
             sampler="random" if suggestion.is_draw else self.study.spec.sampler.kind,
             level=max(self.learnt.level, 0),
@@ -56,8 +56,8 @@ class Reading:
 async def read(
     conn: AsyncConnection, study: Study, levels: Levels, known: Learnt | None, attempt: int
 ) -> Reading:
-    """Read a question; `levels` is brought up to date, `known` is what the study's process was told. `attempt` counts
-    the failures before."""
+    """Read the data of a question; `levels` is brought up to date, `known` is what the study's process was given.
+    `attempt` counts the earlier failures."""
     spec, upto = study.spec, study.cursor
     for level, count in (await proposals.levels_since(conn, study.id, levels.cursor, upto)).items():
         levels.counts[level] += count
@@ -102,8 +102,8 @@ async def read(
 
 
 def _warm_levels(spec: StudySpec, level: int) -> list[tuple[int, int | None]]:
-    """At which rungs of this study the results of an earlier one are read, for a model at a level. Each with the one
-    above: a report that came to that one counts there."""
+    """The rungs of this study at which the results of an earlier one are read, for a model at a level. Each comes
+    with the next higher one: a report that reached that one counts there."""
     if level == EVERY_RUNG:
         told = told_levels(spec)
         return list(zip(told, (*told[1:], None), strict=True))
@@ -111,8 +111,8 @@ def _warm_levels(spec: StudySpec, level: int) -> list[tuple[int, int | None]]:
 
 
 def warm_results(spec: StudySpec, found: list[proposals.Measured], most: int) -> tuple[Result, ...]:
-    """The results of an earlier study that belong to this one: every parameter is one of this space, in its domain, and
-    every objective was measured. The best by the first objective come first, feasible ones before others."""
+    """The results of an earlier study that belong to this one: every parameter is one of this space, in its
+    domain, and every objective was measured. Feasible ones come first, then the best by the first objective."""
     fitting = [
         Result.of(spec, admitted(spec.space, one.params), one.metrics, one.generation, level=one.level)
         for one in found

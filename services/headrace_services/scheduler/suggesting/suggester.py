@@ -1,4 +1,4 @@
-"""Has proposals computed where they are wanted, and submits them to their studies. One a replica."""
+"""Have proposals computed as they are needed, and submit them to their studies. One on each replica."""
 
 import asyncio
 import logging
@@ -30,28 +30,29 @@ from headrace_services.scheduler.suggesting.reading import Levels, read
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 0.2
-"""The pause after a first failure; each further one is twice as long."""
+"""The pause after a first failure; each further pause is twice as long."""
 SWEEP_EVERY_S = 2.0
 FORGET_AFTER_S = 300.0
-"""A study that wanted nothing for so long is forgotten: a replica's memory follows the studies at work."""
+"""A study that needed nothing for this long is forgotten: a replica's memory grows only with the studies in
+progress."""
 
 
 @dataclass(slots=True)
 class _Study:
-    """What a replica remembers of a study that it proposes for: nothing that it could not do without."""
+    """What a replica remembers about a study that it proposes for; it could work without any of it."""
 
     wanted: int = 0
     levels: Levels = field(default_factory=lambda: Levels(counts=Counter()))
     broken: bool = False
-    """The last proposal failed for good, so the next one is tried once."""
+    """The last proposal failed at every try, so the next one is tried only once."""
     defects: int = 0
-    """How often proposing failed, neither by the sampler nor by the database, since it succeeded last."""
+    """How often proposing has failed since its last success, for reasons other than the sampler and the database."""
     task: asyncio.Task[None] | None = None
     last_used: float = 0.0
 
 
 class Suggester:
-    """Keeps every study of the pool in proposals."""
+    """Keeps every study of the pool supplied with proposals."""
 
     def __init__(self, hub: Hub, pool: Pool, tasks: asyncio.TaskGroup) -> None:
         self._hub = hub
@@ -60,7 +61,7 @@ class Suggester:
         self._studies: dict[int, _Study] = {}
 
     def want(self, study_id: int, count: int) -> None:
-        """A cycle of the study says how many further proposals it wants."""
+        """A cycle of the study says how many further proposals it needs."""
         study = self._studies.setdefault(study_id, _Study())
         study.wanted = count
         study.last_used = asyncio.get_running_loop().time()
@@ -75,9 +76,11 @@ class Suggester:
         self._pool.close()
 
     async def run(self) -> None:
-        """Look for studies that nobody proposes for, whose replica died or whose attempt was lost. Until cancelled.
+        """Look for studies that lack proposals because a replica died or an attempt was lost. Runs until
+        cancelled.
 
-        A study is helped when two looks in a row find that it wants a proposal: another replica may be at work on it.
+        A study is served if two checks in a row find that it needs a proposal: another replica may be working on
+        it.
         """
         before: set[int] = set()
         looks = Looks(log, "studies that want proposals")
@@ -100,7 +103,7 @@ class Suggester:
                 del self._studies[study_id]
 
     async def _serve(self, study_id: int, study: _Study) -> None:
-        """Propose until no more is wanted."""
+        """Propose until no more is needed."""
         pause_s = FIRST_PAUSE_S
         try:
             while study.wanted > 0 and not self._hub.closing:
@@ -122,7 +125,7 @@ class Suggester:
             study.task = None
 
     async def _propose(self, study_id: int, study: _Study) -> bool:
-        """Have the next proposal computed, and submit it. Returns False where the study takes none now."""
+        """Have the next proposal computed, and submit it. Returns False if the study accepts none now."""
         failures: list[str] = []
         attempts = 1 if study.broken else ATTEMPTS
         while True:
@@ -156,13 +159,13 @@ class Suggester:
             failure = ProposalFailure(number=number, attempts=len(failures), error=failures[-1])
             params = RandomSampler(row.spec).suggest(number)
             proposal = Proposal(sampler="random")
-        study.wanted -= 1  # the step's answer, which comes first, may set it anew
+        study.wanted -= 1  # the cycle's own count, which arrives first, may set it again
         proposed = Proposed(index=row.sampled, params=params, proposal=proposal, failure=failure)
         await self._hub.submit(study_id, Submission(input=proposed))
         return True
 
     async def _take_best(self, row: Study, sampler: BestOfSampler, study: _Study) -> bool:
-        """Submit the next of the best configurations of another study, if there is one by now."""
+        """Submit the next of the best configurations of another study, if there is one now."""
         async with transaction(self._hub.engine) as conn:
             found = await next_of_best(conn, row, sampler)
         if found is None:
@@ -190,7 +193,7 @@ class Suggester:
 
 
 def takes_proposals(study: Study) -> bool:
-    """Whether the study's next configuration is one that the pool computes."""
+    """Whether the pool computes the study's next configuration."""
     pooled = pooled_from(study.spec)
     if pooled is None or study.state is not StudyState.ACTIVE or study.after is not None or study.closing:
         return False

@@ -1,11 +1,11 @@
-"""Placement: who runs where, and for whom slots are kept. A pure core: values in, values out.
+"""Placement: which trial runs where, and for which trials slots are reserved. A pure core: values in, values out.
 
-    (devices, running, waiting, measured times) → placements, reservations, who is to leave
+    (devices, running, waiting, measured times) → placements, reservations, which trials must leave
 
-`fit` finds the slots for one request, `reserving` keeps slots for one that fits nowhere yet, `placer` puts the two
-together behind the one protocol `Placer`; `speeds` learns what a device type is worth to whom, `shares` says which
-study is next, `elastic` how much a trial gets. The core's cycle, the simulator and the tests call the same code;
-the contract is `tests/placement/test_placement_contract.py`.
+`fit` finds the slots for one request, `reserving` reserves slots for one that fits nowhere yet, and `placer`
+combines the two behind the protocol `Placer`. `speeds` learns how fast each trial is on a device type, `shares`
+decides which study is next, and `elastic` how much a trial gets. The core's cycle, the simulator and the tests
+call the same code; the contract is `tests/placement/test_placement_contract.py`.
 """
 
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ from headrace_services.scheduler.core.records import Slot
 
 
 def place(free: Iterable[Slot], request: Resources) -> tuple[Slot, ...] | None:
-    """Return the slots for one trial of a study that nothing else is known of, or None where it fits nowhere."""
+    """Return the slots for one trial of a study about which nothing else is known, or None if it fits nowhere."""
     found = fit(free, Waiting(key=(0, 0), request=Request.of(request)))
     return found.slots if found else None
 

@@ -1,7 +1,9 @@
-"""What a trial takes: by its configuration, and by the spec's table as it gets on; and who may take spare slots.
+"""What a trial takes, by its configuration and by the spec's table as it advances, and which trials may take spare
+slots.
 
-`request_at` is the one place where a trial's request is computed. A configuration that decides the size never changes
-(`headrace.spec.sizes`), so a trial keeps its size for its whole life, but for what the table of `elastic` adds.
+`request_at` is the one place where a trial's request is computed. A configuration that determines the size never
+changes (`headrace.spec.sizes`), so a trial keeps its size for its whole life, except for what the table of
+`elastic` adds.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,8 +30,8 @@ def accepts_ephemeral(spec: StudySpec) -> bool:
 
 
 def with_ephemeral(spec: StudySpec, request: Request) -> Request:
-    """Return the request so that ephemeral slots may serve it too, where the study allows them. Of a bundle one trial
-    has to fit, of what a full one needs."""
+    """Return the request so that ephemeral slots may serve it too, if the study allows them. For a bundle, only
+    one trial has to fit, with its part of what a full bundle needs."""
     if not accepts_ephemeral(spec):
         return request
     most = 1 if spec.fuse is None else spec.fuse.first
@@ -37,7 +39,7 @@ def with_ephemeral(spec: StudySpec, request: Request) -> Request:
 
 
 def requests_of(spec: StudySpec, avoided: Iterable[str] = ()) -> tuple[Request, ...]:
-    """Return all that trials of a study may take at any time, each once, the smallest first."""
+    """Return everything that trials of a study may take at any time, without duplicates, smallest first."""
     own = [Request.of(each, avoided) for each in spec.resources.each]
     rows = spec.elastic.grants if spec.elastic else ()
     grown = [_grown(spec, one, row) for one in own for row in rows]
@@ -46,7 +48,7 @@ def requests_of(spec: StudySpec, avoided: Iterable[str] = ()) -> tuple[Request, 
 
 
 def sizes_differ(spec: StudySpec) -> bool:
-    """Whether trials of a study differ in size, by their configurations or on their way."""
+    """Whether trials of a study differ in size, by their configurations or as they advance."""
     return spec.resources.by is not None or bool(spec.elastic and spec.elastic.grants)
 
 
@@ -58,6 +60,6 @@ def spare_slots(spec: StudySpec, milestone: int | None) -> int:
 
 
 def _grown(spec: StudySpec, own: Request, row: ElasticGrant) -> Request:
-    """By the table. Where trials differ in size, none gets less than its own."""
+    """The request by the table. If trials differ in size, none gets less than its own."""
     grown = own.grown(*row.part)
     return own if spec.resources.by is not None and grown.size < own.size else grown

@@ -1,11 +1,11 @@
-"""Best fit: which slots a request gets, from what is left of each device.
+"""Best fit: which slots a request gets, given what is free on each device.
 
-A request takes its slots from one worker, all or none. Among the workers that can serve it the choice is, in this
-order: slots that are kept for nobody; a worker other than those where the trial could not begin; a CPU slot rather
-than a GPU where no GPU is asked for; what the trial runs fastest on (`speeds`); for a gang, slots that are joined well
-(`joints`); the tightest fit, so that what stays free stays in one piece; then the name, so that equal inputs give equal
-placements. A share of a GPU goes to the GPU with the least left that still suffices; whole slots are taken from the
-worker with the fewest free ones.
+A request takes its slots from one worker, all or none. Among the workers that can serve it, these are preferred,
+in this order: slots without a reservation; a worker other than those where the trial could not start; a CPU slot
+rather than a GPU if no GPU is requested; what the trial runs fastest on (`speeds`); for a gang, slots with a fast
+interconnect (`joints`); the tightest fit, so that free capacity stays in one piece; then the name, so that equal
+inputs give equal placements. A share of a GPU goes to the GPU with the least free capacity that still suffices;
+whole slots are taken from the worker with the fewest free ones.
 """
 
 from collections import Counter, defaultdict
@@ -18,18 +18,18 @@ from headrace_services.scheduler.core.records import Slot
 
 _UNMEASURED = 1.0
 BACKFILL_MARGIN = 1.1
-"""Predicted times are multiplied by this before they are trusted to end before a reservation."""
+"""Predicted times are multiplied by this before they are trusted to end before a reservation starts."""
 
 
 def memory_of(request: Request, slot: Slot) -> int:
-    """The memory that a share of a GPU takes of this one; 0 for whole slots, which have all of it."""
+    """The memory that a request for a share of a GPU takes on this one; 0 for whole slots, which have all of it."""
     if request.milli == WHOLE:
         return 0
     return request.memory_bytes or slot.memory_bytes * request.milli // WHOLE
 
 
 def suits(slot: Slot, request: Request) -> bool:
-    """Whether a slot can serve a request when nobody else is on it."""
+    """Whether a slot could serve a request if nobody else used it."""
     if slot.incarnation in request.avoided:
         return False
     if slot.owner and (request.ephemeral_memory_bytes is None or request.gpu != (slot.kind == "GPU")):
@@ -51,20 +51,20 @@ def suits(slot: Slot, request: Request) -> bool:
 
 
 def can_ever_serve(slots: Iterable[Slot], request: Request) -> bool:
-    """Whether some worker could serve a request if nobody else were on it."""
+    """Whether some worker could serve a request if nobody else used it."""
     suitable = Counter(slot.worker_id for slot in slots if suits(slot, request))
     return max(suitable.values(), default=0) >= request.slots
 
 
 def has_room(slot: Slot, request: Request) -> bool:
-    """Whether what is left of a slot suffices."""
+    """Whether the free part of a slot suffices."""
     return slot.free_milli >= request.milli and slot.memory_left >= memory_of(request, slot)
 
 
 def fit(
     devices: Iterable[Slot], waiting: Waiting, reservations: Sequence[Reservation] = ()
 ) -> Placement | None:
-    """Return the slots for a trial, or None where it fits nowhere now. Linear in the devices."""
+    """Return the slots for a trial, or None if it fits nowhere now. Linear in the number of devices."""
     request = waiting.request
     others = [reservation for reservation in reservations if reservation.key != waiting.key]
     foreign = [reservation for reservation in others if binds(reservation, waiting, reservations)]
@@ -98,8 +98,8 @@ def fit(
 
 
 def _best(slots: list[Slot], waiting: Waiting) -> list[Slot]:
-    """A worker's slots for a request: a gang gets those that are joined best, a single trial the least that suffices,
-    apart from others."""
+    """A worker's slots for a request: a gang gets those with the best interconnect, a single trial the smallest
+    free part that suffices, away from others."""
     ordered = sorted(slots, key=lambda slot: _slot_rank(slot, waiting))
     if waiting.request.slots == 1 and ordered[0].links:
         first = _slot_rank(ordered[0], waiting)[:3]
@@ -108,11 +108,11 @@ def _best(slots: list[Slot], waiting: Waiting) -> list[Slot]:
 
 
 def binds(reservation: Reservation, waiting: Waiting, reservations: Sequence[Reservation]) -> bool:
-    """Whether a reservation keeps a trial off: not its own, nor one of less priority.
+    """Whether a reservation keeps a trial off: it is not the trial's own, nor of lower priority.
 
-    Of two of the same priority that share slots, the older one holds. A reservation that shares no slot with the
-    trial's own always keeps it off, because the trial gets its own slots later. Otherwise the one that is overtaken
-    would wait a rung for each trial that goes first.
+    Of two with the same priority that share slots, the older one holds. A reservation that shares no slot with the
+    trial's own always keeps it off, because the trial gets its own slots later. Otherwise the trial that is
+    overtaken would wait a rung for each trial that goes first.
     """
     if reservation.key == waiting.key or reservation.priority < waiting.priority:
         return False
@@ -133,7 +133,7 @@ def without(devices: Iterable[Slot], placement: Placement) -> tuple[Slot, ...]:
 
 
 def with_parts(devices: Iterable[Slot], parts: Iterable[Slot]) -> list[Slot]:
-    """Return the devices together with parts of devices that become free; of a shared one what is free grows."""
+    """Return the devices together with parts of devices that become free; the free part of a shared device grows."""
     found = list(devices)
     here = {(slot.worker_id, slot.index): place for place, slot in enumerate(found)}
     for slot in parts:
@@ -146,14 +146,14 @@ def with_parts(devices: Iterable[Slot], parts: Iterable[Slot]) -> list[Slot]:
 
 
 def _leaves_in_time(waiting: Waiting, slots: list[Slot], foreign: Sequence[Reservation]) -> bool:
-    """Whether a trial on these slots ends before those that are kept for others are needed."""
+    """Whether a trial on these slots ends before slots reserved for others are needed."""
     took = kind_of(slots)
     keepers = (reservation for reservation in foreign if any(map(reservation.covers, slots)))
     return all(_ends_before(waiting, took, reservation) for reservation in keepers)
 
 
 def _may_end_before(waiting: Waiting, slot: Slot, reservation: Reservation) -> bool:
-    """The same of a single slot, however a gang on it will be joined."""
+    """The same for a single slot, whatever the interconnect of a gang on it."""
     joined = kinds(slot.model) if waiting.request.slots > 1 and slot.links else (slot.model,)
     return any(_ends_before(waiting, one, reservation) for one in joined)
 
@@ -166,7 +166,7 @@ def _ends_before(waiting: Waiting, kind: str, reservation: Reservation) -> bool:
 
 
 def preference_of(slots: Sequence[Slot], waiting: Waiting) -> float:
-    """How much a trial likes a set of slots, by measured times: the least is the best."""
+    """How much a trial prefers a set of slots, by measured times: the lowest is the best."""
     if joint(slots) is Link.UNKNOWN:
         return min(waiting.preference.get(slot.model, _UNMEASURED) for slot in slots)
     return waiting.preference.get(kind_of(slots), _UNMEASURED)

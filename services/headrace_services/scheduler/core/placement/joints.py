@@ -1,12 +1,13 @@
-"""How the slots of a gang are joined, and which of a worker's slots to take because of it.
+"""The interconnect of a gang's slots, and which of a worker's slots to take because of it.
 
-A worker says of each pair of its GPUs how they are joined: by NVLink, below one PCIe switch, on one NUMA node, or only
-across the machine. A gang is joined as badly as the worst of its pairs. The choice is greedy from each slot: add what
-is joined best to all that are chosen. Where joints form a tree, as on most machines, that finds the best set. Of equal
-sets the one that leaves the fewest further slots joined to it is taken, so that small gangs leave large islands whole;
-for the same reason a trial of one slot takes the one with the fewest free neighbours.
+A worker reports for each pair of its GPUs how they are connected: by NVLink, below one PCIe switch, on one NUMA
+node, or only across the machine. A gang's interconnect is that of its worst pair. The choice is greedy from each
+slot: add the slot with the best connection to all chosen ones. If the connections form a tree, as on most
+machines, that finds the best set. Of equal sets the one that leaves the fewest well connected further slots is
+taken, so that small gangs leave large islands whole. For the same reason a trial of one slot takes the slot with
+the fewest free neighbours.
 
-Where a worker says nothing of its joints, the first slots in order are taken, whatever they are.
+If a worker does not report its interconnect, the first slots in order are taken.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from headrace_services.scheduler.core.records import Slot
 
 
 class Link(IntEnum):
-    """How two slots of a worker are joined. The numbers are the contract's (`LinkKind`)."""
+    """How two slots of a worker are connected. The numbers are those of the API (`LinkKind`)."""
 
     UNKNOWN = 0
     NVLINK = 1
@@ -32,7 +33,7 @@ WORDS = {
     Link.NUMA_NODE: "one NUMA node",
     Link.MACHINE: "the machine alone, across NUMA nodes",
 }
-"""How people read a joint, after `joined by`."""
+"""The interconnect in words, following `joined by`."""
 _SHORT = {
     Link.NVLINK: "NVLink",
     Link.SWITCH: "PCIe switch",
@@ -40,16 +41,16 @@ _SHORT = {
     Link.MACHINE: "across NUMA nodes",
 }
 _COSTS = {Link.NVLINK: 0, Link.SWITCH: 1, Link.NUMA_NODE: 2, Link.UNKNOWN: 3, Link.MACHINE: 4}
-"""What is not known stands between what is known to be good and what is known to be bad."""
+"""Unknown ranks between what is known to be good and what is known to be bad."""
 
 
 def between(one: Slot, other: Slot) -> Link:
-    """How two slots of a worker are joined."""
+    """How two slots of a worker are connected."""
     return Link(one.links[other.index]) if other.index < len(one.links) else Link.UNKNOWN
 
 
 def joint(slots: Sequence[Slot]) -> Link:
-    """How a gang on these slots is joined: as the worst of its pairs; UNKNOWN for a single slot."""
+    """The interconnect of a gang on these slots: that of its worst pair, or UNKNOWN for a single slot."""
     if len(slots) < 2 or not any(slot.links for slot in slots):
         return Link.UNKNOWN
     pairs = (between(one, other) for place, one in enumerate(slots) for other in slots[place + 1 :])
@@ -57,12 +58,13 @@ def joint(slots: Sequence[Slot]) -> Link:
 
 
 def cost(slots: Sequence[Slot]) -> int:
-    """What orders sets of slots: the least is joined best. The same for all that are not known, and for single ones."""
+    """The sort key of sets of slots: the lowest has the best interconnect. Equal for all unknown ones, and for
+    single slots."""
     return _COSTS[joint(slots)]
 
 
 def kind(model: str, link: Link) -> str:
-    """Name what a gang's speed depends on: the device model, and how its slots are joined where that is known."""
+    """The name of what a gang's speed depends on: the device model and, if known, the interconnect."""
     return model if link is Link.UNKNOWN else f"{model} ({_SHORT[link]})"
 
 
@@ -77,7 +79,7 @@ def kinds(model: str) -> tuple[str, ...]:
 
 
 def choose(slots: Sequence[Slot], count: int) -> list[Slot]:
-    """Return the `count` of a worker's slots that are joined best; of equal sets the one that comes first in order."""
+    """Return the `count` slots of a worker with the best interconnect; of equal sets the first one in order."""
     if not slots[0].links or len(slots) <= count:
         return list(slots[:count])
     chosen = _chosen(tuple((slot.index, slot.links) for slot in slots), count)
@@ -86,7 +88,7 @@ def choose(slots: Sequence[Slot], count: int) -> list[Slot]:
 
 @lru_cache(maxsize=4096)
 def _chosen(slots: tuple[tuple[int, tuple[int, ...]], ...], count: int) -> tuple[int, ...]:
-    """The places of the chosen slots. Workers of one make that have the same slots free share an answer."""
+    """The positions of the chosen slots. Workers of one type with the same free slots share an answer."""
     costs = [
         [_COSTS[Link(links[index])] if index < len(links) else _COSTS[Link.UNKNOWN] for index, _ in slots]
         for _, links in slots
@@ -111,7 +113,8 @@ def _grown_from(costs: list[list[int]], seed: int, count: int) -> list[int]:
 
 
 def _rank(costs: list[list[int]], chosen: tuple[int, ...]) -> tuple[int, int, int]:
-    """The worst joint of a set, all of its joints, and how many further slots are joined to it as well as that."""
+    """The worst connection of a set, all its connections, and how many further slots are connected to it equally
+    well."""
     joints = [costs[one][other] for one in chosen for other in chosen if one < other]
     worst = max(joints)
     left = sum(
@@ -123,6 +126,6 @@ def _rank(costs: list[list[int]], chosen: tuple[int, ...]) -> tuple[int, int, in
 
 
 def _neighbours(costs: list[list[int]], place: int) -> tuple[int, ...]:
-    """How many others are joined to a slot, by how well: the best joints count first."""
+    """How many others a slot is connected to, by quality: the best connections count first."""
     found = [joined for other, joined in enumerate(costs[place]) if other != place]
     return tuple(found.count(level) for level in range(_COSTS[Link.UNKNOWN]))

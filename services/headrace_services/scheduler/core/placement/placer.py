@@ -1,8 +1,9 @@
-"""The placer: one question, asked by the service for one study, by the simulator and the tests for a whole cluster.
+"""The placer: one question, asked by the service for one study, and by the simulator and the tests for a whole
+cluster.
 
-`plan` goes through the waiting trials in the order given, which is the caller's (policy order within a study, shares
-between studies). A trial that fits is placed; one that does not has slots kept for it, if its study keeps none yet;
-those behind it are placed around what is kept. A pure function of its arguments.
+`plan` goes through the waiting trials in the given order, which is the caller's (policy order within a study,
+shares between studies). A trial that fits is placed. A trial that does not fit gets a reservation, if its study
+has none yet, and those behind it are placed around the reserved slots. A pure function of its arguments.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from headrace_services.scheduler.core.records import Slot
 
 
 class Placer(Protocol):
-    """Decides who runs where, for whom slots are kept, and who is to leave."""
+    """Decides which trials run where, for which trials slots are reserved, and which trials must leave."""
 
     def plan(self, cluster: Cluster, waiting: Sequence[Waiting]) -> Plan:
         """Place what can be placed, in the order of `waiting`."""
@@ -32,11 +33,12 @@ class Placer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestFit:
-    """Best fit with reservations and backfill. Without `reserve` large trials may starve; that is for comparison."""
+    """Best fit with reservations and backfill. Without `reserve` large trials may starve; that is only for
+    comparison."""
 
     reserve: bool = True
     backfill: bool = True
-    """Whether trials behind one that waits may be placed at all. Without it the slots idle until it fits."""
+    """Whether trials behind a waiting one may be placed at all. If not, the slots idle until it fits."""
 
     def plan(self, cluster: Cluster, waiting: Sequence[Waiting]) -> Plan:
         devices = cluster.devices
@@ -56,7 +58,7 @@ class BestFit:
                 reservations = [r for r in reservations if r.key != job.key]
                 continue
             if shape not in hopeless and fit(devices, job) is None:
-                hopeless.add(shape)  # nothing is free for the like of it, whatever is kept for whom
+                hopeless.add(shape)  # nothing is free for a trial of this shape, whatever the reservations
             if self.reserve and (own is not None or (job.group, shape) not in in_turn):
                 found = self._keep(cluster, devices, reservations, own, job, occupants)
                 asks += found
@@ -98,7 +100,7 @@ class BestFit:
 
 
 def _shape(job: Waiting) -> tuple[object, ...]:
-    """What decides whether a trial fits into what is free."""
+    """What determines whether a trial fits into the free slots."""
     request = job.request
     return (
         request.slots,

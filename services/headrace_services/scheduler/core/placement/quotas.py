@@ -1,11 +1,11 @@
-"""What the quota of a project leaves: the most slots that its studies hold at once, whatever is free.
+"""What the quota of a project leaves: the most slots that its studies may hold at once, however many are free.
 
     left = the quota − what its other studies hold − what this one holds − what is left to those that go first
 
-A quota is a limit on top of shares, and no share: it keeps nothing for the project. Within a project its room goes to
-the study with the first claim, as slots do (`shares`). Nobody overtakes: where the first one needs more than is left,
-those behind it wait, so that a gang gets its turn. It is counted in thousandths of slots, GPUs and CPU slots alike.
-Ephemeral slots are not counted: they are a large job's, as fair shares have it.
+A quota is a limit on top of shares, not a share: it reserves nothing for the project. Within a project its room
+goes to the study with the first claim, as slots do (`shares`). No study overtakes: if the first one needs more
+than is left, those behind it wait, so that a gang gets its turn. The quota is counted in thousandths of slots,
+with GPUs and CPU slots alike. Ephemeral slots belong to a large job and are not counted, as in fair shares.
 """
 
 from collections.abc import Iterable
@@ -18,13 +18,13 @@ from headrace_services.scheduler.core.study_status import Usage
 
 
 class Quota(Struct, frozen=True, kw_only=True):
-    """The quota of a study's project, as a cycle finds it."""
+    """The quota of a study's project, as a cycle reads it."""
 
     slots: int
     others_milli: int
     """What the project's other studies hold, in thousandths of slots."""
     is_taken: bool = False
-    """Whether a cycle elsewhere places for the project just now: then nobody can say here what is left."""
+    """Whether another cycle is placing for the project at this moment: then what is left cannot be known here."""
 
 
 class Left(Struct, frozen=True, kw_only=True):
@@ -32,20 +32,20 @@ class Left(Struct, frozen=True, kw_only=True):
 
     milli: int
     to_others: tuple[int, ...] = ()
-    """The studies that go first and fit: they are left theirs."""
+    """The studies that go first and fit: their part is left to them."""
 
 
 def held_milli(usage: Usage) -> int:
-    """What a study holds that counts."""
+    """What a study holds that counts towards the quota."""
     return usage.gpu_milli + WHOLE * usage.cpu_slots
 
 
 def left(
     quota: Quota, usage: Usage, ahead: Iterable[Share], before: Claim, totals: Totals, now_s: float
 ) -> Left:
-    """Return what a study may still get that holds so much, once those `ahead` of the claim are left theirs.
+    """Return what a study with this usage may still get, once those `ahead` of the claim are left theirs.
 
-    `ahead` are studies of the project that the quota keeps off.
+    `ahead` are the studies of the project that the quota holds off.
     """
     if quota.is_taken:
         return Left(milli=0)

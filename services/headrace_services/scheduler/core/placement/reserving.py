@@ -1,13 +1,13 @@
-"""Reservations: how a trial that fits nowhere now comes to run within a bounded time.
+"""Reservations: how a trial that fits nowhere now gets to run within a bounded time.
 
-A gang of eight on a cluster of busy single GPUs would wait for ever: no eight slots are ever free at once. So slots
-of one worker are kept for it: those that are free and those that will be soonest, by measured rung times. From then
-on others get them only for work that ends before the gang can start (backfill). A trial that runs there leaves at its
-next rung, or, if its priority is lower, at its next report, with its checkpoint in both cases. No trial of the same
-priority overtakes on kept slots. So the wait is bounded by the longest rung that runs there: running trials leave
-within it, and backfill ends before, with a tenth to spare.
+A gang of eight on a cluster of busy single GPUs would wait for ever: eight slots are never free at once. So slots
+of one worker are reserved for it: those that are free, and those that will be free soonest by measured rung times.
+From then on other trials get them only for work that ends before the gang can start (backfill). A trial that runs
+there leaves at its next rung or, if its priority is lower, at its next report, in both cases with its checkpoint.
+No trial of the same priority overtakes on reserved slots. So the wait is bounded by the longest rung that runs
+there: running trials leave within it, and backfill ends before, with a tenth to spare.
 
-No reservation is made where the end of one running trial makes room. Then the slots are not fragmented, and shares
+No reservation is made if the end of one running trial makes room. Then the slots are not fragmented, and shares
 decide who is next.
 """
 
@@ -31,7 +31,7 @@ from headrace_services.scheduler.core.records import Slot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opening:
-    """When a slot could have room, by the rungs of those who would have to leave it."""
+    """When a slot could have room, by the rungs of the trials that would have to leave it."""
 
     slot: Slot
     ready_in_s: float
@@ -40,16 +40,16 @@ class _Opening:
 
 @dataclass(slots=True)
 class Occupants:
-    """Who is on which device, worked out once for all the trials of a plan."""
+    """The occupants of each device, computed once for all the trials of a plan."""
 
     on_slot: dict[Place, list[Running]]
     devices: dict[Place, Slot]
     least_priority: int
-    """The least priority of those that run; beyond the greatest where nobody runs."""
+    """The lowest priority of those that run; higher than any if none runs."""
 
     @classmethod
     def of(cls, cluster: Cluster) -> "Occupants":
-        """Work it out."""
+        """Compute them."""
         on_slot: dict[Place, list[Running]] = defaultdict(list)
         for running in cluster.running:
             for index in running.slots:
@@ -64,9 +64,9 @@ class Occupants:
 def reserve(
     cluster: Cluster, waiting: Waiting, occupants: Occupants | None = None
 ) -> tuple[Reservation, tuple[Ask, ...]] | None:
-    """Choose the slots to keep for a trial that fits nowhere now, and say who is to leave them.
+    """Choose the slots to reserve for a trial that fits nowhere now, and the grants that must leave them.
 
-    Returns None where no worker could ever serve it, or where it need only wait for its turn.
+    Returns None if no worker could ever serve the trial, or if it only has to wait for its turn.
     """
     occupants = occupants or Occupants.of(cluster)
     if _only_waits_its_turn(cluster, waiting, occupants):
@@ -92,7 +92,7 @@ def reserve(
 
 
 def holds(reservation: Reservation, waiting: Waiting, devices: Sequence[Slot]) -> bool:
-    """Whether a reservation still can be met: its slots are there and would suit the trial."""
+    """Whether a reservation can still be met: its slots exist and would suit the trial."""
     there = [slot for slot in devices if reservation.covers(slot) and suits(slot, waiting.request)]
     return len(there) == len(reservation.slots) == waiting.request.slots
 
@@ -110,7 +110,8 @@ def _openings(cluster: Cluster, waiting: Waiting, occupants: Occupants) -> dict[
 
 
 def _opening(slot: Slot, runs: list[Running], waiting: Waiting) -> _Opening | None:
-    """The fewest that must leave the slot, the soonest first; None where those who may be asked do not suffice."""
+    """The fewest trials that must leave the slot, the soonest first; None if those that may be asked do not
+    suffice."""
     request = waiting.request
     if has_room(slot, request):
         return _Opening(slot=slot, ready_in_s=0.0, leaving=())
@@ -129,15 +130,16 @@ def _opening(slot: Slot, runs: list[Running], waiting: Waiting) -> _Opening | No
 
 
 def _may_be_asked(run: Running, waiting: Waiting) -> bool:
-    """Nobody of more priority, and none of the study's own trials of the same size: that would gain nothing."""
+    """Whether a trial may be asked to leave: not one of higher priority, nor one of the study's own trials of the
+    same size, as that would gain nothing."""
     own = run.key[0] == waiting.key[0]
     request = waiting.request
     return run.priority <= waiting.priority and not (own and len(run.slots) * run.milli >= request.size)
 
 
 def _leaving_at_rungs(openings: list[_Opening], waiting: Waiting) -> list[Running]:
-    """Who leaves at a rung. Those of less priority leave at a report, which may come at any moment: no work of others
-    surely ends before that."""
+    """The trials that leave at a rung. Those of lower priority leave at a report, which may arrive at any moment:
+    no work of others is sure to end before that."""
     return [run for opening in openings for run in opening.leaving if run.priority >= waiting.priority]
 
 
@@ -156,8 +158,8 @@ def _leaving_rank(run: Running) -> tuple[object, ...]:
 
 
 def _soonest(openings: list[_Opening], waiting: Waiting) -> list[_Opening]:
-    """Where those of least priority are in the way, which leave at their next report; then what is free soonest; of
-    what is free as soon, the slots that are joined best."""
+    """Order by lowest priority first, if trials of lower priority are in the way, as these leave at their next
+    report; then by what is free soonest; of equal ones, those with the best interconnect."""
 
     def rank(opening: _Opening) -> tuple[int, float, int]:
         in_the_way = max((run.priority for run in opening.leaving), default=-(1 << 30))
@@ -172,10 +174,11 @@ def _soonest(openings: list[_Opening], waiting: Waiting) -> list[_Opening]:
 
 
 def _only_waits_its_turn(cluster: Cluster, waiting: Waiting, occupants: Occupants) -> bool:
-    """Whether one running trial's end makes room, and nobody has less priority, who would have to go first.
+    """Whether the end of one running trial makes room, and none has lower priority, which would have to leave
+    first.
 
-    A trial of its own study counts only while no other study is in the way: else the study would never get beyond
-    what it has.
+    A trial of its own study counts only while no other study is in the way: otherwise the study would never get
+    more than it has.
     """
     if occupants.least_priority < waiting.priority:
         return False
@@ -196,7 +199,8 @@ def _only_waits_its_turn(cluster: Cluster, waiting: Waiting, occupants: Occupant
 
 
 def _rank(openings: list[_Opening], waiting: Waiting) -> tuple[object, ...]:
-    """Preempt those of less priority, the least first; then what is ready soonest; then what moves the fewest."""
+    """Sort key: preempt those of lower priority, the lowest first; then what is ready soonest; then what moves the
+    fewest."""
     leaving = {run.grant_id: run for opening in openings for run in opening.leaving}
     return (
         sum(run.priority >= waiting.priority for run in leaving.values()),

@@ -1,13 +1,13 @@
-"""Who is next, where several studies want the same slots: priority, then dominant-resource fair shares over time.
+"""Which study is next if several need the same slots: priority, then dominant-resource fair shares over time.
 
 A study's use is summed in GPU seconds and CPU-slot seconds (`Usage`, on the study's row, so that it survives
 restarts). Its dominant share is the larger of the two, each divided by what the cluster has (Ghodsi et al., NSDI
-2011); divided by the study's weight it is the study's virtual time, in seconds of the whole cluster. The study with
-the least goes first. Slots held now count as used for one quantum ahead, as in stride scheduling, so that studies
-which start together share at once and not only in turns.
+2011); divided by the study's weight it is the study's virtual time, in seconds of the whole cluster. The study
+with the lowest goes first. Slots held now count as used for one quantum ahead, as in stride scheduling, so that
+studies which start together share from the start, not only by turns.
 
-A study that was idle earns no credit: when it comes back its virtual time is lifted to the least among the others
-that were there (start-time fair queueing). So nobody can save up and then take everything.
+A study that was idle earns no credit: when it returns, its virtual time is raised to the lowest among the other
+studies that were active (start-time fair queueing). So no study can save up and then take everything.
 """
 
 import math
@@ -22,21 +22,22 @@ from headrace_services.scheduler.core.records import Study
 from headrace_services.scheduler.core.study_status import Reserved, Usage
 
 Claim = tuple[float, float, int]
-"""What orders studies: the negative priority, the virtual time one quantum ahead, the id. The least goes first."""
+"""The sort key of studies: the negative priority, the virtual time one quantum ahead, the id. The lowest goes
+first."""
 BEHIND_ALL: Claim = (math.inf, math.inf, 0)
 QUANTUM_S = 30.0
-"""How far ahead held slots count, where a study's rung time is not known."""
+"""How far ahead held slots count, if a study's rung time is not known."""
 
 
 class Totals(Struct, frozen=True, kw_only=True):
-    """What the cluster has, in thousandths of GPUs and in CPU slots."""
+    """The cluster's totals, in thousandths of GPUs and in CPU slots."""
 
     gpu_milli: int
     cpu_slots: int
 
 
 class Share(Struct, frozen=True, kw_only=True):
-    """A study among others that want slots."""
+    """A study among others that compete for slots."""
 
     study_id: int
     name: str
@@ -44,14 +45,14 @@ class Share(Struct, frozen=True, kw_only=True):
     priority: int
     usage: Usage
     wants: Request | None = None
-    """What its next trial takes, while one waits for slots."""
+    """What its next trial takes, if one waits for slots."""
     wanted: int = 0
     """How many such trials it could start."""
     project: str = DEFAULT_PROJECT
     held_off: int = 0
-    """Thousandths of slots that its next trial takes, while the quota of its project keeps that one off (`quotas`)."""
+    """Thousandths of slots that its next trial takes, while the quota of its project holds it off (`quotas`)."""
     on_gpu: bool = True
-    """Whether these are GPUs."""
+    """Whether these slots are GPUs."""
     reserved: Reserved | None = None
     quantum_s: float = QUANTUM_S
     looked_s: float = 0.0
@@ -84,12 +85,12 @@ class Share(Struct, frozen=True, kw_only=True):
         return not waits and not self.usage.gpu_milli and not self.usage.cpu_slots
 
     def like(self, other: "Share") -> bool:
-        """Whether what the other can use now, this one can: neither has slots kept."""
+        """Whether whatever the other can use now, this one can use too: neither has a reservation."""
         alone = self.reserved is None and other.reserved is None
         return alone and self.priority == other.priority and self.wants == other.wants
 
     def reservation(self, now_s: float) -> Reservation | None:
-        """The slots that are kept for a trial of it, as a placer reads them."""
+        """The study's reservation, as a placer reads it."""
         kept = self.reserved
         if kept is None:
             return None
@@ -109,12 +110,12 @@ class Share(Struct, frozen=True, kw_only=True):
         return replace(self, usage=usage, wanted=self.wanted - 1)
 
     def with_more(self, milli: int, now_s: float) -> "Share":
-        """The same after one more grant of so much, now, of those that its quota keeps off."""
+        """The same after one more grant of this size, now, for a study that its quota holds off."""
         return replace(self, usage=self.usage.hold(self.on_gpu, milli, now_s), wanted=self.wanted - 1)
 
 
 def virtual_time_s(share: Share, totals: Totals, now_s: float, *, ahead: bool = False) -> float:
-    """Return a study's dominant use by weight. `ahead` counts what it holds for one quantum more."""
+    """Return a study's dominant use divided by its weight. `ahead` counts what it holds for one quantum more."""
     used = share.usage.settled(now_s)
     horizon_s = share.quantum_s if ahead else 0.0
     gpu_s = used.gpu_s + horizon_s * used.gpu_milli / 1000
@@ -127,8 +128,8 @@ def virtual_time_s(share: Share, totals: Totals, now_s: float, *, ahead: bool = 
 
 
 def ephemeral_claim(share: Share, now_s: float) -> tuple[int, float, float, int]:
-    """Return a study's place among those that want ephemeral slots: by what it holds of these alone, then by what it
-    has had. The least goes first."""
+    """Return a study's place among those that need ephemeral slots: by what it holds of these alone, then by what
+    it has used. The lowest goes first."""
     usage = share.usage.settled(now_s)
     held, had_s = usage.bubble_slots / share.weight, usage.bubble_s / share.weight
     return (-share.priority, held, had_s, share.study_id)
@@ -140,17 +141,18 @@ def claim(share: Share, totals: Totals, now_s: float) -> Claim:
 
 
 def least_s(others: Iterable[Share], totals: Totals, now_s: float) -> float | None:
-    """Return the least virtual time among those that hold slots or wait for some; None where there are none."""
+    """Return the lowest virtual time among those that hold slots or wait for some; None if there are none."""
     return min((virtual_time_s(other, totals, now_s) for other in others if not other.idle), default=None)
 
 
 def joined(share: Share, least_s: float | None, totals: Totals, now_s: float) -> Usage:
-    """Return the usage of a study that was idle and wants slots now: lifted to the least of those that were there."""
+    """Return the usage of a study that was idle and needs slots now: raised to the lowest of those that were
+    active."""
     lift = 0.0 if least_s is None else max(0.0, least_s - virtual_time_s(share, totals, now_s))
     return replace(share.usage, credit_s=share.usage.credit_s + lift)
 
 
 def in_order(others: Iterable[Share], totals: Totals, now_s: float) -> list[tuple[Claim, Share]]:
-    """Return those that wait for slots with their claims, the first one first."""
+    """Return those that wait for slots, with their claims, in order."""
     claims = [(claim(other, totals, now_s), other) for other in others if other.wants is not None]
     return sorted(claims, key=lambda claimed: claimed[0])

@@ -1,12 +1,13 @@
-"""Speed by device type, learnt from what trials report: seconds of training per step.
+"""Speed by device type, learned from reports: seconds of training per step.
 
-A study sums steps and seconds for each kind of grant (device model, how a gang's slots are joined, number of slots,
-share of each). A trial
-keeps its own sums too, since configurations differ in what a faster device is worth to them. Predictions go from the
-trial's own measurement, over its measurement elsewhere scaled by the study's ratio, to the study's mean.
+A study sums steps and seconds for each kind of grant (device model, interconnect of a gang's slots, number of
+slots, share of each). A trial keeps its own sums too, since configurations differ in how much they gain from a
+faster device. A prediction uses, in order of preference, the trial's own measurement, its measurement on another
+kind scaled by the study's ratio, or the study's mean.
 
-Who gets the fast device: comparative advantage. Where others wait too, a trial prefers the type on which it does
-best relative to them, so the fast devices go to the trials that gain from them; alone, it prefers the fastest.
+The fast device goes to the trial with the comparative advantage. If others wait too, a trial prefers the type on
+which it does best relative to them, so the fast devices go to the trials that gain most from them. If it is alone,
+it prefers the fastest.
 """
 
 from collections import defaultdict
@@ -20,7 +21,7 @@ from headrace_services.scheduler.core.records import Slot
 Sums = Mapping[str, tuple[float, float]]
 """Steps and seconds by kind of grant."""
 _ALIKE = 0.05
-"""Advantages that differ by less than this, in the logarithm, count as equal."""
+"""Advantages that differ by less than this on a log scale count as equal."""
 
 
 def grant_kind(model: str, slots: int, milli: int) -> str:
@@ -39,7 +40,7 @@ def learn(sums: Sums, kind: str, steps: float, seconds: float) -> dict[str, tupl
 
 
 def step_s(kind: str, study: Sums, trial: Sums) -> float | None:
-    """Predict seconds per step on a kind of grant, or None where nothing was measured."""
+    """Predict seconds per step on a kind of grant, or None if nothing was measured."""
     if kind in trial:
         return _mean(trial[kind])
     if kind not in study:
@@ -62,8 +63,8 @@ def run_s(models: Iterable[str], request: Request, steps: int, study: Sums, tria
 
 
 def guessed(times: Mapping[str, float], free: Iterable[Slot]) -> dict[str, float]:
-    """Add a guess for joints of a model that were not measured: the slowest of those that were. So a gang's preference
-    among device types does not wait until each has been tried with each joint."""
+    """Add a guess for the interconnects of a model that were not measured: the slowest of those that were. So a
+    gang's preference among device types does not wait until each was tried with each interconnect."""
     found = dict(times)
     for model in {slot.model for slot in free if slot.links}:
         known = [times[each] for each in kinds(model) if each in times]
@@ -73,9 +74,10 @@ def guessed(times: Mapping[str, float], free: Iterable[Slot]) -> dict[str, float
 
 
 def preference(own: Mapping[str, float], others: Mapping[str, float], models: set[str]) -> dict[str, float]:
-    """Rank device models for a trial: the least is the best. Empty where a model was not measured yet.
+    """Rank device models for a trial: the lowest is the best. Empty if a model was not measured yet.
 
-    `own` and `others` are predicted times of the trial and of the mean of those that wait beside it, by model.
+    `own` and `others` are predicted times, by model: the trial's, and the mean of those that wait at the same
+    time.
     """
     if len(models) < 2 or any(own.get(model, 0.0) <= 0 for model in models):
         return {}
@@ -90,7 +92,7 @@ def preference(own: Mapping[str, float], others: Mapping[str, float], models: se
 
 
 def kinds_of(slots: Iterable[Slot], request: Request) -> set[str]:
-    """What a trial could run on among free slots: device models, and for a gang how the best ones are joined."""
+    """What a trial could run on among free slots: device models and, for a gang, the best interconnect of each."""
     if request.slots == 1:
         return {slot.model for slot in slots}
     found, joined = set[str](), defaultdict[int, list[Slot]](list)
@@ -104,7 +106,7 @@ def kinds_of(slots: Iterable[Slot], request: Request) -> set[str]:
 
 
 def all_kinds(found: Iterable[Slot]) -> set[str]:
-    """The device models among slots, and every way in which gangs on them may be joined where that is known."""
+    """The device models among slots, with every possible interconnect of gangs on them if that is known."""
     slots = list(found)
     return {slot.model for slot in slots} | {
         each for model in {slot.model for slot in slots if slot.links} for each in kinds(model)

@@ -1,8 +1,8 @@
-"""What placement is asked and what it answers: plain values, no clock.
+"""The inputs and outputs of placement: plain values, no clock.
 
-Times are seconds that somebody measured or predicted from measurements; None means that nobody knows. A device is
-a `Slot` with what is left of it (`free_milli`, `free_memory_bytes`). Capacity is counted in thousandths of a slot, so
-that sums are exact.
+Times are seconds that were measured or predicted from measurements; None means unknown. A device is a `Slot` with
+its free part (`free_milli`, `free_memory_bytes`). Capacity is counted in thousandths of a slot, so that sums are
+exact.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,19 +29,19 @@ class Request(Struct, frozen=True, kw_only=True):
     milli: int = WHOLE
     gpu: bool = True
     memory_bytes: int = 0
-    """What each GPU must have; for a share of a GPU the trial's own budget."""
+    """The memory that each GPU must have; for a share of a GPU, the trial's own budget."""
     types: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     cores: int = 0
     """Cores that must come with the GPUs, over all slots."""
     avoided: tuple[str, ...] = ()
-    """The incarnations of workers on which nothing of the study is placed any more."""
+    """The incarnations of workers on which nothing of the study may be placed any more."""
     ephemeral_memory_bytes: int | None = None
-    """The memory that an ephemeral slot must have at least; None where none will do."""
+    """The least memory that an ephemeral slot must have; None if none will do."""
 
     @classmethod
     def of(cls, resources: Resources, avoided: Iterable[str] = ()) -> "Request":
-        """What resources of one size ask for; not on the `avoided` workers."""
+        """The request of resources of one size, excluding the `avoided` workers."""
         return cls(
             slots=resources.slots,
             milli=resources.milli,
@@ -55,7 +55,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def wanted(cls, resources: Resources, standing: Standing) -> "Request | None":
-        """What the next trial of a study waits for, as its standing says; None while none waits."""
+        """What the next trial of a study waits for, according to its status; None if none waits."""
         if not standing.wants_slots:
             return None
         smallest = cls.of(resources.each[0], standing.avoided)
@@ -74,7 +74,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
     @property
     def part(self) -> tuple[int, int]:
-        """How many slots, and thousandths of each."""
+        """The number of slots, and thousandths of each."""
         return (self.slots, self.milli)
 
     @property
@@ -88,7 +88,7 @@ class Request(Struct, frozen=True, kw_only=True):
         return self.slots if self.milli == WHOLE else 0
 
     def grown(self, slots: int, milli: int = WHOLE) -> "Request":
-        """The same with so many slots, and so much of each. The cores that come with GPUs grow with them."""
+        """The same with this many slots, and this much of each. The cores that come with GPUs grow with them."""
         cores = -(-self.cores * slots * milli // self.size)
         return replace(self, slots=slots, milli=milli, cores=cores)
 
@@ -99,22 +99,22 @@ class Waiting(Struct, frozen=True, kw_only=True):
     key: Key
     request: Request
     run_s: Mapping[str, float] = field(default_factory=dict)
-    """Until it leaves its slots again (its next rung), where that was measured: by device model, for a gang also by how
-    its slots are joined (`joints.kind_of`)."""
+    """The time until it leaves its slots again (at its next rung), if that was measured: by device model, and for
+    a gang also by interconnect (`joints.kind_of`)."""
     preference: Mapping[str, float] = field(default_factory=dict)
-    """By the same: the least is the best. One that is missing was not measured."""
+    """By the same keys: the lowest is the best. A missing one was not measured."""
     shunned: tuple[str, ...] = ()
-    """The workers that come last: there it could not begin."""
+    """The workers to use last: the trial could not start there."""
     priority: int = 0
     group: Key | int = 0
-    """Whoever may hold one reservation at a time: its study."""
+    """What may hold one reservation at a time: its study."""
 
 
 class Running(Struct, frozen=True, kw_only=True):
     """A trial on its slots, or several that share them."""
 
     key: Key
-    """The trial; of several the first."""
+    """The trial; if there are several, the first."""
     grant_id: str
     leases: tuple[LeaseName, ...] = ()
     worker_id: int
@@ -122,16 +122,16 @@ class Running(Struct, frozen=True, kw_only=True):
     milli: int = WHOLE
     priority: int = 0
     over_share: float = 0.0
-    """How far its study is above its share; where several could leave, the greatest goes."""
+    """How far its study is above its share; if several trials could leave, the one with the greatest goes."""
     leaves_in_s: float | None = None
-    """Until its next rung, where it can be paused for others; of several trials the last one's."""
+    """The time until its next rung, where it can be paused for others; with several trials, until the last one's."""
     asked: bool = False
-    """Whether it was told to leave already."""
+    """Whether it was already asked to leave."""
     project: str = DEFAULT_PROJECT
-    """Its study's."""
+    """The project of its study."""
 
     def beside(self, other: "Running") -> "Running":
-        """The same with a further trial of its grant: all of them have to leave."""
+        """The same with another trial of its grant: all of them have to leave."""
         known = self.leaves_in_s is not None and other.leaves_in_s is not None
         return replace(
             self,
@@ -142,20 +142,20 @@ class Running(Struct, frozen=True, kw_only=True):
 
 
 class Reservation(Struct, frozen=True, kw_only=True):
-    """Slots kept for a trial that fits nowhere yet. Others get them for work that ends before only."""
+    """Slots reserved for a trial that fits nowhere yet. Others get them only for work that ends before it starts."""
 
     key: Key
     worker_id: int
     slots: tuple[int, ...]
     since_s: float
-    """Orders reservations: of two that overlap the older one holds."""
+    """Orders reservations: of two that overlap, the older one holds."""
     priority: int = 0
     ready_in_s: float | None = None
-    """Until all its slots are free, by measured times."""
+    """The time until all its slots are free, by measured times."""
     group: Key | int = 0
 
     def covers(self, slot: Slot) -> bool:
-        """Whether the slot is one of those that are kept."""
+        """Whether the slot is one of the reserved ones."""
         return slot.worker_id == self.worker_id and slot.index in self.slots
 
 
@@ -166,13 +166,13 @@ class Placement(Struct, frozen=True, kw_only=True):
     slots: tuple[Slot, ...]
     milli: int
     memory_bytes: int
-    """Its budget on each slot; 0 where it has the whole slot."""
+    """Its budget on each slot; 0 if it has the whole slot."""
     rule: str
-    """`best_fit`, or `backfill` on slots that are kept for another."""
+    """`best_fit`, or `backfill` on slots reserved for another trial."""
 
 
 class Ask(Struct, frozen=True, kw_only=True):
-    """Tell the trials of a grant to leave its slots, with their checkpoints, at their next rung or next report."""
+    """Ask the trials of a grant to leave its slots, with their checkpoints, at their next rung or next report."""
 
     grant_id: str
     at_report: bool
@@ -180,7 +180,7 @@ class Ask(Struct, frozen=True, kw_only=True):
 
 
 class Cluster(Struct, frozen=True, kw_only=True):
-    """What there is: every device with what is left of it, who runs, and what is kept for whom."""
+    """The cluster: every device with its free part, who runs, and what is reserved for whom."""
 
     devices: tuple[Slot, ...]
     running: tuple[Running, ...] = ()
@@ -194,5 +194,5 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     placements: tuple[Placement, ...] = ()
     reservations: tuple[Reservation, ...] = ()
-    """All that hold after this: kept ones, and new ones."""
+    """All reservations that hold after this: kept ones and new ones."""
     asks: tuple[Ask, ...] = ()

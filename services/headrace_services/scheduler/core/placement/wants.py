@@ -1,4 +1,5 @@
-"""What a trial that could run waits for, in words. Read from the rows of a moment, for people: no cycle uses it."""
+"""What a trial that could run waits for, in words. For display only, from the rows at one moment: no cycle uses
+it."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Policies by the kind that a spec names. A new one is its own file and one case in `make_policy`."""
+"""Policies, by the kind that a spec names. A new policy needs its own file and one case in `make_policy`."""
 
 from typing import assert_never
 

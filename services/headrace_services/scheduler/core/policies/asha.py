@@ -1,34 +1,36 @@
 """Asynchronous successive halving in both variants (Li et al., arXiv 1810.05934, algorithm 2).
 
 **Promotion.** A trial that reaches a rung waits there. Whenever a slot is free, the rungs are scanned from the
-highest milestone down (brackets with the same milestone in order of their numbers); the candidates at a rung with
-n results are its best ⌊n/η⌋ that were not promoted yet, and the best of them goes on. Nothing is decided for good:
-a trial that is outside the best now may be inside when more results have come.
+highest milestone down (brackets with the same milestone in order of their numbers). The candidates at a rung with
+n results are its best ⌊n/η⌋ that were not promoted yet, and the best of them is promoted. No decision is final: a
+trial that is not among the best now may be among them after more results.
 
-A study ends with a trial that had the full budget: when no more results can come (no further configurations, and
-nobody in training), no candidate is left and no trial has reached the last rung, the best one that waits at the highest
-rung goes on all the same. ⌊n/η⌋ is made for an endless stream; of 150 trials over six rungs with η=3 the last rung
-would get ⌊1/3⌋ = 0, and the winner would be known from half of its training. (Decision 0020.) When that trial fails,
-is infeasible, is cancelled or has no value at the last rung, the next best one goes on, until one has come through or
-none is left. (Decision 0143.) When its program ends by itself before the last rung, no other one gets the chance:
-all programs may end so. With effort many go on that are not among the best. There nobody gets the chance at a rung
-where a program that went on has ended by itself, or below it. (Decision 0119.)
+A study ends with a trial that had the full budget. If no more results can arrive (no further configurations, and
+no trial in training), no candidate is left and no trial has reached the last rung, the best one that waits at the
+highest rung is promoted anyway. ⌊n/η⌋ is meant for an endless stream: of 150 trials over six rungs with η=3 the
+last rung would get ⌊1/3⌋ = 0, and the winner would be known from half of its training. (Decision 0020.) If that
+trial fails, is infeasible, is cancelled or has no value at the last rung, the next best one is promoted, until one
+has succeeded or none is left. (Decision 0143.) If its program ends by itself before the last rung, no other trial
+gets this chance, because all programs may end that way. With effort, many trials continue that are not among the
+best. Then no trial gets this chance at or below a rung after which a program that continued has ended by itself.
+(Decision 0119.)
 
-**Optimistic arrival** (promotion only). A trial that arrives among the best 1/η of the results that are there so far
-goes on at once, and so does everyone while there are fewer than η results. The first arrivals run far without being
-selected, which hedges against early ranks that mislead. A trial outside them waits, as ever.
+**Optimistic arrival** (promotion only). A trial that arrives among the best 1/η of the results so far continues at
+once, and so does every trial while there are fewer than η results. The first arrivals run far without being
+selected, which hedges against misleading early ranks. Any other trial waits, as usual.
 
-**Effort** (promotion only). Where no promotion is left, no configuration is new, and nobody trains whose result may
-bring a promotion, those that wait go on, until a share of run-all's cost is committed: see `effort`. (Decision 0087.)
+**Effort** (promotion only). If no promotion is left, no configuration is new, and no trial is in training whose
+result may lead to a promotion, waiting trials continue until a share of run-all's cost is committed: see `effort`.
+(Decision 0087.)
 
-**Stopping.** At a rung a trial goes on iff it is among the best max(1, ⌊n/η⌋) of the n results there, its own
-included; else it is stopped. A result that equals the last one kept is kept too: the rule stops what is worse than
-the cutoff, and a tie is not. (In promotion, where a number of places is given out, ties go by arrival.)
+**Stopping.** At a rung a trial continues iff it is among the best max(1, ⌊n/η⌋) of the n results there, including
+its own; otherwise it is stopped. A result that equals the last one kept is kept too: the rule stops what is worse
+than the cutoff, which a tie is not. (In promotion, which gives out a number of places, ties go by arrival.)
 
-With 243 results arriving in worsening order and η=3, promotion keeps 81 and stopping 1; with 243 equal ones promotion
-keeps 81 and stopping 243. That is why promotion is the default.
+With 243 results arriving in worsening order and η=3, promotion keeps 81 and stopping 1. With 243 equal ones
+promotion keeps 81 and stopping 243. That is why promotion is the default.
 
-A trial past a rung, because a report crossed several milestones, counts as promoted from the rungs below.
+If a report crosses several milestones, its trial counts as promoted from the rungs below.
 """
 
 from headrace.spec import AshaArrival, AshaPolicy, AshaVariant, StudySpec
@@ -69,7 +71,7 @@ def make_asha(spec: StudySpec, policy: AshaPolicy) -> Policy:
 
 
 class _Asha(Policy):
-    """What the variants share: a ranking per rung, and where each trial stands."""
+    """The common part of the variants: a ranking per rung, and the place of each trial."""
 
     rule = "asha"
 
@@ -82,7 +84,7 @@ class _Asha(Policy):
         seed: int = 0,
         drawn_from: int | None = None,
     ) -> None:
-        """`drawn_from`: by how many levels brackets are drawn, where an extension has added levels since."""
+        """`drawn_from`: the number of levels that brackets are drawn with, if an extension has added levels since."""
         self._ladders = ladders
         self._drawn_from = drawn_from or len(ladders[0])
         self._seed = seed
@@ -104,7 +106,7 @@ class _Asha(Policy):
         self._finished_early: set[int] = set()
         self._in_training: set[int] = set()
         self._last: int | None = None
-        """The last trial that went on although it was not among the best ⌊n/η⌋."""
+        """The last trial that continued although it was not among the best ⌊n/η⌋."""
 
     @property
     def brackets(self) -> int:
@@ -155,7 +157,7 @@ class _Asha(Policy):
             self._rungs[self._waits_at[trial]].leave(trial)
 
     def _beyond(self, trial: int, bracket: int, rung: int) -> bool:
-        """Whether a trial is not among the best 1/η of its rung, where it goes on nevertheless."""
+        """Whether a trial that continues is not among the best 1/η of its rung."""
         place = self._rungs[bracket, rung].place(trial)
         return place.rank > place.results // self._eta
 
@@ -212,7 +214,7 @@ class AshaPromotion(_Asha):
         self._optimistic = optimistic
         self._effort = effort
         self._ended_beyond = 0
-        """The highest milestone behind which a program ended by itself on its way to the next."""
+        """The highest milestone after which a program ended by itself on its way to the next."""
 
     def joined(self, trial: int, bracket: int, params: Params) -> None:
         super().joined(trial, bracket, params)
@@ -291,7 +293,7 @@ class AshaPromotion(_Asha):
         return self._last_promotion()
 
     def _goes_on(self, place: Place) -> bool:
-        """Whether a trial goes on by its arrival alone."""
+        """Whether a trial continues because of its arrival alone."""
         return self._optimistic and (place.results < self._eta or place.rank <= place.results // self._eta)
 
     def _why_at_once(self, result: RungResult, ranking: Ranking, place: Place, kept: int) -> str:
@@ -306,7 +308,7 @@ class AshaPromotion(_Asha):
         return super()._beyond(trial, bracket, rung) and not early
 
     def _by_effort(self, effort: Effort) -> Promotion | None:
-        """In turns the one with the best quantile at its rung, and the oldest one."""
+        """Take turns: the trial with the best quantile at its rung, then the oldest one."""
         likely = effort.given % 2 == 0
         waiting: list[tuple[float, int, int, int]] = []
         for order, (bracket, rung) in enumerate(self._promotable_from):
@@ -324,7 +326,7 @@ class AshaPromotion(_Asha):
         return self._promotion(trial, bracket, rung, len(self._rungs[bracket, rung]) // self._eta, why)
 
     def _last_promotion(self) -> Promotion | None:
-        """The best of the highest rung, where nobody else will be compared with it any more."""
+        """The best trial of the highest rung, once no other one will be compared with it any more."""
         for bracket, rung in self._promotable_from:
             trial = self._rungs[bracket, rung].best_waiting()
             if trial is not None:
@@ -337,7 +339,7 @@ class AshaPromotion(_Asha):
         return None
 
     def _chance_is_over(self, milestone: int) -> bool:
-        """Whether the program of one that had the chance, or went as far, ended by itself."""
+        """Whether the program of a trial that had this chance, or got as far, ended by itself."""
         if self._effort is None:
             return self._last in self._finished_early
         return self._ended_beyond >= milestone
@@ -357,7 +359,7 @@ class AshaPromotion(_Asha):
 
 
 class AshaStopping(_Asha):
-    """A trial goes on at once or is stopped for good."""
+    """A trial continues at once or is stopped for good."""
 
     rule = "asha_stopping"
 

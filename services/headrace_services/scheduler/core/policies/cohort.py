@@ -1,17 +1,18 @@
-"""One tournament of synchronous successive halving: the trials that wait for each other at every rung.
+"""One cohort of synchronous successive halving: trials that wait for each other at every rung.
 
-- The members of rung 0 are the trials that joined; those of rung k+1 are the trials that went past rung k.
-- A rung is *full* when no member can come to it any more: rung 0 once the cohort has its size, or no more trials
-  come; rung k+1 once rung k has given out its places, or has nobody left to give one to.
-- A full rung is *decided* once each member has a result there, or is over without one.
-- Of n members ⌊n/η⌋ go on, and one at least: a cohort that lost trials, or was never full, still has a winner. A place
-  goes to the best trial that waits; one that has dropped out while it waited leaves its place to the next best.
-- Where all that went past a rung are *lost*, the next best gets a last chance, once nothing else is left to run in the
-  study. A trial is lost when it has no finite value at a rung, or is over before the last one; not where its program
-  exited on its own, as all might. (Decision 0143.)
+- The members of rung 0 are the trials that joined; those of rung k+1 are the trials that were promoted from rung
+  k.
+- A rung is *full* when no further member can reach it: rung 0 once the cohort has its size, or there are no more
+  trials; rung k+1 once rung k has given out its places, or has no trial left to give one to.
+- A full rung is *decided* once each member has a result there, or has ended without one.
+- Of n members ⌊n/η⌋ continue, and at least one: a cohort that lost trials, or was never full, still has a winner.
+  A place goes to the best waiting trial. A trial that drops out while it waits leaves its place to the next best.
+- If all trials promoted from a rung are *lost*, the next best gets a last chance, once nothing else is left to run
+  in the study. A trial is lost if it has no finite value at a rung, or ends before the last one. It is not lost if
+  its program exited on its own, as all programs might. (Decision 0143.)
 
-All this is a function of who joined, who has which result, who went on and who is over, not of the order in which it
-became known; only ties go by arrival.
+All this depends only on which trials joined, their results, and which were promoted or ended, not on the order in
+which that became known. Only ties go by arrival.
 """
 
 from dataclasses import dataclass, field
@@ -27,10 +28,10 @@ class CohortRung:
     ranking: Ranking
     members: set[int] = field(default_factory=set)
     without_result: set[int] = field(default_factory=set)
-    """Members that are over and were never recorded here."""
+    """Members that have ended and were never recorded here."""
     past: set[int] = field(default_factory=set)
     in_hope: int = 0
-    """How many of those past it are not lost."""
+    """How many of the trials promoted from it are not lost."""
 
     @property
     def complete(self) -> bool:
@@ -44,7 +45,7 @@ class CohortRung:
 
     @property
     def waiting(self) -> bool:
-        """Whether somebody could be given a place."""
+        """Whether some trial could be given a place."""
         return self.ranking.best_waiting() is not None
 
 
@@ -68,13 +69,13 @@ class Cohort:
         return len(self.rungs[0].members) < self.size
 
     def join(self, trial: int) -> None:
-        """Take a trial in."""
+        """Add a trial."""
         self.rungs[0].members.add(trial)
         if trial in self._over:
             self.rungs[0].without_result.add(trial)
 
     def record(self, result: RungResult) -> None:
-        """Enter a result; a ValueError says that the trial is there already, or above."""
+        """Enter a result; a ValueError means that the trial is already there, or above."""
         trial, rung = result.trial, result.rung
         last = self._top.get(trial, -1)
         if last >= rung:
@@ -90,16 +91,16 @@ class Cohort:
             self._lose(trial)
 
     def promoted(self, trial: int, rung: int) -> None:
-        """Note that a recorded trial went past a rung."""
+        """Record that a trial was promoted from a rung where it has a result."""
         self.rungs[rung].ranking.result(trial)
         self._pass(trial, rung)
 
     def finished_early(self, trial: int) -> None:
-        """Note that a member's program ended by itself."""
+        """Record that a member's program ended by itself."""
         self._finished_early.add(trial)
 
     def withdraw(self, trial: int) -> None:
-        """Note that a member is over."""
+        """Record that a member has ended."""
         self._over.add(trial)
         if trial not in self._finished_early and self._top.get(trial) != len(self.rungs) - 1:
             self._lose(trial)
@@ -110,7 +111,7 @@ class Cohort:
                 rung.without_result.add(trial)
 
     def full(self, rung: int, *, more: bool) -> bool:
-        """Whether nobody can come to the rung any more."""
+        """Whether no further trial can reach the rung."""
         return rung < self._full_rungs(more=more)
 
     def decided(self, rung: int, *, more: bool) -> bool:
@@ -118,31 +119,31 @@ class Cohort:
         return self.rungs[rung].complete and self.full(rung, more=more)
 
     def places(self, members: int) -> int:
-        """How many of so many members go on."""
+        """How many of this many members continue."""
         return max(1, members // self._eta) if members else 0
 
     def free_places(self, rung: int, *, more: bool) -> int:
-        """How many trials may go on from the rung now; the top rung has no places."""
+        """How many trials may be promoted from the rung now; the top rung has no places."""
         if rung == len(self.rungs) - 1 or not self.decided(rung, more=more):
             return 0
         place = self.rungs[rung]
         return max(0, self.places(len(place.members)) - len(place.past))
 
     def giving(self, *, more: bool) -> list[int]:
-        """The rungs that have a free place and somebody to give it to."""
+        """The rungs that have a free place and a trial to give it to."""
         below_top = min(self._full_rungs(more=more), len(self.rungs) - 1)
         return [rung for rung in range(below_top) if self.rungs[rung].complete and not self._given_out(rung)]
 
     def last_chance(self) -> int | None:
-        """The rung from which the best that waits may go on where nobody trains, and all that were promoted are lost;
-        None where nobody waits, or one that went past completed."""
+        """The rung from which the best waiting trial may continue, if no trial is in training and all promoted
+        ones are lost. None if none waits, or a promoted one completed."""
         waited_at = [rung for rung, place in enumerate(self.rungs) if place.waiting]
         if not waited_at or waited_at[-1] == len(self.rungs) - 1 or self.rungs[waited_at[-1]].in_hope:
             return None
         return waited_at[-1]
 
     def expected(self, rung: int, *, more: bool) -> int:
-        """How many members the rung will have, should nobody drop out."""
+        """How many members the rung will have if none drops out."""
         if rung == 0:
             return len(self.rungs[0].members) if not more else max(self.size, len(self.rungs[0].members))
         if self.full(rung, more=more):
@@ -159,12 +160,12 @@ class Cohort:
         return len(self.rungs)
 
     def _given_out(self, rung: int) -> bool:
-        """Whether a rung that is decided has given out its places, or has nobody left to give one to."""
+        """Whether a decided rung has given out its places, or has no trial left to give one to."""
         place = self.rungs[rung]
         return not place.waiting or len(place.past) >= self.places(len(place.members))
 
     def _lose(self, trial: int) -> None:
-        """Note that a trial will not come to the last rung with a value."""
+        """Record that a trial will not reach the last rung with a value."""
         if trial not in self._lost:
             self._lost.add(trial)
             for rung in self.rungs:

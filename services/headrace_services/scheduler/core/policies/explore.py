@@ -1,12 +1,13 @@
 """Exploration: how population-based training changes the configuration that it copied.
 
-Each parameter of the copy is resampled with some probability and perturbed otherwise: numbers are multiplied by one of
-the factors, choices move to a neighbour, and the result stays within its domain. A number on a grid moves by one step
-at least, so that rounding never undoes a perturbation. Conditional parameters follow their parents: one that
-comes into existence is drawn afresh, one whose condition fails is dropped (Jaderberg et al., arXiv 1711.09846, §4.1).
+Each parameter of the copy is resampled with some probability and perturbed otherwise. Numbers are multiplied by
+one of the factors, choices move to a neighbour, and the result stays within its domain. A number on a grid moves
+by at least one step, so that rounding never undoes a perturbation. Conditional parameters follow their parents:
+one that becomes active is drawn, and one whose condition fails is dropped (Jaderberg et al., arXiv 1711.09846,
+§4.1).
 
-Every parameter has a random generator of its own, seeded with the study's seed, the trial, the rung and the
-parameter's place in the space, so a mutation can be computed again and comes out the same.
+Every parameter has its own random generator, seeded with the study's seed, the trial, the rung and the parameter's
+place in the space. So a mutation can be computed again with the same result.
 """
 
 import math
@@ -34,12 +35,12 @@ class Exploration:
     factors: tuple[float, ...]
     seed: int
     kept: str | None = None
-    """The parameter that decides how much a trial takes: a member keeps its own value."""
+    """The parameter that determines how much a trial takes: a member keeps its own value."""
 
     def mutate(
         self, params: Mapping[str, Value], *, own: Mapping[str, Value], trial: int, rung: int
     ) -> Params:
-        """A configuration near `params`, for a trial that copies at a rung; `own` is the trial's so far."""
+        """A configuration near `params`, for a trial that copies at a rung; `own` is the trial's present one."""
         places = {name: place for place, name in enumerate(self.space)}
 
         def choose(name: str, domain: Domain) -> Value:

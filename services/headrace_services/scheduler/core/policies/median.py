@@ -1,15 +1,15 @@
-"""Median stopping: which of two rules a study has, and Vizier's (Golovin et al., KDD 2017, section 3.2.2).
+"""Median stopping: the choice between two rules, and Vizier's rule (Golovin et al., KDD 2017, section 3.2.2).
 
 The default compares running averages with each other (`running_median`). The variant `vizier` is this one:
 
-A trial is stopped at step t when its best value so far is strictly worse than the median of the other trials' running
-averages up to t. A running average is the mean of the values at the looks up to t that are finite. The others are all
-trials that were recorded at t, or only those that completed (`completed_only`); trials that were stopped there count.
+A trial is stopped at step t if its best value so far is strictly worse than the median of the other trials'
+running averages up to t. A running average is the mean of the finite values at the looks up to t. The others are
+all trials that were recorded at t, including those stopped there, or only those that completed (`completed_only`).
 
-A trial without a finite value up to t has the worst of averages. Of an even number of averages the median is the mean
-of the middle two. Averages are exact sums, rounded once, so that equal curves are equal.
+A trial without a finite value up to t has the worst average. The median of an even number of averages is the mean
+of the middle two. Averages are computed from exact sums, rounded once, so that equal curves are equal.
 
-Averages at each look are kept in order: a look costs O(log n), a trial that completes L·O(log n) for L looks.
+Averages at each look are kept sorted: a look costs O(log n), and a trial that completes L·O(log n) for L looks.
 """
 
 import math
@@ -39,7 +39,8 @@ def make_median(spec: StudySpec, policy: MedianPolicy) -> StoppingRule:
 
 
 class _Course:
-    """A trial so far, in values whose smaller ones are better: its best, and its average at each look."""
+    """A trial's course so far, with signs such that smaller is better: its best value, and its average at each
+    look."""
 
     __slots__ = ("averages", "best", "count", "total")
 
@@ -65,7 +66,7 @@ class VizierMedian(StoppingRule):
         self._averages: list[SortedList] = [SortedList() for _ in ladder]
         """The averages that count, at each look."""
         self._own: list[dict[int, float]] = [{} for _ in ladder]
-        """Of these, the trials' own."""
+        """Those of each trial, among these."""
 
     def _fold(self, result: RungResult) -> None:
         course = self._courses.setdefault(result.trial, _Course())
@@ -115,7 +116,7 @@ class VizierMedian(StoppingRule):
         )
 
     def _median_of_others(self, result: RungResult) -> float:
-        """The median of the averages at the look, the trial's own left out."""
+        """The median of the averages at the look, without the trial's own."""
         ordered = self._averages[result.rung]
         own = self._own[result.rung].get(result.trial)
         gap = len(ordered) if own is None else ordered.index(own)

@@ -1,7 +1,7 @@
 """A policy of an installed package.
 
-It is trusted as far as a policy of ours: what it raises in a cycle sets its study aside, and no other one. It agrees
-with the study on the rungs, for workers and clients read them from the study.
+It is trusted as much as a built-in policy: if it raises an exception in a cycle, its study is quarantined, and no
+other one. It must use the rungs of the study, because workers and clients read them from the study.
 """
 
 from headrace.errors import InvalidFieldError, Violation, show_value
@@ -13,7 +13,7 @@ METHODS = ("ladder", "record", "promoted", "withdraw", "verdict", "next_promotio
 
 
 def make_own(spec: StudySpec, own: OwnPolicy) -> Policy:
-    """The policy that the package makes of the study's options."""
+    """Make the package's policy from the study's options."""
     policy: Policy = plugins.made(plugins.POLICY, spec, own.name, own.options, methods=METHODS)
     ladder = tuple(policy.ladder(0))
     if ladder != spec.rungs():

@@ -1,13 +1,13 @@
 """PASHA: asynchronous promotion under a ceiling that rises only while rankings are unsettled.
 
-Bohdal et al., arXiv 2207.06940, algorithm 1. Trials are promoted as in ASHA, but only up to a top rung, at first the
-second one. Whenever a trial arrives there, the top rung and the one below are compared, see `rung_pair`. While they
-rank trials alike, more training tells nothing new and the ceiling stays; when they do not, it rises by one rung, and
-the new pair is compared.
+Bohdal et al., arXiv 2207.06940, algorithm 1. Trials are promoted as in ASHA, but only up to a top rung, at first
+the second one. Whenever a trial arrives there, the top rung and the one below are compared, see `rung_pair`. While
+they rank trials alike, more training gives no new information and the ceiling stays. When they differ, it rises by
+one rung, and the new pair is compared.
 
-A study whose rankings settle early completes without a trial at the full budget: the best trial is the best one at the
-top rung. What ASHA does at the end of a study, so that one trial at least has had the full budget, ends at the top rung
-here.
+A study whose rankings settle early completes without a trial at the full budget: the best trial is the best one at
+the top rung. At the end of a study ASHA makes sure that at least one trial has the full budget. Here that goes
+only up to the top rung.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def make_pasha(spec: StudySpec, policy: PashaPolicy) -> "Pasha":
 
 
 class Pasha(AshaPromotion):
-    """ASHA's promotion below a top rung that grows. ε is estimated where it is None."""
+    """ASHA's promotion below a top rung that rises. ε is estimated if it is None."""
 
     rule = "pasha"
 
@@ -75,7 +75,7 @@ class Pasha(AshaPromotion):
         return self._rungs[0, self._ceiling].value_at(1) is not None
 
     def _raise_ceiling(self, rung: int, epsilon: float) -> None:
-        """Let trials go up to a rung; once it is the full budget there is nothing to compare any more."""
+        """Let trials continue up to a rung. Once that is the full budget there is nothing left to compare."""
         self._ceiling = rung
         self._promotable_from = [(0, lower) for lower in range(rung - 1, -1, -1)]
         last = rung == len(self._ladders[0]) - 1
@@ -84,6 +84,6 @@ class Pasha(AshaPromotion):
 
 
 def _paired(rankings: Sequence[Ranking], epsilon: float, *, estimate: bool) -> "RungPair":
-    from headrace_services.scheduler.core.policies.rung_pair import RungPair  # numpy, for such studies alone
+    from headrace_services.scheduler.core.policies.rung_pair import RungPair  # numpy, only for such studies
 
     return RungPair(rankings, epsilon, estimate=estimate)

@@ -1,19 +1,19 @@
-"""Population-based training (Jaderberg et al., arXiv 1711.09846): the worst copy the best, and explore from there.
+"""Population-based training (Jaderberg et al., arXiv 1711.09846): the worst members copy the best, then explore.
 
-The population trains side by side and stops every `interval` steps, at its rungs. At each rung it is compared as a
-whole: of n members the worst ⌊n·q⌋, and one at least, *exploit* a random one of the best ⌊n·q⌋. Such a member takes
-over the other's state, as it was at this very rung, and *explores*: it trains on with a mutated copy of its
-hyperparameters. A member whose value is not finite exploits too, however many there are.
+The population trains in parallel and stops every `interval` steps, at its rungs. At each rung it is compared as a
+whole: of n members the worst ⌊n·q⌋, but at least one, *exploit* a random one of the best ⌊n·q⌋. Such a member
+copies the other's state, as it was at this very rung, and *explores*: it continues with a mutated copy of the
+other's hyperparameters. A member whose value is not finite exploits too, however many of those there are.
 
-So a member must wait at a rung for the others, but only while their results can change what becomes of it. Let m
-members still be on their way to the rung. One that has ⌊(n+m)·q⌋ results behind it keeps its own state whatever the
-others report, and goes on at once. The worst wait until all are there. Members that have failed or were stopped are
-waited for no more; what they reported counts.
+So a member must wait at a rung for the others, but only while their results can change what happens to it. Let m
+members still be on their way to the rung. A member that is better than ⌊(n+m)·q⌋ results keeps its own state
+whatever the others report, and continues at once. The worst wait until all have arrived. Members that have failed
+or were stopped are not waited for; what they reported counts.
 
-A donor must have a durable checkpoint at the rung, else it is passed over. Members that may go on are taken lowest
-rung first, of one rung the best first.
+A donor must have a durable checkpoint at the rung; otherwise it is passed over. Members that may continue are
+taken from the lowest rung first, and at one rung the best first.
 
-Which member copies whom is a function of the results and the study's seed. What was copied is folded back in
+Which member copies which other one depends only on the results and the study's seed. Copies are folded back in
 (`exploited`), so that the parameters and the origin of every result are known, in whatever order rows are read.
 """
 
@@ -56,7 +56,7 @@ def make_pbt(spec: StudySpec, policy: PbtPolicy) -> "Pbt":
 
 
 class Pbt(Policy):
-    """A population that trades places."""
+    """A population whose worst members copy the best."""
 
     rule = "pbt"
     new_trials_first = True
@@ -76,16 +76,16 @@ class Pbt(Policy):
         self._exploration = exploration
         self._rankings = [Ranking(maximize=maximize) for _ in ladder]
         self._params: dict[int, Params] = {}
-        """The parameters of each member now."""
+        """The current parameters of each member."""
         self._exploits: dict[int, dict[int, Exploit]] = {}
         self._rung: dict[int, int] = {}
-        """Of the members that are not over: the last rung that each was recorded at, -1 before the first."""
+        """The last rung that each unfinished member was recorded at, -1 before the first."""
         self._levels: SortedList = SortedList()
-        """These rungs, in order."""
+        """These rungs, sorted."""
         self._left: set[int] = set()
-        """The rungs from which a member has gone on."""
+        """The rungs from which a member has continued."""
         self._lost: list[SortedList] = [SortedList() for _ in ladder]
-        """At each rung: (arrival, trial) of members that wait and have no finite value. Rankings have the others."""
+        """At each rung: (arrival, trial) of waiting members without a finite value. The rankings have the others."""
 
     def ladder(self, bracket: int) -> tuple[int, ...]:
         if bracket != 0:
@@ -120,7 +120,7 @@ class Pbt(Policy):
         self._left.add(rung)
 
     def left(self, rung: int) -> bool:
-        """Whether a member has gone on from a rung."""
+        """Whether a member has continued from a rung."""
         return rung in self._left
 
     def exploited(self, exploit: Exploit) -> None:
@@ -156,7 +156,8 @@ class Pbt(Policy):
         return None
 
     def pinned(self, trial: int) -> frozenset[str]:
-        whole = len(self._params) >= self._population  # else members are to come that begin at rung 0
+        # otherwise there are members to come that start at rung 0
+        whole = len(self._params) >= self._population
         behind = max(self._levels[0], 0) if whole and self._levels else 0
         own = {ranking.result(trial).checkpoint for ranking in self._rankings[behind:] if trial in ranking}
         lent = {self._origin(member) for member in self._rung}
@@ -168,12 +169,12 @@ class Pbt(Policy):
         return self._rankings[rung]
 
     def _missing(self, rung: int, *, more: bool) -> int:
-        """How many members are still to come to a rung, those that were not proposed yet included."""
+        """How many members have still to reach a rung, including those that were not proposed yet."""
         to_join = max(0, self._population - len(self._params)) if more else 0
         return int(self._levels.bisect_left(rung)) + to_join
 
     def _first_to_go(self, rung: int, missing: int) -> int | None:
-        """The first member that may go on from a rung: the best one that waits, if what becomes of it is certain."""
+        """The first member that may continue from a rung: the best waiting one, if its outcome is certain."""
         best = self._rankings[rung].best_waiting()
         if best is not None and (not missing or self._is_safe(best, rung, missing)):
             return best
@@ -181,7 +182,7 @@ class Pbt(Policy):
         return int(lost[0][1]) if lost and not missing else None
 
     def _is_safe(self, trial: int, rung: int, missing: int) -> bool:
-        """Whether a member keeps its own state, whatever those report that are still to come."""
+        """Whether a member keeps its own state, whatever the members report that have yet to arrive."""
         ranking = self._rankings[rung]
         behind = len(ranking) - ranking.place(trial).rank
         return ranking.result(trial).finite and behind >= self._traded(rung, missing)
@@ -201,7 +202,7 @@ class Pbt(Policy):
         )
 
     def _exploit(self, result: RungResult, missing: int) -> tuple[Exploit | None, str]:
-        """Whom a member copies before it goes on from a rung, if anybody, and why."""
+        """The exploit of a member before it continues from a rung, if any, and the reason."""
         ranking = self._rankings[result.rung]
         traded = self._traded(result.rung, missing)
         if self._is_safe(result.trial, result.rung, missing):
@@ -234,17 +235,19 @@ class Pbt(Policy):
         return exploit, f"{why}: it takes over trial {donor} (value {best.value:.4g}), mutated"
 
     def _traded(self, rung: int, missing: int) -> int:
-        """⌊n·q⌋, and one at least: how many of n members copy at a rung, and how many are copied. Nobody of one."""
+        """⌊n·q⌋, but at least one: how many of n members copy at a rung, and how many are copied. 0 for a single
+        member."""
         members = len(self._rankings[rung]) + missing
         return max(1, int(members * self._quantile)) if members > 1 else 0
 
     def _params_at(self, trial: int, rung: int) -> Params:
-        """The parameters with which a trial came to a rung."""
+        """The parameters with which a trial reached a rung."""
         since = [at for at in self._exploits.get(trial, ()) if at >= rung]
         return self._exploits[trial][min(since)].previous_params if since else self._params[trial]
 
     def _origin(self, trial: int) -> Checkpoint | None:
-        """The checkpoint of another member that a trial still stands on: it saved none of its own since."""
+        """The checkpoint of another member that a trial still depends on, because it has saved none of its own
+        since."""
         copied_at = max(self._exploits.get(trial, ()), default=None)
         if copied_at is None:
             return None

@@ -1,21 +1,22 @@
-"""Checkpoint-aware pausing: a pause has a price, and is worth it or not.
+"""Checkpoint-aware pausing: a pause has a price, and may not be worth it.
 
-To pause a trial that may be continued later costs a write and a read of its checkpoint: 2C/B seconds of a slot for C
-bytes at B bytes a second. Both are measured on the trial itself; a read counts like the write until it was measured.
+Pausing a trial that may be continued later costs a write and a read of its checkpoint: 2C/B seconds of a slot for
+C bytes at B bytes a second. Both are measured on the trial itself. A read counts like the write until it is
+measured.
 
-To let it train on instead takes its slot for T seconds to the next rung, where the same question comes again, or for
-R seconds to the full budget. If the policy would promote the trial later anyway, with probability p, that time is not
-lost: it only comes early. If not, what is lost is the least of going on to the end, and of going on to the next rung
-and pausing there after all. So the slot's next best use is worth
+Letting it continue instead takes its slot for T seconds to the next rung, where the same question arises again, or
+for R seconds to the full budget. If the policy would promote the trial later anyway, with probability p, that time
+is not lost: it is only spent early. If not, the loss is the smaller one of two: continuing to the end, or
+continuing to the next rung and pausing there after all. So the slot's next best use is worth
 
     worth = (1 - p)·min(R, T + price)
 
-seconds, and 0 where nothing else is to run. A trial at rank r of n results has, among all the results that may come,
-a quantile with the distribution Beta(r, n + 1 - r); p is the probability that the quantile is below 1/η.
+seconds, and 0 if nothing else is to run. Among all the results that may arrive, a trial at rank r of n has a
+quantile with the distribution Beta(r, n + 1 - r); p is the probability that the quantile is below 1/η.
 
-The trial is paused iff worth > price. Otherwise it goes on, and counts as gone past the rung. A trial without a
-finite value is always paused: it is never continued. Where nothing was measured, the policy decides alone. (Decision
-0019 has the arithmetic for C = 84 GB, B = 2 GB/s and T = 120 s.)
+The trial is paused iff worth > price. Otherwise it continues, and counts as promoted past the rung. A trial
+without a finite value is always paused, as it is never continued. If nothing was measured, the policy alone
+decides. (Decision 0019 has the arithmetic for C = 84 GB, B = 2 GB/s and T = 120 s.)
 """
 
 from msgspec.structs import replace
@@ -33,14 +34,14 @@ from headrace_services.scheduler.core.records import Exploit, Params, RungCost
 
 
 class PricedPauses(Policy):
-    """A policy that pauses, and the price of each pause."""
+    """A policy that pauses, with the price of each pause taken into account."""
 
     def __init__(self, policy: Policy, *, eta: int) -> None:
         self._policy = policy
         self._eta = eta
         self._results: dict[int, RungResult] = {}
         self._before_first: set[int] = set()
-        """Trials that have not come to a rung yet; some of them may not have started."""
+        """Trials that have not reached a rung yet; some of them may not have started."""
         self._over: set[int] = set()
         self.new_trials_first = policy.new_trials_first
 
@@ -106,14 +107,14 @@ class PricedPauses(Policy):
 
 
 def promotion_probability(rank: int, results: int, eta: int) -> float:
-    """The probability that the trial at a rank belongs to the best 1/η of all that may still come."""
+    """The probability that the trial at a rank belongs to the best 1/η of all results that may still arrive."""
     from scipy.special import betainc  # slow to import, and a scheduler must be back soon after it was killed
 
     return float(betainc(rank, results + 1 - rank, 1 / eta))
 
 
 def price_sentence(price: PausePrice, *, idle: bool) -> str:
-    """The sum: `a pause costs 84 s (42 s to write and 42 s to read) …`."""
+    """The calculation in words: `a pause costs 84 s (42 s to write and 42 s to read) …`."""
     cost = (
         f"{figure(price.price_s)} s ({figure(price.write_s)} s to write and {figure(price.read_s)} s to read)"
     )

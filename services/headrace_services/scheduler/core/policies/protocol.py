@@ -1,22 +1,22 @@
-"""What a policy is: results in, verdicts and promotions out.
+"""The protocol of a policy: results in, verdicts and promotions out.
 
 A policy is a pure, single-threaded fold. The core feeds it results and moves (`joined`, `record`, `promoted`,
-`withdraw`), and asks it (`verdict`, `next_promotion`); the questions change nothing. So a policy rebuilt from the event
-log by the same calls is in the same state and gives the same answers. It has no clock and no I/O; what it draws by
-chance, the study's seed, the trial and the rung determine.
+`withdraw`), and asks it questions (`verdict`, `next_promotion`), which change nothing. So a policy rebuilt from
+the event log by the same calls is in the same state and gives the same answers. It has no clock and no I/O. Its
+random draws depend only on the study's seed, the trial and the rung.
 
-`joined` comes in the order of the trials' numbers, the other folds in commit order. A rebuilt policy hears of all
-trials first, so nothing may depend on what had been recorded when a trial joined. The baseline never joins.
+`joined` is called in the order of the trials' numbers, the other folds in commit order. A rebuilt policy is given
+all trials first, so nothing may depend on what had been recorded when a trial joined. The baseline never joins.
 
-Both questions say whether there is `more`: configurations that the sampler has not proposed yet. Without any, a
-synchronous policy decides on a cohort that will not fill up any more.
+Both questions say whether there is `more`: configurations that the sampler has not proposed yet. If there are
+none, a synchronous policy decides on a cohort that can no longer fill up.
 
 Rungs are numbered from 0 within their bracket: `ladder(bracket)[rung]` is the milestone. At the last one the trial
-has had its full budget; the engine completes it without asking.
+has had its full budget, and the core completes it without asking.
 
-A report that crosses several milestones is recorded at all of them, lowest first, and the verdict is asked at the
-highest. After a PAUSE the engine asks `next_promotion`: when that names the trial itself, it goes on without
-leaving its slot.
+A report that crosses several milestones is recorded at all of them, lowest first, and the policy is asked for a
+verdict at the highest. After a PAUSE the core asks for `next_promotion`. If that is the trial itself, it continues
+without leaving its slot.
 """
 
 import math
@@ -29,7 +29,7 @@ from headrace_services.scheduler.core.records import Checkpoint, Exploit, Params
 
 
 class RungResult(Struct, frozen=True, kw_only=True):
-    """One trial's entry at one rung. A value of None means that the metric was missing."""
+    """One trial's entry at one rung. A value of None means that the metric is missing."""
 
     trial: int
     bracket: int
@@ -40,11 +40,11 @@ class RungResult(Struct, frozen=True, kw_only=True):
     arrival: int
     cost: RungCost | None = None
     checkpoint: Checkpoint | None = None
-    """What was saved with the report; only for a policy that shares checkpoints."""
+    """The checkpoint saved with the report; only for a policy that shares checkpoints."""
 
     @property
     def finite(self) -> bool:
-        """Whether there is a value that can be ranked; all others rank last and are never kept."""
+        """Whether the value can be ranked; all others rank last and are never kept."""
         return self.value is not None and math.isfinite(self.value)
 
 
@@ -63,7 +63,7 @@ class PausePrice(Struct, frozen=True, kw_only=True):
 
     @property
     def price_s(self) -> float:
-        """A write and a read."""
+        """The time of a write and a read."""
         return self.write_s + self.read_s
 
     @property
@@ -73,7 +73,7 @@ class PausePrice(Struct, frozen=True, kw_only=True):
 
 
 class Action(Enum):
-    """What a trial is to do after a result."""
+    """What a trial must do after a result."""
 
     CONTINUE = "continue"
     PAUSE = "pause"
@@ -81,7 +81,7 @@ class Action(Enum):
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
-    """Why: the rule, the values compared, and the outcome in one sentence with its figures."""
+    """The reason of a decision: the rule, the values compared, and the outcome in one sentence with its figures."""
 
     rule: str
     bracket: int
@@ -95,21 +95,21 @@ class Explanation(Struct, frozen=True, kw_only=True):
     sentence: str
     pause_price: PausePrice | None = None
     expected_value: float | None = None
-    """Of an extrapolated curve, at the full budget; its spread is one standard deviation."""
+    """For an extrapolated curve: the value expected at the full budget. Its spread is one standard deviation."""
     expected_spread: float | None = None
     probability: float | None = None
-    """That the trial beats the best value."""
+    """The probability that the trial beats the best value."""
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """What the trial that was recorded may do."""
+    """What a trial may do that was recorded at a rung."""
 
     action: Action
     explanation: Explanation
 
 
 class Promotion(Struct, frozen=True, kw_only=True):
-    """A waiting trial that may go on, from the rung where it waits to the next milestone."""
+    """A waiting trial that may continue, from the rung where it waits to the next milestone."""
 
     trial: int
     bracket: int
@@ -117,11 +117,12 @@ class Promotion(Struct, frozen=True, kw_only=True):
     to_milestone: int
     explanation: Explanation
     exploit: Exploit | None = None
-    """What the trial takes over from another before it goes on."""
+    """What the trial copies from another one before it continues."""
 
 
 class Policy(Protocol):
-    """How trials are stopped, paused and promoted. Every call is O(log n) in the number of trials, where not said."""
+    """How trials are stopped, paused and promoted. Every call is O(log n) in the number of trials, unless stated
+    otherwise."""
 
     new_trials_first: bool = False
     """Whether trials that were not started yet go before those that wait at a rung."""
@@ -132,12 +133,13 @@ class Policy(Protocol):
         return 1
 
     def bracket(self, number: int) -> int:
-        """The bracket of the study's trial `number`: a function of the spec and the number alone."""
+        """The bracket of the study's trial `number`, which depends only on the spec and the number."""
         del number
         return 0
 
     def ladder(self, bracket: int) -> tuple[int, ...]:
-        """The milestones of the bracket in steps; the last one is the full budget. IndexError: no such bracket."""
+        """The milestones of the bracket in steps; the last one is the full budget. Raises IndexError if there is no
+        such bracket."""
         ...
 
     def joined(self, trial: int, bracket: int, params: Params) -> None:
@@ -145,41 +147,42 @@ class Policy(Protocol):
         del trial, bracket, params
 
     def record(self, result: RungResult) -> None:
-        """Fold one result in. A ValueError says that the trial is there already, or that there is no such rung."""
+        """Fold in one result. Raises ValueError if the trial is already there, or there is no such rung."""
         ...
 
     def promoted(self, trial: int, bracket: int, rung: int) -> None:
-        """Fold in that a trial went past the rung; twice is as good as once. A ValueError says that it is not there."""
+        """Fold in that a trial continued past the rung. Idempotent. Raises ValueError if the trial is not there."""
         ...
 
     def exploited(self, exploit: Exploit) -> None:
-        """Fold in that a trial took over another's state; only for a policy that shares checkpoints."""
+        """Fold in that a trial copied another one's state; only for a policy that shares checkpoints."""
         del exploit
 
     def left(self, rung: int) -> bool:
-        """Whether others have gone on from the rung, so that what a trial would be given there may be gone; only for a
-        policy that shares checkpoints."""
+        """Whether others have continued from the rung, so that the state that a trial would copy there may be
+        gone. Only for a policy that shares checkpoints."""
         del rung
         return False
 
     def pinned(self, trial: int) -> frozenset[str]:
-        """The trial's checkpoints (URIs) that others were given or may be given."""
+        """The trial's checkpoints (URIs) that others have copied or may copy."""
         del trial
         return frozenset()
 
     def finished_early(self, trial: int) -> None:
-        """The trial ended without a failure: it completed, its program returned early, or its time was over. `withdraw`
-        follows. One that is withdrawn without this call failed, is infeasible or was cancelled."""
+        """The trial ended without a failure: it completed, its program returned early, or its time was over.
+        `withdraw` follows. A trial that is withdrawn without this call failed, is infeasible or was cancelled."""
         del trial
 
     def withdraw(self, trial: int) -> None:
-        """The trial is over and not to be promoted, also when it never came to a rung. Its results still count."""
+        """The trial has ended and must not be promoted, even if it never reached a rung. Its results still count."""
         ...
 
     def verdict(self, trial: int, bracket: int, rung: int, *, more: bool = True) -> Verdict:
-        """What a trial recorded at the rung may do by itself. A ValueError says that it is not recorded there."""
+        """What a trial recorded at the rung may do, without a promotion. Raises ValueError if it is not recorded
+        there."""
         ...
 
     def next_promotion(self, *, more: bool = True) -> Promotion | None:
-        """The best promotable trial now, the highest rung first; None when no trial may go on."""
+        """The best promotable trial now, the highest rung first; None if no trial may continue."""
         ...

@@ -1,4 +1,4 @@
-"""No policy at all: every trial runs to the full budget. The ranks are kept for explanations alone."""
+"""No policy: every trial runs to the full budget. The ranks are kept only for explanations."""
 
 from headrace_services.scheduler.core.policies.protocol import (
     Action,
@@ -13,7 +13,7 @@ from headrace_services.scheduler.core.policies.sentences import no_value_sentenc
 
 
 class RunAll(Policy):
-    """One bracket whose only rung is the full budget. An extension adds a rung: the new one."""
+    """One bracket whose only rung is the full budget. An extension adds the new full budget as a rung."""
 
     rule = "run_all"
 

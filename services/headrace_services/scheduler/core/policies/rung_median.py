@@ -1,10 +1,11 @@
-"""Stop what is worse than the median at its rung, by more than a tolerance.
+"""Stop trials that are worse than the median at their rung by more than a tolerance.
 
-The rule of the simulation in "A Trial That Outlived Its Usefulness": the values at the rung so far, its own
-included, in order from the best; the median is the one at place ⌊n/2⌋ from 0 (of an even number the worse of the middle
-two). A trial is stopped when it is worse than the median by more than `tolerance` times the median's size.
+This is the rule of the simulation in "A Trial That Outlived Its Usefulness". The values at the rung so far,
+including the trial's own, are sorted from the best. The median is the one at place ⌊n/2⌋ from 0 (of an even
+number, the worse of the middle two). A trial is stopped if it is worse than the median by more than `tolerance`
+times the median's absolute value.
 
-Values without a finite number are the worst ones; where the median is one of them, no trial is worse.
+Values that are not finite are the worst ones; if the median is one of them, no trial is worse.
 """
 
 import math
@@ -39,7 +40,7 @@ class RungMedian(StoppingRule):
         self._min_results = min_results
 
     def _fold(self, result: RungResult) -> None:
-        """The ranking is all that the rule needs."""
+        """Do nothing: the ranking is all that the rule needs."""
 
     def _lack(self, result: RungResult) -> str | None:
         results = len(self._rankings[result.rung])

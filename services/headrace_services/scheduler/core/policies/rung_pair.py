@@ -1,12 +1,12 @@
 """Whether the top two rungs rank trials alike (PASHA, Bohdal et al., arXiv 2207.06940, section 4).
 
-**Soft ranking** (section 4.1). The trials at the upper rung are ranked by their values there, and by their values one
-rung below. The rankings agree iff at every place the trial of the upper ranking differs from that of the lower one by
-at most ε in its lower value. ε = 0 allows ties alone.
+**Soft ranking** (section 4.1). The trials at the upper rung are ranked by their values there, and by their values
+one rung below. The rankings agree iff at every place the trial of the upper ranking differs from that of the lower
+one by at most ε in its lower value. ε = 0 allows only ties.
 
-**ε** (section 4.2), estimated from the values at the rungs: of the pairs of trials whose order was the opposite at
-some rung below and the same again at one below that, it is the 90th percentile of their distances at the upper rung,
-linear between neighbours. While there is no such pair it keeps its value.
+**ε** (section 4.2) is estimated from the values at the rungs. It considers the pairs of trials whose order was the
+opposite at some rung below and the same again at one below that. ε is the 90th percentile of their distances at
+the upper rung, with linear interpolation. While there is no such pair it keeps its value.
 
 A value that is not finite has no distance: it ranks last, and agrees only with another such value.
 """
@@ -26,7 +26,7 @@ class RungPair:
     """The trials at an upper rung, ranked there and one rung below. Ties go by arrival at the rung."""
 
     def __init__(self, rankings: Sequence[Ranking], epsilon: float, *, estimate: bool) -> None:
-        """Compare the last two of `rankings`, which go from the lowest rung up."""
+        """Compare the last two of `rankings`, which are ordered from the lowest rung up."""
         self._rankings = rankings
         self._upper: SortedList = SortedList()
         self._lower: SortedList = SortedList()
@@ -46,13 +46,13 @@ class RungPair:
         return self._agree
 
     def add(self, trial: int) -> None:
-        """Take in a trial that was recorded at the upper rung: O(trials) for ε, O(places moved) for the ranks."""
+        """Add a trial that was recorded at the upper rung: O(trials) for ε, O(places moved) for the ranks."""
         before = self.epsilon
         above, below = self._insert(trial)
         if not self._agree or self.epsilon < before:
             self._agree = self._all_agree(0, self._size)
         else:
-            # The others did not move against each other: only the places in between changed hands.
+            # The others did not move relative to each other: only the places in between changed.
             self._agree = self._all_agree(min(above, below), max(above, below) + 1)
 
     def _insert(self, trial: int) -> tuple[int, int]:
@@ -72,7 +72,7 @@ class RungPair:
             self._values = grown
         others = self._values[: self._size]
         with np.errstate(over="ignore", invalid="ignore"):
-            # NaN, where a value is not finite, is neither less nor greater.
+            # NaN, from a value that is not finite, is neither less nor greater.
             order = np.sign(row - others)
             distances = np.abs(row[-1] - others[:, -1])
         now = order[:, -1]
@@ -101,7 +101,7 @@ def _number(entry: Entry) -> float:
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    """The quantile of ordered numbers, linear between neighbours; rounded as numpy does."""
+    """The quantile of sorted numbers, with linear interpolation; rounded as numpy does."""
     place = (len(ordered) - 1) * share
     at = int(place)
     low, high, part = ordered[at], ordered[min(at + 1, len(ordered) - 1)], place - int(place)

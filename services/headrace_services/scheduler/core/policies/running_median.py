@@ -1,13 +1,13 @@
 """Median stopping by ranks of running averages (the rule of Syne Tune's `MedianStoppingRule`).
 
-A trial is stopped at a look when more than half of the trials that were there have a strictly better running average
-up to it; the trial itself counts among them. A running average is the mean of the finite values at the looks so far.
-The rule is in force from the fifth trial at a look on, unless the study says otherwise.
+A trial is stopped at a look if more than half of the trials recorded there have a strictly better running average
+up to it; the trial itself counts among them. A running average is the mean of the finite values at the looks so
+far. The rule applies from the fifth trial at a look on, unless the study sets another number.
 
-Compared with Vizier's rule (`median`), a trial's average is held against averages, not its best value: where curves
-improve steadily, a best value beats nearly every average, and next to nothing is stopped.
+Unlike Vizier's rule (`median`), this one compares a trial's average with averages, not its best value. If curves
+improve steadily, a best value beats nearly every average, and almost nothing is stopped.
 
-Averages are exact sums, rounded once, so that equal curves are equal. A look costs O(log n).
+Averages are computed from exact sums, rounded once, so that equal curves are equal. A look costs O(log n).
 """
 
 import math
@@ -32,7 +32,7 @@ class RunningMedian(StoppingRule):
         self._averages: list[SortedList] = [SortedList() for _ in ladder]
         """At each look, those of all trials."""
         self._own: list[dict[int, float]] = [{} for _ in ladder]
-        """Of these, the trials' own."""
+        """Those of each trial, among these."""
 
     def _fold(self, result: RungResult) -> None:
         total, count = self._sums.get(result.trial, (Fraction(0), 0))

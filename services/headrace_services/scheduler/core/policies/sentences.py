@@ -1,6 +1,6 @@
-"""How decisions are said: what was compared first, then where the trial stands. The same wording in all policies.
+"""The wording of decisions: what was compared first, then the trial's place. All policies use the same wording.
 
-A rule that stops trials also says what becomes of this one; elsewhere the decision says so.
+A rule that stops trials also says what happens to this one; otherwise the decision says so.
 """
 
 import math
@@ -16,7 +16,7 @@ def place_sentence(result: RungResult, rank: int, results: int) -> str:
 
 
 def standing(result: RungResult, rank: int, results: int, kept: int) -> str:
-    """Rank, rung and how many go on: `rank 5 of 14 at the rung at step 3, where the best 4 are promoted`."""
+    """Rank, rung and how many continue: `rank 5 of 14 at the rung at step 3, where the best 4 are promoted`."""
     place = place_sentence(result, rank, results)
     match kept:
         case 0:
@@ -28,7 +28,7 @@ def standing(result: RungResult, rank: int, results: int, kept: int) -> str:
 
 
 def compare_sentence(value: float | None, cutoff: float | None, rank: int, kept: int) -> str:
-    """The value against the last one that goes on."""
+    """The value compared with the last one that continues."""
     if not kept:
         return TOO_FEW
     if value is None or cutoff is None:
@@ -51,7 +51,7 @@ def no_value_sentence(result: RungResult) -> str:
 
 
 def figures(value: float, other: float) -> tuple[str, str]:
-    """Two different values, with as many digits as it takes to tell them apart."""
+    """Two different values, with as many digits as needed to tell them apart."""
     for digits in (4, 6, 9, 12):
         first, second = f"{value:.{digits}g}", f"{other:.{digits}g}"
         if first != second:

@@ -1,8 +1,8 @@
-"""What the rules share that stop a trial on its way: one bracket, a ladder of rungs, and nobody ever waits.
+"""The common part of rules that stop a trial on its way: one bracket, a ladder of rungs, and no trial ever waits.
 
-A rung is called a look here: a trial is looked at and never paused. At each look a trial goes on or is stopped for
-good. A rule is in force at a look once the grace period is over and there is enough to compare with. Until then
-everybody goes on; from then on a result without a finite value, which ranks last, is stopped. At the full budget
+A rung is called a look here: a trial is checked and never paused. At each look a trial continues or is stopped for
+good. A rule applies at a look once the grace period is over and there is enough to compare with. Until then every
+trial continues. From then on a result without a finite value, which ranks last, is stopped. At the full budget
 there is nothing left to stop.
 """
 
@@ -21,7 +21,7 @@ from headrace_services.scheduler.core.policies.sentences import figure, no_value
 
 
 class StoppingRule(Policy):
-    """A ranking at each look, and the order of the questions that every rule asks."""
+    """A ranking at each look, and the questions that every rule asks, in order."""
 
     rule = ""
 
@@ -49,7 +49,7 @@ class StoppingRule(Policy):
         self._ranking(bracket, rung).result(trial)
 
     def withdraw(self, trial: int) -> None:
-        """Nothing to do: nobody waits, and the results of a trial that is over still count."""
+        """Nothing to do: no trial waits, and the results of a trial that has ended still count."""
 
     def verdict(self, trial: int, bracket: int, rung: int, *, more: bool = True) -> Verdict:
         del more
@@ -72,15 +72,15 @@ class StoppingRule(Policy):
 
     @abstractmethod
     def _fold(self, result: RungResult) -> None:
-        """Note what the rule itself needs of a result; the ranking at its rung has it already."""
+        """Record what the rule itself needs from a result; the ranking at its rung already has the result."""
 
     def _lack(self, result: RungResult) -> str | None:  # noqa: ARG002  # most rules look at the result
-        """What there is too little of to judge a trial, as a clause; None where the rule is in force."""
+        """What there is too little of to judge a trial, as a clause; None if the rule applies."""
         return None
 
     @abstractmethod
     def _judge(self, result: RungResult) -> Verdict:
-        """Judge a finite result where the rule is in force."""
+        """Judge a finite result when the rule applies."""
 
     def _ranking(self, bracket: int, rung: int) -> Ranking:
         if bracket != 0 or not 0 <= rung < len(self._ladder):

@@ -1,20 +1,20 @@
 """Synchronous successive halving, in one bracket or in Hyperband's.
 
 **Successive halving** (Jamieson and Talwalkar, arXiv 1502.07943): trials compete in cohorts, see `cohort`. A trial
-that reached a rung waits there for the rest of its cohort.
+that reaches a rung waits there for the rest of its cohort.
 
 **Hyperband** (Li et al., JMLR 18, algorithm 1): bracket s = s_max, …, 0 is successive halving with n =
-⌈(s_max+1)/(s+1)·η^s⌉ trials whose first rung is max_steps/η^s. The trials of a study fill the brackets one after the
-other, the most aggressive first, and then begin again. A study with fewer trials than one round has gives every
+⌈(s_max+1)/(s+1)·η^s⌉ trials whose first rung is max_steps/η^s. The trials of a study fill the brackets one after
+the other, the most aggressive first, and then start again. A study with fewer trials than one round gives every
 bracket its share of them, so that it, too, hedges between aggressive and cautious brackets. No bracket waits for
-another: while one stands at a barrier, the next ones get the slots, so a worker is idle only when no trial of any
+another: while one waits at a barrier, the next ones get the slots. So a worker is idle only when no trial of any
 cohort may run and no new one can start.
 
-A cohort at the end of a study may never be full. Once there are no more trials to come it is decided with those that
-it has. A trial that a user adds later joins the last cohort, which then counts one more member.
+A cohort at the end of a study may never be full. Once there are no more trials to come, it is decided with those
+that it has. A trial that a user adds later joins the last cohort, which then counts one more member.
 
-Every question and every fold is O(L log n) for L rungs: the cohorts that have a place to give are kept in order. Only
-where nothing is left to run are all cohorts looked at, for one that is left without a winner.
+Every question and every fold is O(L log n) for L rungs: the cohorts that have a place to give are kept sorted.
+Only when nothing is left to run are all cohorts checked, for one without a winner.
 """
 
 from bisect import bisect_right
@@ -59,8 +59,8 @@ def make_successive_halving(spec: StudySpec, policy: SuccessiveHalvingPolicy) ->
 def make_hyperband(spec: StudySpec, policy: HyperbandPolicy) -> "Synchronous":
     """A bracket for each rung; bracket b is the paper's s = s_max - b.
 
-    An extended study keeps its brackets and their sizes: its further trials are further rounds, its further rungs stand
-    behind those of each bracket.
+    An extended study keeps its brackets and their sizes: its further trials are further rounds, and its further
+    rungs come after those of each bracket.
     """
     levels, brackets = spec.rungs(), len(policy.ladder(spec.budgets[0]))
     return Synchronous(
@@ -74,7 +74,7 @@ def make_hyperband(spec: StudySpec, policy: HyperbandPolicy) -> "Synchronous":
 
 
 def _shares(sizes: tuple[int, ...], trials: int) -> tuple[int, ...]:
-    """The sizes of the brackets, in proportion where there are fewer trials than one iteration has."""
+    """The sizes of the brackets, reduced in proportion if there are fewer trials than one iteration has."""
     ends = [0, *accumulate(sizes)]
     if trials >= ends[-1]:
         return sizes
@@ -112,7 +112,7 @@ class Synchronous(Policy):
         self._over: set[int] = set()
         self._in_training: set[int] = set()
         self._ready: dict[bool, SortedSet] = {True: SortedSet(), False: SortedSet()}
-        """Where a place is to be given, by whether more trials come."""
+        """The places to give, by whether more trials are to come."""
 
     @property
     def brackets(self) -> int:
@@ -248,7 +248,7 @@ class Synchronous(Policy):
         return cohort
 
     def _refresh(self, cohort: Cohort) -> None:
-        """Enter a cohort's rungs among those with a place to give, or take them out."""
+        """Add a cohort's rungs to those with a place to give, or remove them."""
         ladder = self._ladders[cohort.bracket]
         for more, ready in self._ready.items():
             giving = set(cohort.giving(more=more))

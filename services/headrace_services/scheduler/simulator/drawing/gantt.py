@@ -1,4 +1,5 @@
-"""One simulation: a lane for each slot with the trials' stays, and how many trials were on their way to each rung."""
+"""One simulation: a lane for each slot with its trials' attempts, and how many trials were on their way to each
+rung."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,13 +20,13 @@ COLOURS = {
     "failed": "#cc79a7",
     "cancelled": "#8d99a5",
 }
-"""By what ended a stay."""
+"""By the way in which an attempt ended."""
 RUNGS = ("#d9e2ea", "#08306b")
-"""From the first rung's colour to the last one's."""
+"""From the first rung's colour to the last rung's."""
 
 
 def gantt_svg(simulation: Simulation, study: StudySimulation, *, title: str, unit: tuple[float, str]) -> str:
-    """The picture. `unit` is how many seconds its unit of time has, and its name."""
+    """The picture. `unit` is the length of its time unit in seconds, and the unit's name."""
     lanes = [
         (machine.id, index, f"{machine.name}" + (f" · {index}" if machine.slots > 1 else ""))
         for machine in simulation.cluster.machines.values()
@@ -89,7 +90,7 @@ def _stay(stay: Stay, x: svg.Axis, y: float, height: float, unit: tuple[float, s
 
 
 def _occupancy(study: StudySimulation, x: svg.Axis, top: float, unit: tuple[float, str]) -> list[str]:
-    """Stacked: how many trials train on the way to each rung, the highest rung at the bottom."""
+    """Stacked areas: how many trials train on the way to each rung, with the highest rung at the bottom."""
     levels = sorted(_levels(study))
     counts = occupancy(study.record.segments, levels)
     moments = sorted({at for series in counts.values() for at, _ in series})
@@ -167,7 +168,7 @@ def _at(series: list[tuple[float, int]], moment: float) -> int:
 
 
 def _shade(place: float) -> str:
-    """Between the two ends of `RUNGS`."""
+    """A colour between the two ends of `RUNGS`."""
     first, last = ([int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in RUNGS)
     mixed = [round(a + (b - a) * place) for a, b in zip(first, last, strict=True)]
     return "#" + "".join(f"{part:02x}" for part in mixed)

@@ -1,4 +1,4 @@
-"""How the best value comes closer to the best that there is while slot time is spent: policies over seeds."""
+"""How the regret of the best value so far falls with the slot time spent: policies over seeds."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -31,8 +31,8 @@ def regret_svg(
 ) -> str:
     """The regret of each policy over seeds, in the middle and in a band; both axes logarithmic.
 
-    `traces` has one trace a seed, each from its first report. Before a seed's first report the policy is not drawn.
-    `floor` is the regret that counts as none: what is below is drawn there.
+    `traces` has one trace for each seed, from its first report. Before a seed's first report the policy is not
+    drawn. `floor` is the regret that counts as zero: smaller values are drawn there.
     """
     firsts = [seed[0][0] for seeds in traces.values() for seed in seeds if seed]
     lasts = [seed[-1][0] for seeds in traces.values() for seed in seeds if seed]
@@ -65,7 +65,7 @@ def regret_svg(
 
 
 def _over_seeds(values: np.ndarray, band: Band) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The middle, the low and the high end of the band."""
+    """The middle, the low end and the high end of the band."""
     if band is Band.QUARTILES:
         low, middle, high = np.percentile(values, [25, 50, 75], axis=0)
         return middle, low, high

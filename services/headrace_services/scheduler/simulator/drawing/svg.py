@@ -1,4 +1,4 @@
-"""The parts that all pictures are made of: a page, axes with ticks, texts."""
+"""The common parts of all pictures: a page, axes with ticks, texts."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ from html import escape
 
 INK, MUTED, GRID = "#1c2733", "#66727f", "#e6eaee"
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1c2733", "#b2a700", "#8f99a3")
-"""For things that are compared; more than nine begin again."""
+"""For compared series; with more than nine the colours repeat."""
 MARKERS = ("circle", "square", "triangle", "diamond")
 
 
@@ -91,7 +91,7 @@ def text(
 
 
 def box(x: float, y: float, width: float, height: float, fill: str, *, tip: str = "", more: str = "") -> str:
-    """A filled rectangle, with a tooltip where `tip` says something."""
+    """A filled rectangle, with a tooltip if `tip` is not empty."""
     said = f"<title>{escape(tip)}</title>" if tip else ""
     size = f'width="{max(width, 0):.2f}" height="{height:.2f}"'
     return f'<rect x="{x:.2f}" y="{y:.2f}" {size} fill="{fill}"{more}>{said}</rect>'

@@ -1,4 +1,4 @@
-"""What a policy saves against what it risks: a point for each, or for each value of a setting, with intervals."""
+"""What a policy saves and what it risks: a point for each policy, or for each value of a setting, with intervals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ def tradeoff_svg(
 ) -> str:
     """The picture: a panel for each of `panels` (its title, and `percent` or nothing), side by side.
 
-    `joined` draws a line through the points in their order, as for a setting that was swept.
+    `joined` draws a line through the points in order, for a setting that was swept.
     """
     width = (WIDTH - LEFT) / len(panels) - 30
     parts = [svg.text(LEFT - 8, 24, title, size=15, bold=True)]

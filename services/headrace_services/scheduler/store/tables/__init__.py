@@ -1,9 +1,9 @@
-"""The tables. Postgres holds every rule that a row can break; each constraint says its rule in English.
+"""The tables. Postgres enforces every rule that a single row can break; each constraint has its rule in English.
 
-Milestones are the database's own truth of what is wanted of a trial: a trial is runnable iff it is PENDING
-or PAUSED, has a milestone, and no user holds it. The migrations create all this; a test compares the two.
+A milestone is the database's own record of what a trial should do: a trial is runnable iff it is PENDING or
+PAUSED, has a milestone, and no user holds it. The migrations create all this; a test compares the two.
 
-The modules are themes. Whoever needs a table takes it from here.
+There is a module for each theme. Other code imports the tables from here.
 """
 
 from headrace_services.scheduler.store.tables.base import metadata

@@ -1,4 +1,4 @@
-"""What all tables are in, and how their constraints are named."""
+"""The metadata of all tables, with the names of their constraints."""
 
 from sqlalchemy import MetaData
 

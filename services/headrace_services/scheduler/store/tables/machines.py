@@ -1,4 +1,4 @@
-"""Workers and their devices: what is there, what is kept off it, and how busy it is."""
+"""Workers and their devices: what exists, what keeps trials off, and how busy it is."""
 
 from sqlalchemy import (
     BigInteger,
@@ -26,12 +26,12 @@ worker = Table(
     Column("id", BigInteger, Identity(), primary_key=True),
     Column("name", Text, nullable=False, unique=True),
     Column("incarnation", Text, nullable=False),
-    # Its machine, for people; and which home its outbox lies in.
+    # Its machine, for users to see, and the home that its outbox is in.
     Column("host", Text, nullable=False, server_default=""),
     Column("home", Text, nullable=False, server_default=""),
-    # What keeps it from its work now, in its own words.
+    # What prevents it from working now, in its own words.
     Column("trouble", Text, nullable=False, server_default=""),
-    # Which refused messages it keeps, in its own words.
+    # The rejected messages that it keeps, in its own words.
     Column("set_aside", Text, nullable=False, server_default=""),
     # Counts the streams; only the newest one speaks for the worker.
     Column("session", BigInteger, nullable=False, server_default="0"),
@@ -39,27 +39,28 @@ worker = Table(
     Column("labels", JSONB, nullable=False, server_default="{}"),
     Column("version", Text, nullable=False, server_default=""),
     Column("log_dir", Text, nullable=False, server_default=""),
-    # The machine's cores; 0 where it did not say.
+    # The machine's cores; 0 if it did not report them.
     Column("cpus", Integer, nullable=False, server_default="0"),
-    # Of its last session; absent where it needs no certificate.
+    # From its last session; absent if it needs no certificate.
     time_column("certificate_until"),
     time_column("session_time", now=True),
     time_column("last_seen", now=True),
     # The worker's leases live until then, by the database's clock.
     time_column("expires_at", now=True),
-    # A user's wish: nothing new is placed on it (CORDON), and its trials go elsewhere too (DRAIN). Why, since when, how
-    # long they have (NULL: as long as they take), and which incarnation it was asked of.
+    # A user's wish: nothing new is placed on it (CORDON), or its trials move elsewhere too (DRAIN). Then the
+    # reason, since when, how long they have (NULL: as long as they take), and the incarnation that it was asked
+    # of.
     Column("hold", Text, nullable=False, server_default=""),
     Column("hold_why", Text, nullable=False, server_default=""),
     time_column("hold_time"),
     Column("hold_grace_s", Float),
     Column("hold_incarnation", Text, nullable=False, server_default=""),
-    # Why its daemon leaves, in its own words; empty while it does not.
+    # Why its daemon leaves, in its own words; empty if it does not.
     Column("leaving", Text, nullable=False, server_default=""),
-    # Names the lock that its daemon holds on its home, which no copy of the home has.
+    # The name of the lock that its daemon holds on its home, which no copy of the home has.
     Column("home_lock", Text, nullable=False, server_default=""),
-    # How many attempts in a row did not reach their programs, why and when the last one did not, and until when the
-    # worker is put aside for it (`store.failed_starts`).
+    # How many attempts in a row did not reach their programs, why and when the last one did not, and until when
+    # the worker is quarantined for it (`store.failed_starts`).
     Column("unreached", Integer, nullable=False, server_default="0"),
     Column("unreached_why", Text, nullable=False, server_default=""),
     time_column("unreached_time"),
@@ -82,49 +83,49 @@ slot = Table(
     Column("model", Text, nullable=False),
     Column("memory_bytes", BigInteger, nullable=False),
     Column("uuid", Text, nullable=False),
-    # The grant that occupies the device: one at most, by the shape of the table.
+    # The grant that occupies the device: at most one, by the shape of the table.
     Column("grant_id", Text, ForeignKey("slot_grant.id", deferrable=True, initially="DEFERRED")),
-    # What grants that share the device hold of it: thousandths, and the sum of their memory budgets.
+    # What grants that share the device hold: thousandths, and the sum of their memory budgets.
     Column("shared_milli", Integer, nullable=False, server_default="0"),
     Column("shared_memory_bytes", BigInteger, nullable=False, server_default="0"),
     # The device's share of its machine's cores.
     Column("cores", Float, nullable=False, server_default="0"),
-    # How it is joined to the worker's device of each index (the contract's LinkKind); empty where that is unknown.
+    # Its interconnect to the worker's device of each index (the API's LinkKind); empty if unknown.
     Column("links", ARRAY(Integer), nullable=False, server_default="{}"),
-    # Whether the worker names it. A device that it names no more stays until its grant ends.
+    # Whether the worker names it. A device that it no longer names stays until its grant ends.
     Column("offered", Boolean, nullable=False, server_default="true"),
-    # Whether trials may be placed on it: it is offered and sound, and neither it nor its worker is held
-    # (`store.machines` computes it).
+    # Whether trials may be placed on it: it is offered and sound, and neither it nor its worker is held (computed
+    # by `store.machines`).
     Column("present", Boolean, nullable=False, server_default="true"),
-    # Why the device failed, in its worker's words, since the daemon's start.
+    # Why the device failed since the daemon's start, in its worker's words.
     Column("defect", Text, nullable=False, server_default=""),
-    # The large job and its stage in whose bubbles alone the slot can be had, and the share of its time that trials may
-    # expect there; an ordinary slot has no owner.
+    # The large job and its stage in whose bubbles the slot is available, and the share of its time that trials may
+    # expect there. An ordinary slot has no owner.
     Column("owner", Text, nullable=False, server_default=""),
     Column("stage", Integer),
     Column("duty", Float),
     CheckConstraint("kind IN ('CPU', 'GPU')", name="kind"),
-    # A device is given out once, and not twice: whole to one grant, or in parts that fit.
+    # A device is never given out twice: it goes whole to one grant, or in parts that fit.
     CheckConstraint("shared_milli BETWEEN 0 AND 1000 AND shared_memory_bytes >= 0", name="parts"),
     CheckConstraint("grant_id IS NULL OR shared_milli = 0", name="whole"),
-    # A slot is whole, shared or ephemeral: one of a large job is given out whole, in its bubbles.
+    # A slot is whole, shared or ephemeral: a slot of a large job is given out whole, in its bubbles.
     CheckConstraint("owner = '' OR shared_milli = 0", name="ephemeral"),
-    # An ephemeral slot says whose it is and what may be expected of it, and no other slot does.
+    # An ephemeral slot names its owner and its duty cycle, and no other slot does.
     CheckConstraint("(owner = '') = (stage IS NULL) AND (owner = '') = (duty IS NULL)", name="owner"),
     CheckConstraint("duty BETWEEN 0 AND 1", name="duty"),
     Index("slot_free", "worker_id", postgresql_where=text("grant_id IS NULL AND present")),
     Index("slot_grant_id", "grant_id", postgresql_where=text("grant_id IS NOT NULL")),
 )
 
-# Devices on which nothing starts until a user takes it back: those that failed, and those that a user has cordoned. A
-# row outlives the daemon, and follows the device to another machine.
+# Devices on which nothing starts until a user releases them: those that failed, and those that a user has
+# cordoned. A row outlives the daemon, and follows the device to another machine.
 cordon = Table(
     "cordon",
     metadata,
-    # A GPU's uuid; of any other device its worker's name and its index (`store.machines`).
+    # A GPU's uuid; for any other device its worker's name and its index (`store.machines`).
     Column("device", Text, primary_key=True),
     Column("reason", Text, nullable=False),
-    # Whether the device failed; else a user asked for it.
+    # Whether the device failed; if not, a user asked for it.
     Column("quarantined", Boolean, nullable=False),
     time_column("time", now=True),
 )
@@ -134,16 +135,16 @@ checkpoint_store = Table(
     "checkpoint_store",
     metadata,
     Column("url", Text, primary_key=True),
-    # What its marker must say.
+    # The id that its marker must have.
     Column("id", Text, nullable=False),
     # Whether a worker has found that marker there.
     Column("seen", Boolean, nullable=False, server_default="false"),
-    # The worker that is to make the marker, by its name.
+    # The name of the worker that must make the marker.
     Column("maker", Text, nullable=False),
     time_column("create_time", now=True),
 )
 
-# How busy a device was: the last hour, a row a minute, each in the place of the one an hour before.
+# How busy a device was in the last hour: one row for each minute, which replaces the one of an hour before.
 slot_load = Table(
     "slot_load",
     metadata,
@@ -155,20 +156,20 @@ slot_load = Table(
     Column("samples", Integer, nullable=False),
     # The mean of the samples, from 0 to 1.
     Column("utilization", Float, nullable=False),
-    # The most of them.
+    # The maximum of the samples.
     Column("memory_used_bytes", BigInteger, nullable=False),
     CheckConstraint("place BETWEEN 0 AND 59", name="place"),
     CheckConstraint("samples >= 1", name="samples"),
 )
 
-# Parts of logs, on their way from the replica that a worker is connected to, to the one that was asked. Nothing of it
-# need outlast a crash.
+# Parts of logs in transit from the replica that a worker is connected to, to the one that was asked. They need not
+# survive a crash.
 log_read = Table(
     "log_read",
     metadata,
     Column("id", BigInteger, Identity(), primary_key=True),
     Column("worker_id", BigInteger, nullable=False),
-    # The worker's request and its answer, as the contract's messages.
+    # The worker's request and its answer, as messages of the API.
     Column("ask", LargeBinary, nullable=False),
     Column("chunk", LargeBinary),
     time_column("time", now=True),

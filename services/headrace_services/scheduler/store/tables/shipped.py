@@ -1,4 +1,4 @@
-"""The code of studies, which clients have shipped."""
+"""The code of studies, as shipped by clients."""
 
 from sqlalchemy import (
     BigInteger,
@@ -22,13 +22,13 @@ code = Table(
     Column("digest", Text, primary_key=True),
     Column("size_bytes", BigInteger, nullable=False),
     time_column("create_time", now=True),
-    # When somebody asked for it last, to create a study with it.
+    # When a client last asked for it, to create a study with it.
     time_column("use_time", now=True),
     CheckConstraint("digest ~ '^[0-9a-f]{64}$'", name="digest"),
     Index("code_used", "use_time"),
 )
 
-# The projects that shipped a code. For every other project it is not there, though there is one copy for all.
+# The projects that shipped a code. It is invisible to every other project, though it is stored once for all.
 code_project = Table(
     "code_project",
     metadata,

@@ -1,4 +1,4 @@
-"""Trials, and what became of them: reports, results at rungs, exploits, events."""
+"""Trials and their history: reports, results at rungs, exploits, events."""
 
 from sqlalchemy import (
     BigInteger,
@@ -29,7 +29,7 @@ trial = Table(
     Column("params", JSON, nullable=False),
     Column("baseline", Boolean, nullable=False, server_default="false"),
     Column("bracket", Integer, nullable=False, server_default="0"),
-    # Of the trials that an evolutionary sampler proposed.
+    # For trials that an evolutionary sampler proposed.
     Column("generation", Integer),
     # The trial of another study whose configuration it has.
     Column("source", BigInteger),
@@ -41,26 +41,26 @@ trial = Table(
     Column("value", Float),
     Column("best_value", Float),
     Column("best_step", BigInteger, nullable=False, server_default="0"),
-    # Those of the report with the best value, where that report counts.
+    # Those of the report with the best value, if that report counts.
     Column("best_metrics", Metrics, nullable=False, server_default="{}"),
     # The value that counts, by the objective's scope.
     Column("score", Float),
-    # The values of its last reports that met the constraints, where their mean counts.
+    # The values of its last reports that met the constraints, if their mean counts.
     Column("recent", ARRAY(Float), nullable=False, server_default="{}"),
     Column("metrics", Metrics, nullable=False, server_default="{}"),
     Column("reason", Text),
     Column("detail", Text, nullable=False, server_default=""),
     Column("checkpoint", JSONB(none_as_null=True)),
-    # That of the best value, where the study keeps it.
+    # The checkpoint of the best value, if the study keeps it.
     Column("best_checkpoint", JSONB(none_as_null=True)),
     Column("lease_id", Text),
-    # Its last lease was a client's, who may take it up again.
+    # Its last lease was a client's, which may take it up again.
     Column("lapsed", Boolean, nullable=False, server_default="false"),
     Column("failures", Integer, nullable=False, server_default="0"),
     Column("interruptions", Integer, nullable=False, server_default="0"),
-    # Why its last attempts could not begin, where that was for want of its checkpoint.
+    # Why its last attempts could not start, if the reason was its checkpoint.
     Column("unread", JSONB(none_as_null=True)),
-    # It is not placed before then (seconds since 1970, by the database's clock).
+    # It must not be placed before then (seconds since 1970, by the database's clock).
     Column("not_before_s", Float),
     Column("losses_in_row", Integer, nullable=False, server_default="0"),
     Column("kills_in_row", Integer, nullable=False, server_default="0"),
@@ -73,42 +73,43 @@ trial = Table(
     Column("speeds", JSONB, nullable=False, server_default="{}"),
     # How long its last restore took, in seconds.
     Column("read_s", Float),
-    # Where the study limits how long a trial runs: how long its earlier attempts did, and since when the present one
-    # does (seconds since 1970, by the database's clock).
+    # If the study limits how long a trial runs: how long its earlier attempts ran, and since when the present one
+    # runs (seconds since 1970, by the database's clock).
     Column("ran_s", Float, nullable=False, server_default="0"),
     Column("runs_since_s", Float),
-    # What it had come to each time that it was over and was let continue, and which of these counts.
+    # Its result each time that it was over and was let continue, and which of these counts.
     Column("earlier_ends", JSONB, nullable=False, server_default="[]"),
     Column("counted_end", Integer),
     # The learning-rate schedules that it tracks and that end.
     Column("schedules", JSONB, nullable=False, server_default="[]"),
-    # The digest of the code that its last attempt ran, and the files in which it ever ran other code than the study
-    # began with.
+    # The digest of the code that its last attempt ran, and the files in which it ever ran other code than the
+    # study started with.
     Column("code", Text, nullable=False, server_default=""),
     Column("code_changed", ARRAY(Text), nullable=False, server_default="{}"),
-    # The steps that such code trained, its own and those that it took over; and whether its result is of then.
+    # The steps that such code trained, its own and those that it copied, and whether its result is from after
+    # that.
     Column("other_code", JSONB, nullable=False, server_default="[]"),
     Column("score_marked", Boolean, nullable=False, server_default="false"),
-    # The event that ended the trial, for caches that catch up; none of a trial that was reopened.
+    # The event that ended the trial, for caches that catch up; none for a trial that was reopened.
     Column("end_cursor", BigInteger),
     time_column("create_time", now=True),
     time_column("start_time"),
     time_column("end_time"),
-    # A trial is in one of its five states. (The trigger trial_transition holds what leads where.)
+    # A trial is in one of its five states. (The trigger trial_transition has the transitions.)
     CheckConstraint("state IN ('PENDING', 'RUNNING', 'PAUSED', 'RESUMED', 'TERMINATED')", name="state"),
     # A trial holds a lease if and only if it is on a worker.
     CheckConstraint("(state IN ('RUNNING', 'RESUMED')) = (lease_id IS NOT NULL)", name="lease"),
     # Only a trial that waits has a lease that may be taken up again.
     CheckConstraint("NOT lapsed OR state IN ('PENDING', 'PAUSED')", name="lapsed"),
-    # A trial is paused, and resumed, on a checkpoint.
+    # A trial is paused, and resumed, with a checkpoint.
     CheckConstraint("state NOT IN ('PAUSED', 'RESUMED') OR checkpoint IS NOT NULL", name="checkpoint"),
-    # The best checkpoint is that of a best value.
+    # The best checkpoint belongs to a best value.
     CheckConstraint("best_checkpoint IS NULL OR best_value IS NOT NULL", name="best_checkpoint"),
-    # A trial on a worker is on its way somewhere.
+    # A trial on a worker has a milestone.
     CheckConstraint("state NOT IN ('RUNNING', 'RESUMED') OR milestone IS NOT NULL", name="milestone"),
     # A trial that was placed has an attempt.
     CheckConstraint("state NOT IN ('RUNNING', 'RESUMED') OR attempt >= 1", name="placed"),
-    # A trial that is over has a reason, an end, and nothing that is wanted of it.
+    # A trial that is over has a reason, an end time, and no milestone.
     CheckConstraint("(state = 'TERMINATED') = (reason IS NOT NULL)", name="reason"),
     CheckConstraint("(state = 'TERMINATED') = (end_time IS NOT NULL)", name="end"),
     CheckConstraint("state <> 'TERMINATED' OR milestone IS NULL", name="over"),
@@ -150,7 +151,7 @@ report = Table(
     Column("metrics", Metrics, nullable=False),
     Column("checkpoint", JSONB(none_as_null=True)),
     Column("train_time_s", Float, nullable=False, server_default="0"),
-    # The decision that it was answered with, for a worker that asks again.
+    # The decision that answered it, for a worker that asks again.
     Column("action", Text, nullable=False),
     Column("next_milestone", BigInteger, nullable=False),
     Column("decision_reason", Text, nullable=False, server_default=""),
@@ -175,13 +176,13 @@ rung_result = Table(
     # The events that recorded and promoted it, for caches that catch up.
     Column("cursor", BigInteger, nullable=False),
     Column("promoted_cursor", BigInteger),
-    # What was saved with the report: what another trial may be given (population-based training).
+    # The checkpoint saved with the report: another trial may copy it (population-based training).
     Column("checkpoint", JSONB(none_as_null=True)),
-    # What was measured on the way; only where the policy prices pauses.
+    # What was measured on the way; only if the policy prices pauses.
     Column("cost", JSONB(none_as_null=True)),
     time_column("time", now=True),
     ForeignKeyConstraint(["study_id", "number"], ["trial.study_id", "trial.number"], ondelete="CASCADE"),
-    # Arrivals at a rung are numbered without doubles.
+    # Arrivals at a rung are numbered without duplicates.
     UniqueConstraint("study_id", "bracket", "rung", "arrival"),
     # The first report at or past the milestone counts.
     CheckConstraint("step >= milestone", name="step"),
@@ -206,7 +207,7 @@ exploit = Table(
     Column("donor_value", Float),
     Column("previous_params", JSON, nullable=False),
     Column("params", JSON, nullable=False),
-    # The event that tells of it, for caches that catch up.
+    # Its event, for caches that catch up.
     Column("cursor", BigInteger, nullable=False),
     time_column("time", now=True),
     # Both were recorded at the rung.

@@ -1,4 +1,4 @@
-"""What keeps the database right: its schema, which one it is, requests that may come again, studies that are gone."""
+"""What keeps the database consistent: its schema, its identity, answers to repeated requests, deleted studies."""
 
 from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, LargeBinary, Table, Text, text
 
@@ -6,7 +6,7 @@ from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.scheduler.store.columns import time_column
 from headrace_services.scheduler.store.tables.base import metadata
 
-# What a program must know to go on beside the schema, by the migration that says so (`store.schema`).
+# What a program must know to continue with the schema, as each migration declares it (`store.schema`).
 schema_version = Table(
     "schema_version",
     metadata,
@@ -15,7 +15,7 @@ schema_version = Table(
     time_column("time", now=True),
 )
 
-# Which database this is, by what Postgres says of it. A copy that was restored says something else.
+# The identity of this database, by what Postgres reports about it. A restored copy reports something else.
 lineage = Table(
     "lineage",
     metadata,
@@ -23,7 +23,7 @@ lineage = Table(
     # Empty until a scheduler first starts on it.
     Column("fingerprint", Text, nullable=False, server_default=""),
     Column("restores", BigInteger, nullable=False, server_default="0"),
-    # Proves leases: a worker cannot invent one. A copy has it too.
+    # Proves leases: a worker cannot forge one. A copy has it too.
     Column(
         "secret",
         LargeBinary,
@@ -38,19 +38,19 @@ lineage = Table(
 request = Table(
     "request",
     metadata,
-    # An id counts within the project of its caller.
+    # An id is unique within the project of its caller.
     Column("project", Text, primary_key=True, server_default=DEFAULT_PROJECT),
     Column("request_id", Text, primary_key=True),
     Column("method", Text, nullable=False),
-    # Of the request without its id: the same id with other content is refused.
+    # Of the request without its id: the same id with different content is refused.
     Column("digest", LargeBinary, nullable=False),
     Column("response", LargeBinary, nullable=False),
     time_column("time", now=True),
     Index("request_time", "time"),
 )
 
-# Studies that users deleted, by which workers know that their folders may go. A folder whose study nobody knows stays:
-# it may be another cluster's.
+# Studies that users deleted, from which workers learn that their folders may be deleted. A folder of an unknown
+# study stays: it may be another cluster's.
 tombstone = Table(
     "tombstone",
     metadata,
