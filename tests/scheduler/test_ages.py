@@ -1,4 +1,4 @@
-"""What has ended is kept for its age, and what somebody still needs is kept for as long as it is needed."""
+"""Ended studies are kept for their retention time, and what somebody still needs is kept as long as it is needed."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -24,7 +24,7 @@ OF_A_DAY = {kind: timedelta(days=1) for kind in KINDS}
 
 
 def only(*kinds: str) -> Ages:
-    """A day for these kinds; all others are kept for ever."""
+    """One day for these kinds; all others are kept forever."""
     return Ages(**{kind: OF_A_DAY[kind] if kind in kinds else None for kind in KINDS})
 
 

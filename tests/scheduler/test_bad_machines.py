@@ -1,4 +1,4 @@
-"""Trials that fail on one machine, on several, or on the only one: what is avoided, and what is told."""
+"""Trials that fail on one machine, on several, or on the only one: what is avoided, and what is reported."""
 
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncEngine

@@ -1,4 +1,4 @@
-"""What keeps trials off workers and devices, on a real database: drains, cordons, quarantine, and the way back."""
+"""What keeps trials off workers and devices, on a real database: drains, cordons, quarantine, and how they end."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ ILLEGAL = "CUDA error: an illegal memory access was encountered"
 
 
 class Machine:
-    """A worker with GPUs, by hand."""
+    """A worker with GPUs, driven by hand."""
 
     def __init__(self, site: StudySite, name: str, gpus: int = 1, *, uuids: bool = True) -> None:
         self.site, self.name, self.gpus, self.uuids = site, f"{site.name}-{name}", gpus, uuids
@@ -241,7 +241,7 @@ async def test_a_device_that_is_moved_takes_its_quarantine_along(engine: AsyncEn
     site = await on_gpus(engine)
     here = await Machine(site, "here").start(slot0=ECC)
     there = Machine(site, "there")
-    there.name = here.name  # its uuid is made of it
+    there.name = here.name  # its uuid is derived from it
     greeting = workers.Greeting(
         name=f"{site.name}-there",
         incarnation="1",

@@ -1,4 +1,4 @@
-"""`headrace retry`: failed trials go on, a study that has ended becomes active again, nothing is lost or doubled."""
+"""`headrace retry`: failed trials continue, an ended study becomes active again, and nothing is lost or doubled."""
 
 import pytest
 from reopened_site import train
@@ -17,7 +17,7 @@ ALL = RetryTrials(numbers=None)
 
 
 async def one_failed(engine: AsyncEngine, *, saved: bool) -> StudySite:
-    """A completed study of two trials, the first of which failed behind its report at step 3."""
+    """A completed study of two trials, the first of which failed after its report at step 3."""
     site = await StudySite(engine, make_spec(**ONCE, max_trials=2)).create()
     await site.connect(slots=1)
     (lease,) = await site.kick()

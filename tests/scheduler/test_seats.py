@@ -1,4 +1,4 @@
-"""Bundles: several trials in one process, on one grant with several seats, step by step on a real database."""
+"""Bundles: several trials in one process, on one grant with several seats, cycle by cycle on a real database."""
 
 from collections import Counter
 from typing import Any
@@ -45,7 +45,7 @@ def grant_of(lease: Lease) -> str:
 
 
 def members(leases: list[Lease]) -> list[int]:
-    """How many leases each grant has, the most first."""
+    """How many leases each grant has, in descending order."""
     return sorted(Counter(map(grant_of, leases)).values(), reverse=True)
 
 
@@ -394,7 +394,7 @@ async def test_each_key_has_a_profile_of_its_own(engine: AsyncEngine) -> None:
 
 
 async def test_a_lesson_of_memory_that_was_not_read_again_stays(engine: AsyncEngine) -> None:
-    """A study of very many keys does not read all of its profiles."""
+    """A study with very many keys does not read all of its profiles."""
     site = await fused(engine)
     for most, steady in ((4, {}), (None, {2: Measured(turns=1, time_s=1.0)}), (8, {})):
         async with engine.begin() as conn, pipeline(conn) as sent:

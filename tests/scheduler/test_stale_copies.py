@@ -1,4 +1,4 @@
-"""What guards the copies of rows that a cycle goes by."""
+"""What guards the copies of rows that a cycle relies on."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ from headrace_services.scheduler.store.database import transaction
 
 @pytest.fixture
 def behind(monkeypatch: pytest.MonkeyPatch, engine: AsyncEngine) -> list[StudySite]:
-    """A study in this list has a trial changed between a cycle's reads and its writes, as nothing of ours does."""
+    """A trial of each study in this list changes between a cycle's reads and its writes, as none of our code does."""
     sites: list[StudySite] = []
 
     async def changing(conn: AsyncConnection, plan: Plan, *answers: object) -> None:

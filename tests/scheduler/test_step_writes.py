@@ -1,5 +1,5 @@
-"""What a cycle writes of a trial that it creates and launches, and of a slot that changes hands: it is not free in
-between; and what guards that."""
+"""What a cycle writes for a trial that it creates and launches, and for a slot that changes hands without ever
+being free; and what guards that."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ STOPPING = {"kind": "asha", "eta": 3, "rungs": [1, 3, 9], "variant": "stopping"}
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[Statement]:
-    """The statements of all steps so far."""
+    """The statements of all cycles so far."""
     statements: list[Statement] = []
     run = Pipeline.run
 

@@ -24,7 +24,7 @@ async def limited(engine: AsyncEngine) -> tuple[StudySite, Lease]:
 
 
 async def runs(site: StudySite, seconds: float) -> None:
-    """Let the trial have run for so long."""
+    """Let the trial have run for that many seconds."""
     async with transaction(site.engine) as conn:
         await conn.execute(
             text("UPDATE trial SET runs_since_s = runs_since_s - :s WHERE study_id = :id"),

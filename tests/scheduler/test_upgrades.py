@@ -1,4 +1,5 @@
-"""Replicas of two releases on one database: the old one goes on beside a new schema, or says why not and leaves."""
+"""Replicas of two releases on one database: the old one keeps working with a new schema, or says why not and
+exits."""
 
 import asyncio
 import shutil
@@ -53,7 +54,7 @@ def upgrade() -> None:
 
 @pytest.fixture
 def newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Makes the migrations of a later release; in this process they are the program's own from then on."""
+    """Makes the migrations of a later release. From then on, this process uses them as its own."""
 
     def make(*, needs: str | None, more: str = "") -> Path:
         folder = tmp_path / "migrations"

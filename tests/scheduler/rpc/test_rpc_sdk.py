@@ -1,4 +1,4 @@
-"""The SDK against the real service: what one side writes the other side reads."""
+"""The SDK against the real service: each side reads what the other writes."""
 
 import asyncio
 import itertools
@@ -74,7 +74,7 @@ async def test_a_loop_that_ends_because_its_study_failed_says_why(site: RpcSite)
 async def test_who_waits_for_its_own_trials_is_told_so(
     site: RpcSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seconds = itertools.count()  # one with each look at the clock
+    seconds = itertools.count()  # one more at each reading of the clock
     monkeypatch.setattr(ask_tell, "_PATIENCE_S", 1.0)
     monkeypatch.setattr(ask_tell, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     async with AsyncClient(site.replicas[0].address) as client:

@@ -1,4 +1,4 @@
-"""Steps that an asked trial must not report: refused with field and value, before anything is stored."""
+"""Steps that an ask/tell trial must not report: refused with field and value before anything is stored."""
 
 import math
 from typing import Any
@@ -11,7 +11,7 @@ from headrace.v1 import event_pb2
 from headrace.v1 import study_pb2 as pb
 
 CONTINUE = event_pb2.DECISION_ACTION_CONTINUE
-RUNGS: dict[str, Any] = {"policy": {"kind": "rung_median", "rungs": [1, 3, 9]}}  # one trial alone goes on
+RUNGS: dict[str, Any] = {"policy": {"kind": "rung_median", "rungs": [1, 3, 9]}}  # a trial alone continues
 EVEN: dict[str, Any] = {"max_steps": 100, "policy": {"kind": "median", "interval": 10}}
 PBT: dict[str, Any] = {"max_steps": 100, "policy": {"kind": "pbt", "interval": 10}}
 
@@ -51,7 +51,7 @@ async def test_a_step_past_the_budget_or_over_a_rung_is_refused(
     assert violation.remedy
     assert await stored(site) == list(before)
     after = before[-1] + 1 if before else 1
-    await site.report(lease, after, 0.5)  # the trial is still the client's
+    await site.report(lease, after, 0.5)  # the client still has the trial
     assert await stored(site) == [*before, after]
 
 
@@ -59,7 +59,7 @@ async def test_a_step_past_the_budget_or_over_a_rung_is_refused(
     "policy",
     [
         {"kind": "run_all"},
-        {"kind": "median"},  # nobody chose the steps at which it looks
+        {"kind": "median"},  # nobody chose the steps at which it decides
         {"kind": "rung_median", "rungs": [40, 100]},
     ],
 )

@@ -1,4 +1,4 @@
-"""A scheduler that asks for tokens: each call of each service with each kind of token, and the calls about tokens."""
+"""A scheduler that requires tokens: each call of each service with each kind of token, and the calls about tokens."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -127,7 +127,7 @@ async def test_a_token_is_made_listed_used_and_revoked(guarded_site: Site) -> No
     again = await site.call("RevokeToken", pb.RevokeTokenRequest(name=made.token.name), admin)
     assert revoked.token.HasField("revoke_time")
     assert again == revoked
-    await studies.ListStudies(study_pb2.ListStudiesRequest(), timeout=60, metadata=metadata)  # kept
+    await studies.ListStudies(study_pb2.ListStudiesRequest(), timeout=60, metadata=metadata)  # cached
     site.clock_s += 5.1
     error = await site.refusal("WhoAmI", pb.WhoAmIRequest(), made.secret)
     assert isinstance(error, UnauthenticatedError)

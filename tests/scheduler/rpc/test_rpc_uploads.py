@@ -1,4 +1,4 @@
-"""Uploads of code: who is silent or slow keeps nobody off, and no project keeps more than it may."""
+"""Code uploads: a silent or slow client blocks nobody, and no project stores more than it may."""
 
 import asyncio
 import io
@@ -46,7 +46,7 @@ class Shipper:
         return self._stub.PutCode(messages, timeout=3600, metadata=self._said)
 
     async def put(self, digest: str, data: bytes) -> HeadraceError | None:
-        """Ship an archive; returns why not."""
+        """Upload an archive; returns why it failed."""
 
         async def pieces() -> AsyncIterator[pb.PutCodeRequest]:
             for at in range(0, len(data), 1 << 20):
@@ -60,7 +60,7 @@ class Shipper:
 
 
 async def silent(*first: pb.PutCodeRequest) -> AsyncIterator[pb.PutCodeRequest]:
-    """Messages, and then none, without an end."""
+    """The messages, and then silence without an end."""
     for message in first:
         yield message
     await asyncio.Event().wait()
@@ -106,7 +106,7 @@ async def test_who_falls_silent_or_drips_loses_the_place() -> None:
 
 
 async def test_who_waits_for_a_place_is_not_late() -> None:
-    """The time counts from the place on."""
+    """The time limit starts when it gets its place."""
     uploads = Uploads(silence_s=0.2)
     async with AsyncExitStack() as stack:
         first, second, waiting = [

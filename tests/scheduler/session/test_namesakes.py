@@ -1,4 +1,5 @@
-"""Two workers of one name: the second is refused while the first is there, and the same worker takes over at once."""
+"""Two workers of one name: the second is refused while the first is connected, and a restarted worker takes over
+at once."""
 
 import asyncio
 from typing import Any
@@ -40,7 +41,7 @@ async def test_the_second_one_is_refused_and_told_where_the_first_one_runs(
         said = await _refused(replica, incarnation="b", host="beta", home="2")
         assert "a worker 'w' runs already on host 'alpha'" in said
         await _refused(replica, incarnation="c", host="alpha", home="3")
-        await first.report(lease, 1, 9, 0.5)  # nobody took over: it is heard
+        await first.report(lease, 1, 9, 0.5)  # nobody took over: its messages still count
         await first.hears("decision", lambda d: d.lease == lease)
 
 
@@ -198,7 +199,7 @@ async def _until_disconnected(engine: AsyncEngine) -> None:
 async def test_a_worker_that_connects_anew_waits_for_no_cycle_that_refers_to_it(
     engine: AsyncEngine, replica: Replica
 ) -> None:
-    """A cycle that places holds slots first, and then refers to their worker: in the other order both would wait."""
+    """A placing cycle locks slots first, and then refers to their worker: in the other order both would wait."""
     async with worker(replica) as first:
         await first.hello(home="1")
         await first.hears("welcome")

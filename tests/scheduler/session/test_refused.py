@@ -1,6 +1,7 @@
-"""A message that the scheduler cannot take is refused by its sequence; the session and its other trials go on.
+"""A message that the scheduler cannot process is refused by its sequence; the session and its other trials
+continue.
 
-What is out of bounds is refused in `test_session_bounds`; here the scheduler itself fails on a sound message.
+`test_session_bounds` covers messages out of bounds. Here the scheduler itself fails on a valid message.
 """
 
 import asyncio

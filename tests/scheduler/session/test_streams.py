@@ -1,4 +1,4 @@
-"""What a stream owes its worker, and what it does not put up with."""
+"""What a stream guarantees its worker, and what it does not tolerate."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable

@@ -1,4 +1,4 @@
-"""Heartbeats extend the leases that they name; one that its worker does not name any more expires."""
+"""Heartbeats extend the leases that they name; a lease that its worker no longer names expires."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ TTL_S = 1.0
 
 @pytest_asyncio.fixture
 async def replica(engine: AsyncEngine) -> AsyncIterator[Replica]:
-    """A replica whose leases last for a second."""
+    """A replica with leases of one second."""
     async with serving(engine, Timing(heartbeat_s=0.05, lease_ttl_s=TTL_S)) as running:
         yield running
 
