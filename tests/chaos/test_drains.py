@@ -1,4 +1,4 @@
-"""Machines and devices are taken away under real processes: a worker at SIGTERM, a GPU that has an ECC error."""
+"""Machines and devices go away under running processes: a worker at SIGTERM, a GPU with an ECC error."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Bundles that run out of memory: what the kernel counts, what a process says last, and at how many members."""
+"""Bundles that run out of memory: what the kernel counts, what a process says last, and with how many members."""
 
 from pathlib import Path
 

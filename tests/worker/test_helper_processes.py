@@ -1,4 +1,5 @@
-"""Several processes of one trial say how they ended: whose word counts, and that no helper's end is the trial's."""
+"""Several processes of one trial report how they ended: which report counts, and that no helper's end is the
+trial's."""
 
 import pytest
 from scripted_scheduler import ScriptedScheduler
@@ -104,7 +105,7 @@ async def test_what_a_command_does_after_its_training_is_not_cut_short(
 async def test_a_command_that_hangs_after_its_training_is_ended(
     site: Site, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch, more: str
 ) -> None:
-    """Not while another process of the training is at work."""
+    """It is not ended while another process of the training is at work."""
     monkeypatch.setattr(speakers, "AFTER_STAGE_S", 1.5)
     site.start()
     stream = await scheduler.stream()

@@ -1,4 +1,4 @@
-"""What proves that a lease was issued outlasts the daemon: its successor names the lease with it."""
+"""The proof that a lease was issued outlasts the daemon: its successor names the lease with it."""
 
 from pathlib import Path
 

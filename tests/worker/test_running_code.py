@@ -1,4 +1,4 @@
-"""What a worker knows of the code that it runs, beside what the programs say."""
+"""What a worker knows of the code that it runs, beside what the programs report."""
 
 import os
 import sys
@@ -77,7 +77,7 @@ def test_what_a_study_names_that_is_no_file_is_not_waited_for(tmp_path: Path) ->
 def test_a_worker_that_is_root_says_nothing_of_files_that_the_trials_user_may_not_read(
     open_folder: Path,
 ) -> None:
-    """A study names any folder of the machine; links lead where they like."""
+    """A study may name any folder of the machine, and links may lead anywhere."""
     project, closed = open_folder / "project", open_folder / "closed"
     project.mkdir()
     closed.mkdir(mode=0o700)

@@ -1,4 +1,4 @@
-"""Bundles: several leases of one grant on one real process, a daemon, and a scripted scheduler."""
+"""Bundles: several leases of one grant in one real process, a daemon, and a scripted scheduler."""
 
 import os
 import re
@@ -46,7 +46,7 @@ async def test_two_members_share_a_process_and_one_that_waits_holds_up_nobody(
     await bundle.sees(over=True)
     assert len(bundle.pids()) == 1
     assert bundle.reports(other)[-1].checkpoint.uri.startswith("file://")
-    await until(lambda: not list((site.root / "home/scratch").iterdir()))  # cleared away beside the Exited
+    await until(lambda: not list((site.root / "home/scratch").iterdir()))  # deleted when Exited is sent
     assert "training" in exited.log_tail
     assert f"bundle of up to 4 trials, which prints into {site.root}" in log_of(site, 1).read_text()
 
@@ -55,7 +55,7 @@ async def test_two_members_share_a_process_and_one_that_waits_holds_up_nobody(
 async def test_a_member_s_log_shows_what_its_bundle_prints_while_it_is_aboard(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
-    """As it is printed, and each line once, whether the log is followed or read afterwards."""
+    """It shows lines as they are printed, and each line once, whether the log is followed or read afterwards."""
     printing = TRAIN.replace("    say(", '    print("turn", turn, flush=True)\n    say(', 1)
     bundle = await started(site, scheduler, printing)
     one, _ = bundle.start(1, milestone=3), bundle.start(2, milestone=200)

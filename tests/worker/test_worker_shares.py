@@ -1,4 +1,4 @@
-"""Shares of a slot, gangs of one process a slot, and trials that are asked to leave: the worker's part."""
+"""Shares of a slot, gangs of one process per slot, and trials that are told to leave: the worker's part."""
 
 import asyncio
 import json
