@@ -61,7 +61,7 @@ def test_a_limit_and_a_description(address: str) -> None:
 
 
 def test_a_cancelled_search_frees_the_server(address: str) -> None:
-    """One worker serves: the next search has an answer only because the cancelled one is gone."""
+    """One worker serves, so the next search gets an answer only because the cancelled one is gone."""
     with Planner(address, timeout_s=120) as planner:
         call = planner.search("megatron-1t", "a100-3072", batch=6144)
         next(iter(call))
@@ -193,7 +193,7 @@ def test_the_command_asks_a_server(address: str, tmp_path: Path) -> None:
 
 
 def test_the_address_reaches_the_command_through_headrace(address: str) -> None:
-    """`headrace` itself takes --address from anywhere on the line; the plan must still come from the server."""
+    """`headrace` itself accepts --address anywhere on the line; the plan must still come from the server."""
     words = ["plan", "gpt3-13b", "a100-32", "--batch", "64", "--address", address]
     ran = headrace_command(*words)
     assert ran.returncode == 0, ran.stderr

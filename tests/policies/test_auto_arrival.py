@@ -1,4 +1,5 @@
-"""Who goes on without a comparison under `auto`: the first arrivals, unless the sampler learns from results."""
+"""Which trials continue without a comparison under `auto`: the first arrivals, unless the sampler learns from
+results."""
 
 import pytest
 from policy_drive import Driver, study

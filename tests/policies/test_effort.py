@@ -1,4 +1,4 @@
-"""The last chance with effort, where programs end by themselves before the last rung."""
+"""The last chance with effort, if programs end by themselves before the last rung."""
 
 import pytest
 from policy_drive import Driver, study
@@ -8,7 +8,7 @@ from headrace.spec import AshaPolicy
 
 @pytest.fixture
 def driver():
-    """Nine trials at the first rung; the best three went on, and the share is used up."""
+    """Nine trials at the first rung; the best three continued, and the share is used up."""
     driver = Driver(study(AshaPolicy(effort=0.03), max_steps=27))
     for trial in range(9):
         driver.record(trial, float(trial))
