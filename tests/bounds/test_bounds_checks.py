@@ -1,4 +1,4 @@
-"""What the checks say of values at their bounds and beyond."""
+"""What the checks say about values at their bounds and beyond."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from headrace.v1 import study_pb2 as pb
 
 
 def with_space(parameters: int, conditions: int = 0, values: int = 1, **fields: Any) -> spec_pb2.StudySpec:
-    """A spec with so many parameters, each with so many conditions of so many values."""
+    """A spec with that many parameters, each with that many conditions of that many values."""
     condition = spec_pb2.Condition(values=[spec_pb2.ParameterValue(bool_value=True)] * values)
     parameter = spec_pb2.Parameter(conditions=[condition] * conditions)
     return spec_pb2.StudySpec(space=[parameter] * parameters, **fields)

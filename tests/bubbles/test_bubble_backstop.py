@@ -1,4 +1,4 @@
-"""The backstop's judgement, and what an agent makes of a stage and of a job."""
+"""The backstop's judgement, and an agent's conclusions about a stage and about a job."""
 
 from dataclasses import replace
 
@@ -105,7 +105,7 @@ def test_hints_learn_their_lag() -> None:
         windows = [WindowSeen(step=number, slot=2, began=began, ended=began + 20 * MS, generation=0)]
         job.observe((0, 0), windows, [])
     assert stage.hint(7, 2, 700 * MS) == 705 * MS
-    # A pass that begins before the wait leads its end all the same; one that had ended before says nothing.
+    # A pass that starts before the wait still predicts its end; one that had ended before predicts nothing.
     for number in range(8, 130):
         began = number * 100 * MS
         stage.hint(number, 2, began - 10 * MS)

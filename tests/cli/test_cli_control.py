@@ -1,4 +1,4 @@
-"""Steering, logs, the doctor, and how the command line fails."""
+"""Control commands, logs, the doctor, and how the command line fails."""
 
 import json
 import subprocess

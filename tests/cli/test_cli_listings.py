@@ -362,7 +362,7 @@ def test_events_of_a_running_study_end_with_the_newest(fake: FakeStudyService, i
 
 
 def test_a_slot_that_goes_to_the_trial_itself_is_no_news(fake: FakeStudyService, invoke: Invoke) -> None:
-    """It paused, and was promoted in the same step."""
+    """It paused, and was promoted in the same cycle."""
     own = race()
     for event in own.events:
         if event.trial_number == 5 and event.decision_made.explanation.slot_goes_to:

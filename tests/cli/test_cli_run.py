@@ -26,7 +26,7 @@ from headrace.v1 import study_pb2, trial_pb2
 
 
 def creates(fake: FakeStudyService, change: Callable[[Script], None], **options: int) -> None:
-    """The service creates studies that have run, each changed so."""
+    """The service creates studies that have already run, each changed this way."""
 
     def answer(name: str) -> Script:
         script = race(name, **options)
@@ -420,7 +420,7 @@ def test_the_live_view_says_that_it_tries_again(fake: FakeStudyService, study_fi
     with terminal("run", str(study_file)) as screen:
         screen.read_until("of run-all")
         deadline = time.monotonic() + 30
-        while not fake.requests["WatchStudy"] and time.monotonic() < deadline:  # the picture is there before
+        while not fake.requests["WatchStudy"] and time.monotonic() < deadline:  # the picture comes first
             threading.Event().wait(0.05)
         fake.stop()
         screen.read_until("Connection lost; reconnecting")

@@ -93,7 +93,7 @@ def test_a_folder_that_is_not_there_is_told_before_anything_starts(
 def test_needs_that_no_worker_has_are_told(
     fake: FakeStudyService, invoke: Invoke, study_file: Path, lacking: list[str], warning: str | None
 ) -> None:
-    """The scheduler's placement judges which of the two sizes fit."""
+    """The scheduler's placement decides which of the two sizes fit."""
     worker = study_pb2.WorkerStatus(name="workers/node-1", connected=True)
     worker.slots.add(index=0, device="NVIDIA H200", memory_bytes=2**37)
     fake.workers.append(worker)

@@ -15,7 +15,7 @@ from headrace.home import ADDRESS_FILE, LOCK_FILE
 
 @pytest.fixture
 def up(fake: FakeStudyService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TextIO]:
-    """The lock of an `up` that starts."""
+    """The lock of an `up` that is starting."""
     monkeypatch.delenv("HEADRACE_ADDRESS")
     home = tmp_path / "home"
     home.mkdir()

@@ -1,4 +1,4 @@
-"""The live picture: figures, bars within the terminal's width, an estimate only where there is ground for one."""
+"""The live picture: figures, bars within the terminal's width, and an estimate only when there is a basis for one."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -19,7 +19,7 @@ from headrace.v1 import event_pb2, spec_pb2
 
 
 def picture_of(script: Script, first: int, last: int) -> Picture:
-    """A view that began after `first` events and has seen `last`."""
+    """A view that started after `first` events and has seen `last`."""
     picture = Picture(
         convert.study(script.moments[first].study), expected_steps=143, now=BEGAN + timedelta(seconds=5)
     )

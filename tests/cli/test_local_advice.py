@@ -1,4 +1,4 @@
-"""What a user writes who has read little, for real: a script and a study file for `headrace run`."""
+"""What a user writes who has read little, run for real: a script and a study file for `headrace run`."""
 
 import json
 import os
@@ -61,7 +61,7 @@ Run = Callable[[str, str, str], tuple["CompletedProcess[str]", list[dict[str, ob
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A service with two slots."""
-    folder = Path(tempfile.mkdtemp(prefix="hr-"))  # a short path: Unix sockets lie in it
+    folder = Path(tempfile.mkdtemp(prefix="hr-"))  # a short path: Unix sockets are created in it
     furnish(folder / "home")
     with local_service(folder / "home", slots=2, notes=Output()) as found:
         yield found

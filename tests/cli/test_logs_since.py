@@ -1,4 +1,4 @@
-"""`headrace logs --since`: durations and times, of a log that lies here and of one elsewhere."""
+"""`headrace logs --since`: durations and times, with a log on this machine and with one elsewhere."""
 
 import time
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ def test_what_is_no_time_that_was_is_refused(text: str) -> None:
 
 @pytest.fixture
 def log(fake: FakeStudyService, script: Script, tmp_path: Path) -> Iterator[Path]:
-    """The log of trial 5, which lies here: a line of an hour ago, one of half an hour ago, and one of now."""
+    """The log of trial 5, on this machine: a line from an hour ago, one from half an hour ago, and one from now."""
     trial, before = script.final.trials[5], script.final.trials[5].log_path
     path = tmp_path / "5.log"
     path.write_text("one\ntwo\nthree\n")

@@ -1,5 +1,5 @@
-"""A trial that got worse after an extension counts with its earlier result, wherever its values are shown: the baseline
-and the best one alike. Its last report stays what it is, and is told as that."""
+"""A trial that got worse after an extension counts with its earlier result, wherever its values are shown: the
+baseline and the best one alike. Its last report is unchanged, and is shown as the last report."""
 
 import csv
 import io
@@ -25,7 +25,7 @@ COMPLETED = trial_pb2.TERMINATION_REASON_COMPLETED
 
 
 def keep(trial: trial_pb2.Trial, **metrics: float) -> None:
-    """The trial counts with what it had at step 9, and trained on to step 27, worse, with too much memory."""
+    """The trial counts with its result at step 9, and trained on to step 27: worse, and with too much memory."""
     trial.metrics["mem"] = 99
     trial.earlier_ends.add(
         reason=COMPLETED, step=9, budget=9, score=metrics["val_loss"], score_step=9, metrics=metrics

@@ -24,7 +24,7 @@ def test_a_watch_sees_every_event_to_the_end(client: Client, fake: FakeStudyServ
 def test_a_watch_of_an_ended_study_sees_every_event(
     client: Client, fake: FakeStudyService, script: Script
 ) -> None:
-    """The first message says that the study has ended, and holds five of its events."""
+    """The first message says that the study has ended, and contains five of its events."""
     fake.add(script)
     fake.watch_tells_of_now = True
     fake.cut_watch_after.append((2, None))
@@ -62,7 +62,7 @@ def test_a_watch_outlives_a_scheduler_that_is_away_for_longer_than_a_call(
 @pytest.mark.timeout(120)
 def test_a_watch_says_soon_that_nobody_answers_after_a_stream_that_ended_well(script: Script) -> None:
     class Frozen(FakeStudyService):
-        """It keeps its connections, and answers nothing after the first stream."""
+        """It keeps its connections, but answers nothing after the first stream."""
 
         def GetStudy(self, request: Any, context: grpc.ServicerContext) -> Any:
             self.stopped.wait()

@@ -1,4 +1,4 @@
-"""What is said of a trial that ran other code than its study began with."""
+"""What is shown of a trial that ran other code than its study started with."""
 
 import pytest
 

@@ -21,7 +21,7 @@ def model() -> torch.nn.Module:
 
 
 def test_all_ranks_save_where_rank_0_reports_its_best(tmp_path: Path) -> None:
-    losses = [[3.0, 1.0, 2.0, 2.0], [1.0, 2.0, 3.0, 0.5]]  # of rank 0, and of rank 1, which has another best
+    losses = [[3.0, 1.0, 2.0, 2.0], [1.0, 2.0, 3.0, 0.5]]  # by rank: rank 1 has a different best
 
     def body(t: Trial) -> None:
         t.track(net=model())

@@ -126,8 +126,8 @@ def loaded_before_ddp(api: str, before: bool) -> str:
 def one_file_for_all(api: str) -> tuple[list[float], float, bool]:
     """Saves at a sync point, and loads rank 0's file on all ranks.
 
-    Returns this rank's rates before and after, and the largest difference between ranks' parameters at the next
-    sync.
+    Returns this rank's rates before and after, the largest difference between ranks' parameters at the next sync,
+    and whether the resumed run equals the one that was saved.
     """
     model = network(0)
     optimizer = SGD(model.parameters(), lr=0.1)

@@ -1,4 +1,4 @@
-"""What strangers and callers may have of a server, with honest ones beside them who are served."""
+"""What strangers and callers may use of a server, next to honest ones who are still served."""
 
 import asyncio
 import os
@@ -271,7 +271,7 @@ async def test_the_connections_of_a_small_process_are_shared() -> None:
 
 
 def answered(caller: Caller, number: int) -> bool:
-    """Whether a call is known to its server: something came back, or it is over."""
+    """Whether a call has reached its server: something came back, or it has ended."""
     caller.pump(0)
     stream = caller.streams[number]
     return stream.over or bool(stream.headers)
@@ -279,7 +279,7 @@ def answered(caller: Caller, number: int) -> bool:
 
 @pytest.mark.full
 async def test_strangers_behind_a_proxy_share_the_places_and_end_alone() -> None:
-    """One call of somebody known is over the same connection."""
+    """One call of a known caller is over the same connection."""
     async with admission_site(strangers={"within_s": 3.0}) as site:
         proxies = [await site.caller() for _ in range(3)]
         for proxy in proxies:

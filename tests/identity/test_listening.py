@@ -1,4 +1,5 @@
-"""Listeners that would have one address: refused before anything begins, in words, with the option to change."""
+"""Listeners that would share one address: refused before anything starts, and the message names the option to
+change."""
 
 from pathlib import Path
 

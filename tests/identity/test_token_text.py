@@ -1,4 +1,4 @@
-"""Tokens as text: what is one, what is stored of it, and how two are compared."""
+"""Tokens as text: which texts are tokens, what is stored of them, and how two are compared."""
 
 import asyncio
 import hashlib
@@ -48,7 +48,7 @@ def test_the_header_of_a_call() -> None:
 
 
 class Table:
-    """A table in memory, which counts."""
+    """A table in memory, which counts its reads."""
 
     def __init__(self, *rows: StoredToken) -> None:
         self.rows = {row.id: row for row in rows}
@@ -64,7 +64,7 @@ class Table:
 
 
 class Clock:
-    """A clock that is set by hand."""
+    """A clock set by hand."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -1,4 +1,4 @@
-"""Policies and samplers of installed packages: found by name, refused with a reason, held to the contract."""
+"""Policies and samplers of installed packages: found by name, refused with a reason, checked against the contract."""
 
 import importlib
 import subprocess
@@ -29,7 +29,7 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of installed packages that is on the path, of which nothing is left afterwards."""
+    """A folder of installed packages on the path. Nothing of it is left afterwards."""
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(folder)
@@ -173,7 +173,7 @@ def test_a_name_that_is_taken_twice_names_both_packages(install: Install) -> Non
 
 
 def test_a_name_of_ours_is_no_plugins(install: Install) -> None:
-    """A package cannot take the place of a policy of ours: those are kinds, and a package's are names."""
+    """A package cannot replace one of our policies: ours are kinds, and a package's are names."""
     install("one", packages.WAITS, policies="asha = one:make")
     require_own(spec_of(policy="asha"))
     assert spec_of(policy=own("asha")).policy.kind == "own"

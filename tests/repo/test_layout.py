@@ -1,4 +1,4 @@
-"""The top level holds exactly what the architecture names."""
+"""The top level contains exactly what the architecture names."""
 
 import subprocess
 from collections import Counter
@@ -48,6 +48,7 @@ def test_modules_are_not_named_for_nothing() -> None:
 
 
 def test_each_test_file_has_a_name_of_its_own() -> None:
-    """Two of one name in two folders are one module for pytest: it collects neither, though each folder passes alone."""
+    """Two files with one name in two folders are one module for pytest: it collects neither, though each folder
+    passes alone."""
     names = Counter(Path(name).name for name in tracked() if name.startswith("tests/") and "/test_" in name)
     assert {name for name, times in names.items() if times > 1 and name.endswith(".py")} == set()

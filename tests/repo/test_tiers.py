@@ -36,7 +36,7 @@ STAND_INS = {
     "installations": "worker/test_environment_separation.py::test_what_no_index_has_is_told_in_the_trials_log",
     "joining": "joining/test_join_tokens.py::test_a_token_for_a_worker_lets_no_second_machine_in",
 }
-"""What stands in the first tier for each kind of long test."""
+"""The tests in the first tier that represent each kind of long test."""
 
 
 @pytest.mark.parametrize("kind", STAND_INS)
@@ -112,7 +112,7 @@ FULL_FILE = """
 
     @pytest.mark.parametrize("n", [1, pytest.param(2, marks=pytest.mark.smoke)])
     def test_param(n): pass
-"""  # indented, or this file would be taken for a full one
+"""  # indented, otherwise this file would count as a full one
 
 
 def test_what_a_tier_runs(tmp_path: Path) -> None:

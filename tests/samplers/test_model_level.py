@@ -1,4 +1,5 @@
-"""From which rung a model learns: the highest with twice what makes a model, so that it does not forget too early."""
+"""The rung from which a model learns: the highest with twice the results that a model needs, so that it does not
+forget too early."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Files of recorded runs: what is read, and what is said of files that cannot be."""
+"""Files of recorded runs: what is read, and what is said about files that cannot be."""
 
 import gzip
 import math

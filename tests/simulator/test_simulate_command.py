@@ -53,7 +53,7 @@ def runs(tmp_path):
 
 
 def test_simulated_time_has_no_end(small):
-    """Steps may be tokens, and their seconds more than the years that a calendar has."""
+    """Steps may be tokens, and their seconds exceed the years of a calendar."""
     assert "9 trials" in run(small, "--workers", "1", "--seconds-per-step", "1e11")
 
 
@@ -80,7 +80,7 @@ def test_json_has_the_same_figures():
 
 
 def test_values_to_maximize_rise(small, tmp_path):
-    """As accuracies do; a loss with its sign turned is nothing that a user of such a metric has ever seen."""
+    """Accuracies rise. No user of such a metric has ever seen a loss with its sign reversed."""
     runs = {one["policy"]: one for one in json.loads(run(small, "--seed", "3", "--json"))["runs"]}
     lower = tmp_path / "lower.yaml"
     lower.write_text(SMALL.replace("accuracy", "loss").replace("maximize", "minimize"))

@@ -1,4 +1,5 @@
-"""`scope` and `k` of an objective: what is refused with which words, what `keep: best` implies, and the messages."""
+"""`scope` and `k` of an objective: what is refused and with which words, what `keep: best` implies, and the
+messages."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How many trials of a study repeat a point of its space, and which studies are not told."""
+"""How many trials of a study repeat a point of its space, and which studies get no warning."""
 
 from typing import Any
 

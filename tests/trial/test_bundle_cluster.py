@@ -15,7 +15,7 @@ from headrace.v1 import event_pb2, runtime_pb2, runtime_pb2_grpc
 
 
 class Daemon(runtime_pb2_grpc.TrialRuntimeServiceServicer):
-    """Loses each first answer."""
+    """Loses the first answer to each call."""
 
     def __init__(self) -> None:
         self.turns: list[runtime_pb2.TurnRequest] = []

@@ -1,4 +1,4 @@
-"""What a bundle tells of its turns: their cost, a model that cannot be fused, and one that is not."""
+"""What a bundle reports of its turns: their cost, a model that cannot be fused, and one that is not."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +20,7 @@ from headrace.trial.runtime import TurnCost
 
 
 class Clock:
-    """Time that a test moves on."""
+    """Time that a test advances."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -92,7 +92,7 @@ def train(bundle: Bundle) -> None:
 
 
 class Listening(LocalBundle):
-    """Keeps what it was told."""
+    """Keeps what it is told."""
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(**fields)
@@ -120,7 +120,7 @@ def test_one_report_of_a_turn_tells_what_it_cost(listening: Listening) -> None:
 
 
 class Looking(FakeGroup):
-    """Looks at its first step at how to run its members, and knows at the second one what a later step takes."""
+    """Finds out in its first step how to run its members, and knows in the second one what a later step takes."""
 
     report: object = None
     first_step: Any = None

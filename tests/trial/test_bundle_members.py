@@ -1,4 +1,4 @@
-"""A bundle's members: whose error is whose, and checkpoints that a plain trial reads."""
+"""A bundle's members: which error belongs to which member, and checkpoints that a plain trial reads."""
 
 from pathlib import Path
 from typing import Any
@@ -146,7 +146,7 @@ def test_a_plain_trial_goes_on_from_a_members_checkpoint(recording: RecordingRun
 def test_what_ends_the_whole_bundle(
     tmp_path: Path, error: Exception, *, out_of_memory: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory is nobody's fault; a member's error in the middle of a step leaves the others only their checkpoints."""
+    """Memory is nobody's fault. A member's error in the middle of a step leaves the others only their checkpoints."""
     told: list[tuple[str, bool]] = []
 
     def finish(_: LocalBundle, end: Ended) -> None:

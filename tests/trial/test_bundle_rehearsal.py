@@ -1,4 +1,4 @@
-"""A bundle's function that fails before any report: is it each member's failure, or one's?"""
+"""A bundle's function that fails before any report: is it a failure of each member, or of one?"""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from headrace.trial.bundle_runtime import Attached, Ended
 
 
 class Charging(LocalBundle):
-    """Looks for the member to charge, as a cluster does."""
+    """Looks for the member to charge, like a cluster."""
 
     end: Ended | None = None
 

@@ -1,4 +1,4 @@
-"""What a trial prints on a full disk is dropped and counted; training goes on."""
+"""What a trial prints on a full disk is dropped and counted; training continues."""
 
 import errno
 import io

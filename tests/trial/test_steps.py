@@ -1,4 +1,4 @@
-"""Which steps may be reported, and what a user is told who counts in another unit."""
+"""Which steps may be reported, and the message for a user who counts in another unit."""
 
 import re
 
@@ -151,7 +151,7 @@ def _refusals(reported: list[int], rungs: list[int]) -> list[object]:
 @pytest.mark.parametrize(
     ("step", "since", "rungs", "such"),
     [
-        (4, 1, (1, 3, 9), ""),  # every third step, from 1 on, which leaves the budget out
+        (4, 1, (1, 3, 9), ""),  # every third step, from 1 on, which skips the budget
         (12, 7, (10, 20, 30, 40, 50), ""),
         (2, 0, (1, 3, 9), ""),
         (11, 7, (1, 3, 9, 27), ", such as `rungs: [1, 3, 11, 27]`"),

@@ -1,4 +1,4 @@
-"""`ResumableBatches`: interrupted anywhere, it gives out what it would have given out."""
+"""`ResumableBatches`: interrupted anywhere, it yields the same batches as without the interruption."""
 
 from itertools import chain
 

@@ -1,4 +1,4 @@
-"""A trial that ends by itself before its budget leaves its state, and what cannot be saved takes nothing from it."""
+"""A trial that ends by itself before its budget leaves its state, and a failed save takes nothing from it."""
 
 import errno
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from headrace.trial.runtime import Action, OwnEnd
 
 @pytest.fixture
 def early(recording: RecordingRuntime) -> RecordingRuntime:
-    """Its one rung is its budget of 8 steps, so nothing is saved on the way."""
+    """Its only rung is its budget of 8 steps, so nothing is saved on the way."""
     recording.rungs = (8,)
     return recording
 
@@ -31,7 +31,7 @@ def own_end(runtime: RecordingRuntime, function: Callable[[Trial], object]) -> O
 
 
 def counting(t: Trial, leave: Callable[[int], bool], *, first: bool = False) -> None:
-    """Counts its steps, and leaves at one of them: behind its report, or before it begins."""
+    """Counts its steps, and leaves at one of them: after its report, or before the step starts."""
     counter = Counter()
     t.track(counter=counter)
     for step in t.steps():

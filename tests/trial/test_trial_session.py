@@ -195,6 +195,6 @@ def test_names_of_other_tuners_say_what_takes_their_place(name: str, instead: st
 
 
 def test_report_is_the_trials() -> None:
-    """Of `headrace.trial` alone: `headrace.report` is the package that draws pages."""
+    """Only `headrace.trial` has it: `headrace.report` is the package that draws pages."""
     with pytest.raises(AttributeError, match=r"it is the trial's, t\.report"):
         getattr(headrace.trial, "report")  # noqa: B009

@@ -1,4 +1,4 @@
-"""The real thing: `headrace up` with its own Postgres, scheduler and worker, killed at every place."""
+"""The real thing: `headrace up` with its own Postgres, scheduler and worker, killed at every point."""
 
 import ast
 import os
@@ -66,13 +66,13 @@ class Up:
             pause.wait(0.1)
 
     def child(self, word: str) -> psutil.Process:
-        """The child whose command line holds the word."""
+        """The child whose command line contains the word."""
         found = [child for child in self.process.children() if word in " ".join(child.cmdline())]
         assert len(found) == 1, f"{word}: {found}; up said:\n{self.said()}"
         return found[0]
 
     def came_back(self, name: str) -> bool:
-        """Whether a child was started again."""
+        """Whether a child was restarted."""
         return re.search(rf"^\S+ {name} .* again$", self.said(), re.MULTILINE) is not None
 
     def stop(self, which: signal.Signals = signal.SIGTERM) -> int:
