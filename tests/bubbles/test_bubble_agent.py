@@ -195,7 +195,7 @@ def test_a_rank_that_ends_or_starts_again_is_followed(agent: Agent, stage: Stage
     assert agent.jobs == {}
 
 
-def test_a_file_that_cannot_be_read_is_told_once(
+def test_a_file_that_cannot_be_read_is_reported_once(
     agent: Agent, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (folder / "old.0.0.bubble").write_bytes(b"x" * 10)
@@ -377,7 +377,7 @@ def test_the_lease_is_short(agent: Agent, stage: Stage) -> None:
     file.close()
 
 
-def test_a_quantum_longer_than_every_window_is_told(agent: Agent, stage: Stage, sleeper: Trial) -> None:
+def test_a_quantum_longer_than_every_window_is_reported(agent: Agent, stage: Stage, sleeper: Trial) -> None:
     sleeper.occupy(stage)
     stage.words[AT["trial_usual"]] = 500 * MS
     stage.play(8)
@@ -385,7 +385,7 @@ def test_a_quantum_longer_than_every_window_is_told(agent: Agent, stage: Stage, 
     assert "the trial needs 500.0 ms from one point to the next" in agent.stages[PLACE].problem
 
 
-def test_memory_that_trials_may_use_is_told_after_five_steps(agent: Agent, stage: Stage) -> None:
+def test_memory_that_trials_may_use_is_reported_after_five_steps(agent: Agent, stage: Stage) -> None:
     stage.play(3)
     agent.look()
     assert stage.says("memory") == 0

@@ -382,7 +382,7 @@ def test_a_quantum_that_was_long_once_is_tried_again(stage: Stage) -> None:
     gate.close()
 
 
-def test_a_trial_without_quanta_is_told(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_trial_without_quanta_is_reported(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     gate = Gate(stage.file.path, idle_priority=False)
     worker = Worker(gate)
     until(lambda: stage.says("trial_waiting"))
@@ -415,7 +415,7 @@ def test_a_trial_that_is_told_to_leave_does_not_wait_for_a_primary_that_is_gone(
     assert gate.harvested_s >= 0
 
 
-def test_a_trial_that_is_evicted_goes_on_to_its_end_where_its_primary_is_gone(stage: Stage) -> None:
+def test_a_trial_that_is_evicted_continues_to_its_end_where_its_primary_is_gone(stage: Stage) -> None:
     """A worker's daemon requests this when the job has ended: the trial should stop at its next report."""
     gate = Gate(stage.file.path, idle_priority=False)
     worker = Worker(gate)

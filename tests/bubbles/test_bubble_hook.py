@@ -104,7 +104,7 @@ class PipelineEngine:
         (PipelineEngine(device=type("d", (), {"type": "cuda"})), "0.19.8", "order of the stream"),
     ],
 )
-def test_what_has_no_windows_is_said_and_left_alone(
+def test_what_has_no_windows_is_reported_and_left_alone(
     engine: Any,
     version: str,
     why: str,
@@ -122,7 +122,7 @@ def test_what_has_no_windows_is_said_and_left_alone(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_of_somebody_else_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_somebody_else_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.__version__", "0.19.8", raising=False)
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()

@@ -19,7 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_a_primary_goes_on_whatever_dies_beside_it(primary: Primary, folder: Path) -> None:
+def test_a_primary_continues_whatever_dies_beside_it(primary: Primary, folder: Path) -> None:
     scene = Scene(primary, folder, steps=5000)
     try:
         play(scene)

@@ -35,7 +35,7 @@ def test_one_long_pause_of_the_primary_changes_nothing() -> None:
     assert fed([100] * 10 + [10_000]).length(0) == 100
 
 
-def test_two_short_windows_in_a_row_make_the_slot_learn_anew() -> None:
+def test_two_short_windows_in_a_row_make_the_slot_relearn() -> None:
     predictor = fed([100] * 10)
     predictor.observe(slot=1, length=100, generation=0)
     predictor.observe(slot=0, length=50, generation=0)

@@ -120,7 +120,7 @@ def test_the_view_as_text_picture_and_trace(site: Site, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_what_is_not_there_is_said(site: Site, tmp_path: Path) -> None:
+def test_what_is_not_there_is_reported(site: Site, tmp_path: Path) -> None:
     code, _, err = bubbles(tmp_path)
     assert (code, "no bubble agent answers" in err, "headrace bubble-agent" in err) == (1, True, True)
     code, _, err = bubbles(site[0].folder, "--job", "other")
@@ -168,7 +168,7 @@ def test_other_machines_read_nothing_and_cannot_fill_the_users_socket(site: Site
 
 
 @pytest.mark.full
-def test_a_killed_agent_leaves_no_gate_open_and_its_successor_goes_on(site: Site) -> None:
+def test_a_killed_agent_leaves_no_gate_open_and_its_successor_continues(site: Site) -> None:
     first, _, player = site
     until(lambda: player.near.says("permitted"))
     first.kill()

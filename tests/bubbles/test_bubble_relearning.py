@@ -38,14 +38,14 @@ def learns_anew(job: SimulatedPrimary, since: int) -> None:
 
 
 @pytest.mark.parametrize("micro_batches", [4, 7, 16])
-def test_other_micro_batches_are_learnt_anew(job: SimulatedPrimary, micro_batches: int) -> None:
+def test_other_micro_batches_are_relearnt(job: SimulatedPrimary, micro_batches: int) -> None:
     job.micro_batches = micro_batches
     job.run(15)
     learns_anew(job, CHANGE)
 
 
 @pytest.mark.parametrize("times", [0.3, 0.9, 2.0])
-def test_another_sequence_length_is_learnt_anew(job: SimulatedPrimary, times: float) -> None:
+def test_another_sequence_length_is_relearnt(job: SimulatedPrimary, times: float) -> None:
     job.reshape(times)
     job.run(15)
     learns_anew(job, CHANGE)
@@ -82,7 +82,7 @@ def test_a_stage_that_stands_still_for_a_moment_makes_nobody_overrun(
 
 
 @pytest.mark.parametrize(("stage", "kind", "micro_batch"), STALLS)
-def test_a_stage_that_stands_still_for_long_is_learnt_anew(
+def test_a_stage_that_stands_still_for_long_is_relearnt(
     job: SimulatedPrimary, stage: int, kind: str, micro_batch: int
 ) -> None:
     job.stalls = {(stage, kind, micro_batch): 2 * PAUSED * job.lengths[-1]}  # type: ignore[dict-item]  # the kind is a parameter
@@ -90,7 +90,7 @@ def test_a_stage_that_stands_still_for_long_is_learnt_anew(
     learns_anew(job, CHANGE + 1)
 
 
-def test_a_job_that_does_something_else_between_steps_is_learnt_anew(job: SimulatedPrimary) -> None:
+def test_a_job_that_does_something_else_between_steps_is_relearnt(job: SimulatedPrimary) -> None:
     job.run(15, pause_ns=2 * PAUSED * job.lengths[-1])
     learns_anew(job, CHANGE)
 

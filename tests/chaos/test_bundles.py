@@ -119,7 +119,7 @@ def alone(site: Cluster) -> dict[int, dict[int, float]]:
     return found
 
 
-def test_members_of_a_killed_bundle_go_on_as_if_alone(
+def test_members_of_a_killed_bundle_continue_as_if_alone(
     site: Cluster, alone: dict[int, dict[int, float]]
 ) -> None:
     client = Client(site.address, timeout_s=60, connect_timeout_s=60)
@@ -139,7 +139,7 @@ def test_members_of_a_killed_bundle_go_on_as_if_alone(
     assert any("in bundle" in message and "seat 2 of 4" in message for message in messages)
 
 
-def test_of_ten_members_only_the_guilty_are_charged(
+def test_only_the_guilty_of_ten_members_are_charged(
     site: Cluster, alone: dict[int, dict[int, float]]
 ) -> None:
     """All ten are in one bundle. One raises in its own data path, one diverges, one kills the process."""
@@ -209,7 +209,7 @@ def test_a_model_proposes_while_bundles_train(site: Cluster) -> None:
     assert len({one.params["x"] for one in trials.values()}) == 26
 
 
-def test_a_bundle_out_of_memory_goes_on_in_smaller_ones_and_charges_nobody(
+def test_a_bundle_out_of_memory_continues_in_smaller_ones_and_charges_nobody(
     site: Cluster, alone: dict[int, dict[int, float]]
 ) -> None:
     client = Client(site.address, timeout_s=60, connect_timeout_s=60)

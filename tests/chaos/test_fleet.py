@@ -79,7 +79,7 @@ async def test_without_postgres_trials_train_on_and_every_report_lands_once(tmp_
     assert record["holds"], str(record)
 
 
-async def test_on_a_full_disk_a_worker_says_so_and_goes_on_by_itself(tmp_path: Path) -> None:
+async def test_on_a_full_disk_a_worker_says_so_and_continues_by_itself(tmp_path: Path) -> None:
     with cluster(tmp_path, worker=False) as site:
         daemon = DaemonSite("w", site.addresses, tmp_path / "worker", tmp_path / "store", slots=2)
         with daemons([daemon]):

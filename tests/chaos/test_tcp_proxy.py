@@ -79,7 +79,7 @@ async def test_a_swallowed_link_takes_everything_and_gives_nothing() -> None:
         writer.close()
 
 
-async def test_a_stalled_link_goes_on_where_it_stopped() -> None:
+async def test_a_stalled_link_continues_where_it_stopped() -> None:
     async with echoing() as server, proxied(server) as proxy:
         reader, writer = await dial(proxy)
         proxy.links[0].stall()

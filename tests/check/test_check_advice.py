@@ -330,7 +330,7 @@ def test_a_checkpoint_of_the_scripts_own_in_its_folder_is_named_where_two_runs_p
 
 
 @pytest.mark.full
-def test_of_a_script_with_numbered_checkpoints_of_its_own_the_check_says_that_steps_begin_anew(
+def test_the_check_says_that_steps_start_again_in_a_script_with_numbered_checkpoints_of_its_own(
     tmp_path: Path,
 ) -> None:
     source = TRAIN.replace("    t.track(model, optimizer)\n", "")

@@ -198,7 +198,7 @@ def test_slow_imports_leave_time_for_the_restores_that_tell_most() -> None:
     assert affordable(RESTORES, limit_s=60.0, spent_s=1.0, train_s=1.0) == RESTORES
 
 
-def test_the_time_limit_that_covers_all_is_told() -> None:
+def test_the_time_limit_that_covers_all_is_reported() -> None:
     """It was 600 s for everybody, even for those who had specified more."""
     run = {"straight_s": 25.0, "train_s": 20.0, "process_s": 10.0}
     enough_s = limit_for_all(RESTORES, tried_s=60.0, share=0.1, **run)

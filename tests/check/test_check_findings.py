@@ -207,7 +207,7 @@ def test_a_loop_that_starts_over_is_named(check: Check, loop: str, found: str, r
 
 
 @pytest.mark.full
-def test_a_loop_of_ones_own_that_goes_on_or_whose_count_nothing_reads_passes(check: Check) -> None:
+def test_a_loop_of_ones_own_that_continues_or_whose_count_nothing_reads_passes(check: Check) -> None:
     body = ("blurred = inputs[batch]", "blurred = epoch + inputs[batch]")
     assert check((LOOP, "for epoch in range(t.step, t.max_steps):"), body).passed
     assert check((LOOP, "for epoch in range(9):")).passed

@@ -195,7 +195,7 @@ trials: 4
 
 
 @pytest.mark.full
-def test_of_a_study_file_the_rungs_are_tried(tmp_path: Path) -> None:
+def test_the_rungs_of_a_study_file_are_tried(tmp_path: Path) -> None:
     """In real processes: this is what users type."""
     source = SWEEP
     for old, new in SAVED:
@@ -239,7 +239,7 @@ def test_the_phases_of_a_variable() -> None:
     assert seen({4: 1, 6: 2}, fresh=None, last=9) == [(6, 9, False), (4, 5, False)], "first set in the loop"
 
 
-def test_of_variables_that_live_alike_one_stands_for_all() -> None:
+def test_one_of_several_variables_with_equal_lives_represents_all() -> None:
     phases = Phases()
     phases.begin({"a": 0, "b": 0, "c": 0})
     for step in range(1, 10):

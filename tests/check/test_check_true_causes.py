@@ -59,7 +59,7 @@ def test_all_that_is_reset_is_named_where_the_line_that_raises_reads_none_of_it(
     assert report.warnings == ()
 
 
-def test_an_error_that_no_loss_explains_is_told_with_its_line(check: Check) -> None:
+def test_an_error_that_no_loss_explains_is_reported_with_its_line(check: Check) -> None:
     source = METER.replace("READ", NOT_BY_A_LOSS).replace("seen += 1", "pass")
     report = check(source=source.replace('meter.top.append(t.state["w"])', "pass"), steps=4)
     (error,) = report.missing

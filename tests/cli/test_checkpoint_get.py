@@ -166,7 +166,7 @@ def test_why_there_is_none(kept: Kept, invoke: Invoke) -> None:
     assert "Name a trial by its number" in invoke("checkpoint", "get", "digits").err
 
 
-def test_a_store_that_is_elsewhere_or_emptied_is_told_with_the_remedy(kept: Kept, invoke: Invoke) -> None:
+def test_a_store_that_is_elsewhere_or_emptied_is_reported_with_the_remedy(kept: Kept, invoke: Invoke) -> None:
     ref = kept.trial.checkpoint
     kept.store.delete(ref.uri)
     gone = invoke("checkpoint", "get", "digits", "--out", "x")

@@ -68,7 +68,7 @@ def test_the_preflight_comes_first_and_can_be_skipped(
     assert invoke("run", str(study_file), "--no-preflight", "--detach").code == 0
 
 
-def test_a_folder_that_is_not_there_is_told_before_anything_starts(
+def test_a_folder_that_is_not_there_is_reported_before_anything_starts(
     fake: FakeStudyService, invoke: Invoke, study_file: Path
 ) -> None:
     text = study_file.read_text().replace("train:train}", "train:train, working_dir: ./nowhere}")

@@ -41,7 +41,7 @@ def test_a_command_waits_for_the_address(
 
 
 @pytest.mark.parametrize("runs", [True, False])
-def test_a_scheduler_that_an_up_starts_anew_is_waited_for(
+def test_a_scheduler_that_an_up_starts_again_is_waited_for(
     up: TextIO,
     fake: FakeStudyService,
     invoke: Invoke,

@@ -189,7 +189,7 @@ def test_a_link_in_place_of_a_studys_folder_is_not_followed(
     assert (outside / "trials/1/precious").exists()
 
 
-def test_what_is_on_another_machine_is_said(ended: Left, invoke: Invoke) -> None:
+def test_what_is_on_another_machine_is_reported(ended: Left, invoke: Invoke) -> None:
     (ended.root / "store").rename(ended.root / "away")
     done = invoke("gc", "--dry-run")
     assert f"{(ended.root / 'store').as_uri()} cannot be read from here" in done.err

@@ -162,7 +162,7 @@ def test_a_study_with_several_objectives_is_followed_though_it_has_no_best_trial
     assert fallen(study, replace(study, leader=None)) == ""
 
 
-def test_that_a_trial_goes_on_is_no_news_of_a_rule_that_looks_at_every_step() -> None:
+def test_that_a_trial_continues_is_no_news_of_a_rule_that_looks_at_every_step() -> None:
     def made(rule: str, action: Action) -> Event:
         proto = event_pb2.Event()
         proto.decision_made.explanation.rule = rule

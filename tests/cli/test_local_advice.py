@@ -113,7 +113,7 @@ def test_a_dictionary_of_metrics_objects_without_names_and_a_metric_with_a_slash
     assert not any("saved no checkpoint" in str(line["message"]) for line in lines[:-1])
 
 
-def test_a_metric_that_is_never_reported_is_told_at_the_first_report(run: Run) -> None:
+def test_a_metric_that_is_never_reported_is_named_at_the_first_report(run: Run) -> None:
     done, lines = run(NAMED_OTHERWISE, "val_loss", "rungs: [2, 4]")
     assert done.returncode == 1
     told = [str(line["message"]) for line in lines[:-1]]

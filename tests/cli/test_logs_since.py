@@ -98,7 +98,7 @@ def test_a_log_without_marks_is_printed_whole_and_says_so(log: Path, invoke: Inv
     assert f"{log}: when it was printed is not known, so all of it is shown." in result.err
 
 
-def test_of_a_log_elsewhere_the_service_is_asked_for_it(reading: Reading, invoke: Invoke) -> None:
+def test_the_service_is_asked_for_a_log_elsewhere(reading: Reading, invoke: Invoke) -> None:
     assert invoke("logs", "digits", "5", "--since", "10m").code == 0
     first = reading.within[0]
     assert first is not None

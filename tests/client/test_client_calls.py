@@ -118,7 +118,7 @@ def test_no_hint_hides_a_name_of_ours() -> None:
         assert not [name for name in table if name in dir(owner)]
 
 
-def test_what_is_no_spec_and_no_name_is_told(client: Client, fake: FakeStudyService) -> None:
+def test_what_is_no_spec_and_no_name_is_reported(client: Client, fake: FakeStudyService) -> None:
     with pytest.raises(InvalidFieldError, match=r"(?m)^trials: is required"):
         client.create_study("digits", {"objective": {"metric": "loss", "goal": "minimize"}})
     data: Any = 3

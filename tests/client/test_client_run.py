@@ -58,7 +58,7 @@ async def test_the_async_client_does_the_same(fake: FakeStudyService) -> None:
     assert result.best is not None
 
 
-def test_a_bad_argument_and_a_bad_setting_are_told_before_a_call(
+def test_a_bad_argument_and_a_bad_setting_are_reported_before_a_call(
     client: Client, fake: FakeStudyService
 ) -> None:
     with pytest.raises(InvalidFieldError) as caught:

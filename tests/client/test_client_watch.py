@@ -34,7 +34,7 @@ def test_a_watch_of_an_ended_study_sees_every_event(
 
 
 @pytest.mark.parametrize("code", [UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, None])
-def test_a_cut_watch_goes_on_where_it_was(
+def test_a_cut_watch_continues_where_it_was(
     client: Client, fake: FakeStudyService, script: Script, code: grpc.StatusCode | None
 ) -> None:
     fake.add(script, shown=1)
@@ -226,7 +226,7 @@ def test_both_clients_have_the_same_methods() -> None:
         assert all(getattr(blocking, n).__doc__ for n in mine)
 
 
-def test_who_waits_or_fetches_results_is_warned_of_edited_code(
+def test_a_client_that_waits_or_fetches_results_is_warned_of_edited_code(
     client: Client, fake: FakeStudyService
 ) -> None:
     script = race()

@@ -38,7 +38,7 @@ def test_all_ranks_save_where_rank_0_reports_its_best(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("step-*"))) == 2  # of steps 1 and 2
 
 
-def test_a_rank_that_waits_for_rank_0_in_vain_says_so(tmp_path: Path) -> None:
+def test_a_rank_that_waits_for_rank_0_without_success_says_so(tmp_path: Path) -> None:
     def body(t: Trial) -> None:
         t.track(net=model())
         if t.rank:

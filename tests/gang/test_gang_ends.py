@@ -84,7 +84,7 @@ STOPPED_FOR_S = 1.0
     ],
     ids=["echo first", "killed", "silent", "hangs after it", "stopped", "echoes alone"],
 )
-def test_the_first_failure_is_told_and_all_are_ended(
+def test_the_first_failure_is_reported_and_all_are_ended(
     tmp_path: Path, body: str, told: str, status: int
 ) -> None:
     program = tmp_path / "rank.py"

@@ -134,7 +134,7 @@ def test_what_the_user_says_is_shared_is_rank_0s_on_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
-def test_another_number_of_ranks_is_divided_anew_or_refused_by_name(tmp_path: Path, world: int) -> None:
+def test_another_number_of_ranks_is_divided_again_or_refused_by_name(tmp_path: Path, world: int) -> None:
     def body(t: Trial) -> None:
         divided, kept = Divided(), Kept()
         divided.count, kept.count = 10 + t.rank, t.rank

@@ -18,7 +18,7 @@ def test_1_rates_fan_out_before_auto_lr_starts(ranks: RankPool) -> None:
     assert width["reference"] == 0
 
 
-def test_2_parameters_are_averaged_without_auto_lr_and_last_rates_are_told(ranks: RankPool) -> None:
+def test_2_parameters_are_averaged_without_auto_lr_and_last_rates_are_reported(ranks: RankPool) -> None:
     seen = ranks.run("ranks_defects:averages_without_auto_lr")[0]
     assert seen["ours"] == (0.0, True)
     assert seen["reference"][0] > 0
@@ -39,7 +39,7 @@ def test_4_permutations_and_dropout_do_not_hang_on_the_global_generator(ranks: R
     assert independent == {"ours": True, "reference": False}
 
 
-def test_5_rates_stay_floats_and_momentum_goes_on_cycling(ranks: RankPool) -> None:
+def test_5_rates_stay_floats_and_momentum_continues_cycling(ranks: RankPool) -> None:
     seen = ranks.run("ranks_defects:rates_and_momentum")[0]
     assert seen == {"ours": (True, True), "reference": (False, False)}
 

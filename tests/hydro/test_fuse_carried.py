@@ -65,7 +65,7 @@ def test_an_extra_state_that_no_step_changes_is_carried_too(make: Any, *, begun:
 
 @pytest.mark.parametrize("there", ENGINES)
 @pytest.mark.parametrize("here", ENGINES)
-def test_counts_and_lists_go_on_in_any_engine(here: Any, there: Any) -> None:
+def test_counts_and_lists_continue_in_any_engine(here: Any, there: Any) -> None:
     loss, other = Annealed(), Annealed()
     group = trained(linear, loss, 5, here)
     moved = hydro.fuse(linear, engine=there)
@@ -211,7 +211,7 @@ def test_a_closure_that_is_made_at_each_step_is_let_go() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_generators_go_on(engine: Any) -> None:
+def test_generators_continue(engine: Any) -> None:
     class Draws(Annealed):
         def __init__(self) -> None:
             super().__init__()

@@ -102,7 +102,7 @@ def test_a_late_joiner_has_its_own_count(engine: Any, make: Callable[[], nn.Modu
     assert loss.calls == 18  # the user sees the first member's
 
 
-def test_who_remembers_the_same_shares_a_fused_pass() -> None:
+def test_members_with_the_same_state_share_a_fused_pass() -> None:
     """A cache is filled at a member's first step, and from then on it equals everybody else's."""
     cache: dict[Any, Tensor] = {}
     passes = 0

@@ -33,7 +33,7 @@ def members(optimizer: str, count: int) -> list[dict[str, Any]]:
         ("mlp", "adam", torch.float32, 1e-5),
     ],
 )
-def test_a_member_of_sixteen_goes_on_anywhere(
+def test_a_member_of_sixteen_continues_anywhere(
     name: str, optimizer: Any, dtype: torch.dtype, most: float
 ) -> None:
     """The reference is plain torch for all 50 steps; `cnn` has BatchNorm."""
@@ -62,7 +62,7 @@ def test_a_member_of_sixteen_goes_on_anywhere(
         assert apart(found["model"], solo.model.state_dict()) < 10 * most
 
 
-def test_dropout_goes_on_with_the_same_masks() -> None:
+def test_dropout_continues_with_the_same_masks() -> None:
     data = batches("mlp", 12)
     whole = hydro.fuse(dropping, members("adamw", 4), engine="grouped")
     for batch in data[:6]:
@@ -75,7 +75,7 @@ def test_dropout_goes_on_with_the_same_masks() -> None:
         assert alone.step(batch, loss_of)[0].item() == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_scaler_goes_on_where_it_was() -> None:
+def test_a_scaler_continues_where_it_was() -> None:
     """Its scale grows after four good steps in a row, three of which are before the pause."""
     make, data = factory("mlp", torch.float32), batches("mlp", 8, dtype=torch.float32)
     scaler = hydro.LossScale(init_scale=2.0**10, growth_interval=4)

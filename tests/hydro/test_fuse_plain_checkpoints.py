@@ -105,7 +105,7 @@ def in_a_bundle(runtime: RecordingRuntime, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_goes_on_as_if_it_had_stayed_alone(kind: str, tmp_path: Path) -> None:
+def test_it_continues_as_if_it_had_stayed_alone(kind: str, tmp_path: Path) -> None:
     stayed = RecordingRuntime(checkpoint_dir=tmp_path / "stayed", rungs=RUNGS)
     expected = alone(stayed.trial(), kind)
     runtime = RecordingRuntime(

@@ -84,7 +84,7 @@ def test_ids_are_never_used_again() -> None:
 
 
 @pytest.mark.parametrize(("name", "optimizer"), [("gpt", "adamw"), ("cnn", "sgd"), ("mlp", "adam")])
-def test_a_members_state_goes_on_in_plain_torch(name: str, optimizer: str) -> None:
+def test_a_members_state_continues_in_plain_torch(name: str, optimizer: str) -> None:
     members = mixed_members(optimizer)
     group = hydro.fuse(factory(name), members, optimizer, engine="grouped")
     data = batches(name, 24)
@@ -115,7 +115,7 @@ def test_a_members_state_goes_on_in_plain_torch(name: str, optimizer: str) -> No
         assert apart(group.member_state(i)["model"], model.state_dict()) < 1e-6
 
 
-def test_a_scheduler_of_torch_goes_on_from_a_members_state() -> None:
+def test_a_scheduler_of_torch_continues_from_a_members_state() -> None:
     member: dict[str, Any] = {"lr": 0.1, "schedule": hydro.Cosine(steps=20)}
     group = hydro.fuse(factory("mlp"), [member], "sgd")
     data = batches("mlp", 20)

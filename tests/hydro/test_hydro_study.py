@@ -147,7 +147,7 @@ def test_what_cannot_be_made_is_found_before(
     assert says in found["error"]
 
 
-def test_a_module_that_does_not_import_is_told(program: str) -> None:
+def test_a_module_that_does_not_import_is_reported(program: str) -> None:
     assert look("no_such")["error"] == "ModuleNotFoundError: No module named 'no_such'"
 
 

@@ -93,7 +93,7 @@ def test_one_is_not_enough() -> None:
         hydro.TopK(k=1)
 
 
-def test_an_idle_device_starts_the_leader_and_the_final_top_k_is_validated_all_the_same() -> None:
+def test_an_idle_device_starts_the_leader_and_the_final_top_k_is_validated_anyway() -> None:
     decisions = hydro.TopK(k=2, eager_after=3)
     scores = [5.0, 4.0, 6.0, 1.0, 2.0]
     every = trials(*scores)

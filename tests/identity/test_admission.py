@@ -136,7 +136,9 @@ async def test_tokens_that_are_looked_up_take_few_places() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost", "[::]"])
 @pytest.mark.parametrize(("path", "who"), [(CHECK, ""), (CALL, ""), (CALL, "ann")])
-async def test_who_does_not_take_an_answer_or_a_refusal_is_hung_up(path: str, who: str, host: str) -> None:
+async def test_a_caller_that_takes_no_answer_and_no_refusal_is_disconnected(
+    path: str, who: str, host: str
+) -> None:
     limits = {"within_s": 0.2}
     async with admission_site(host, strangers=limits, known=limits) as site:
         caller = await site.caller(window=0)

@@ -113,7 +113,7 @@ async def test_a_token_that_is_not_there_is_looked_up_once_too() -> None:
     assert table.asked == [token.id]
 
 
-async def test_a_wrong_secret_is_told_as_an_unknown_token_is_and_costs_no_query() -> None:
+async def test_a_wrong_secret_is_reported_like_an_unknown_token_and_costs_no_query() -> None:
     token, clock = tokens.new_token(), Clock()
     table = Table(stored(token, revoked=True))
     found = KnownTokens(table, clock)

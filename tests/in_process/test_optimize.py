@@ -224,7 +224,7 @@ def test_a_report_ends_a_loop_of_another_kind() -> None:
     assert {one.step for one in result.trials} > {1, 9}
 
 
-def test_a_generator_is_paused_and_goes_on_where_it_was() -> None:
+def test_a_generator_is_paused_and_continues_where_it_was() -> None:
     begun: list[int] = []
     closed: list[int] = []
 
@@ -260,7 +260,7 @@ def test_a_paused_generator_that_raises_when_it_is_closed_takes_no_result_away()
     assert result.best is not None
 
 
-def test_a_generator_that_failed_begins_anew_and_reports_what_is_new() -> None:
+def test_a_generator_that_failed_starts_again_and_reports_what_is_new() -> None:
     failed: set[int] = set()
 
     def train(t: Trial) -> Iterator[float]:

@@ -129,7 +129,7 @@ def test_a_study_runs_through_renewals_and_restarts(short: JoinedSite) -> None:
     until(lambda: "through" in short.connected(), "the worker connects after its restart")
 
 
-async def test_a_renewal_that_fails_is_told_and_tried_again(
+async def test_a_renewal_that_fails_is_reported_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First nobody is at the address, and later a scheduler that signs."""
@@ -414,7 +414,7 @@ def test_the_commands(site: JoinedSite) -> None:
     assert "of the workers: the first ends in" in found["certificates", "ok"]
 
 
-def test_a_certificate_that_has_ended_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_that_has_ended_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     now = datetime.now(UTC)
     workers = [
         Worker(

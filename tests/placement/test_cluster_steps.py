@@ -85,7 +85,7 @@ async def test_two_studies_with_one_free_slot_leave_it_to_the_one_with_the_great
     assert len(await query(engine, "SELECT id FROM lease WHERE live AND study_id = :s", s=heavy.id)) == 3
 
 
-async def test_a_study_that_is_asked_and_told_is_no_company(engine: AsyncEngine) -> None:
+async def test_an_ask_tell_study_does_not_count_as_a_competitor(engine: AsyncEngine) -> None:
     """It takes no slots."""
     await OneStudy(engine, "asked").create(template=None)
     alone = await OneStudy(engine, "alone").create()
@@ -97,7 +97,7 @@ async def test_a_study_that_is_asked_and_told_is_no_company(engine: AsyncEngine)
         assert (await load(conn, alone.id, question)).crowded
 
 
-async def test_a_study_that_does_not_answer_does_not_hold_slots_up_for_ever(engine: AsyncEngine) -> None:
+async def test_a_study_that_does_not_answer_does_not_hold_slots_up_forever(engine: AsyncEngine) -> None:
     await connect(engine, "w", 2)
     working = await OneStudy(engine, "working").create()
     silent = await OneStudy(engine, "silent").create()
@@ -178,7 +178,7 @@ async def test_a_higher_priority_asks_for_a_slot_at_the_next_report_with_a_check
     assert (await low.tell(lease, 1)).action == "PAUSE"
 
 
-async def test_who_was_asked_to_leave_at_the_next_report_is_not_given_until_the_rung(
+async def test_a_trial_asked_to_leave_at_the_next_report_is_not_given_until_the_rung(
     engine: AsyncEngine,
 ) -> None:
     """Another study, whose cycle started before that, asks it to leave at the rung."""

@@ -243,7 +243,7 @@ def _gone() -> str:
     return f"127.0.0.1:{any_port()}"
 
 
-def test_of_several_addresses_the_first_that_answers(address: str) -> None:
+def test_the_first_of_several_addresses_that_answers_is_used(address: str) -> None:
     """The first server is gone, for searches, simulations and the client's own calls alike."""
     several = f"{_gone()},{address}"
     with Planner(several) as planner:
@@ -263,7 +263,7 @@ def test_of_several_addresses_the_first_that_answers(address: str) -> None:
 
 
 @pytest.mark.full
-def test_a_search_goes_on_at_the_next_server_when_its_own_dies(address: str) -> None:
+def test_a_search_continues_at_the_next_server_when_its_own_dies(address: str) -> None:
     command = [sys.executable, "-m", "headrace.cli", "planner", "--listen", "127.0.0.1:0", "--workers", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None

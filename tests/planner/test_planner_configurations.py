@@ -65,7 +65,7 @@ def test_what_is_no_decoder_or_no_number_is_refused(
         model_from_configuration("mine", {**known, **change}, 1024)
 
 
-def test_what_is_left_out_is_said() -> None:
+def test_what_is_left_out_is_reported() -> None:
     assert not model_from_configuration("llama", LLAMA, 1024).notes
     (note,) = model_from_configuration("deepseek", DEEPSEEK, 1024).notes
     assert "num_nextn_predict_layers" in note

@@ -116,7 +116,7 @@ def test_a_shortlist_is_timed_and_the_fastest_is_the_plan(
 
 
 @pytest.mark.full
-def test_a_plan_that_fails_is_told_and_the_others_count(scheduler: str, words: list[str]) -> None:
+def test_a_plan_that_fails_is_reported_and_the_others_count(scheduler: str, words: list[str]) -> None:
     text = run(*words, "--measure", "measured_net:half", "--iterations", "1", "--address", scheduler)
     assert "no stages here" in text
     assert "fastest: d=2" in text

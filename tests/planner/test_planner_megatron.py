@@ -107,7 +107,7 @@ def test_experts_without_sequence_parallelism_are_seen() -> None:
         assert faults({k: v for k, v in args.items() if k != name}, 32)
 
 
-def test_latent_attention_and_shared_experts_are_told() -> None:
+def test_latent_attention_and_shared_experts_are_reported() -> None:
     args = told(4)
     wanted = {"--qk-head-dim": "128", "--qk-pos-emb-head-dim": "64", "--v-head-dim": "128"}
     wanted |= {"--ffn-hidden-size": "18432", "--moe-ffn-hidden-size": "2048"}

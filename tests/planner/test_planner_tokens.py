@@ -117,7 +117,7 @@ async def test_a_scheduler_is_asked_once_in_some_seconds(site: Site) -> None:
     assert site.scheduler.asked == 3
 
 
-async def test_whoever_tries_tokens_opens_few_connections_to_the_scheduler(site: Site) -> None:
+async def test_guessing_tokens_opens_few_connections_to_the_scheduler(site: Site) -> None:
     good = next(iter(TOKENS))
     errors = await asyncio.gather(
         *(site.refusal(text) for text in [good] * 10), *(site.refusal(new_token().text) for _ in range(30))

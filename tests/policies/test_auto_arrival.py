@@ -26,7 +26,7 @@ def test_with_a_sampler_that_learns_the_first_arrival_waits(kind):
 
 
 @pytest.mark.parametrize("kind", ["random", "sobol"])
-def test_with_any_other_it_goes_on(kind):
+def test_with_any_other_it_continues(kind):
     verdict = first_arrival(SAMPLERS[kind]())
     assert verdict.action is Action.CONTINUE
     assert "continues at once" in verdict.explanation.sentence

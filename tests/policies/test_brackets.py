@@ -29,7 +29,7 @@ def test_shares_follow_the_weights():
         assert drawn[bracket] / 20_000 == pytest.approx(weight / total, abs=0.012)
 
 
-def test_the_same_for_ever():
+def test_the_numbers_never_change():
     """These numbers are stored with studies; a change would alter the meaning of a seed."""
     assert [draw_bracket(0, number, 3) for number in range(20)] == FIRST
     assert draw_bracket(1, 0, 1) == 0

@@ -16,14 +16,14 @@ def driver():
     return driver
 
 
-def test_where_programs_end_early_not_all_trials_go_on(driver):
+def test_where_programs_end_early_not_all_trials_continue(driver):
     for trial in range(3):
         driver.call("finished_early", trial)
         driver.call("withdraw", trial)
     assert driver.policy.next_promotion(more=False) is None
 
 
-def test_where_those_that_went_on_fail_the_next_best_goes_on(driver):
+def test_where_those_that_continued_fail_the_next_best_continues(driver):
     for trial in range(3):
         driver.call("withdraw", trial)
     assert driver.policy.next_promotion(more=False).trial == 3

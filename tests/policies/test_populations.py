@@ -112,7 +112,7 @@ def test_what_is_copied_matters(slots: int) -> None:
     assert sorted(alone.values[last].values())[1] > 0.4
 
 
-def test_who_copies_does_not_depend_on_how_many_slots_there_are() -> None:
+def test_which_member_copies_does_not_depend_on_the_number_of_slots() -> None:
     found = []
     for slots in (1, 2, 3, 4):
         cluster = Cluster(population(), slots)
@@ -121,7 +121,7 @@ def test_who_copies_does_not_depend_on_how_many_slots_there_are() -> None:
     assert found[0] == found[1] == found[2] == found[3]
 
 
-def test_who_cannot_be_among_the_worst_waits_for_nobody() -> None:
+def test_a_member_that_cannot_be_among_the_worst_waits_for_nobody() -> None:
     driver = Driver(population(members=8))
     driver.join(*range(8))
     goes: list[int] = []

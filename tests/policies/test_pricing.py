@@ -98,7 +98,7 @@ def test_what_is_never_promoted_is_always_paused(value):
     assert verdict.explanation.pause_price is None
 
 
-def test_a_trial_that_went_on_is_not_promoted_again():
+def test_a_trial_that_continued_is_not_promoted_again():
     driver, verdict = ranked(4, 10, cost=RungCost(step_s=60.0, write_s=42.0))
     assert verdict.action is Action.CONTINUE
     driver.call("promoted", 0, 0, 0)

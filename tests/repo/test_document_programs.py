@@ -58,7 +58,7 @@ def by_hand(*command: str, folder: Path) -> str:
     return said
 
 
-def test_the_training_function_runs_by_hand_and_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
+def test_the_training_function_runs_by_hand_and_continues_from_its_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(programs(WRITE_A_TRIAL)[0])
     command = ("train.py", "--lr", "0.01", "--steps", "3", "--checkpoints", "saved")
     first = by_hand(*command, folder=tmp_path)
@@ -92,7 +92,7 @@ def test_the_script_that_stops_early_does_so_alike_with_pauses(tmp_path: Path) -
     assert report.last_step < report.budget
 
 
-def test_the_program_for_those_who_come_from_optuna_runs_and_goes_on(tmp_path: Path) -> None:
+def test_the_program_for_those_who_come_from_optuna_runs_and_continues(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(programs(OPTUNA)[0])
     command = ("train.py", "--steps", "3", "--checkpoints", "saved")
     first = by_hand(*command, folder=tmp_path)

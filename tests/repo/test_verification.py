@@ -40,7 +40,7 @@ def test_a_link_to_nowhere_is_found_and_a_good_one_is_not(documents: ModuleType,
     ]
 
 
-def test_a_stale_part_is_found_and_written_anew(documents: ModuleType, tmp_path: Path) -> None:
+def test_a_stale_part_is_found_and_rewritten(documents: ModuleType, tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text("<!-- generated: lifecycle-diagram -->\nold\n<!-- end generated -->\n")
     assert [problem.partition(":")[0] for problem in documents.stale_parts()] == ["README.md"]

@@ -182,7 +182,7 @@ def test_rungs_are_counted(data: StudyData) -> None:
     assert totals == [rung.recorded for rung in data.study.rungs]
 
 
-def test_a_study_that_goes_on_is_reported_up_to_now(
+def test_a_study_that_continues_is_reported_up_to_now(
     fake: FakeStudyService, client: Client, script: Script
 ) -> None:
     fake.add(script, shown=60)

@@ -54,7 +54,7 @@ def test_suggest_time_does_not_grow_with_the_trials(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tpe", "gp", "cmaes", "nsga2", "nsga3"])
-def test_a_suggestion_makes_no_trial_anew(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suggestion_recreates_no_trial(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Optuna issue 4444. None of 300 results is copied for a suggestion: only the trials in flight are created for
     it."""
     learner = make_learner(spec_of(kind, SPACE, sampler={"kind": kind}))

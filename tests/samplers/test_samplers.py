@@ -93,7 +93,7 @@ class TestRandom:
         one, two = make_sampler(spec(seed=1)), make_sampler(spec(seed=2))
         assert [one.suggest(n) for n in range(5)] != [two.suggest(n) for n in range(5)]
 
-    def test_the_same_for_ever(self):
+    def test_the_numbers_never_change(self):
         """Past trials must be reproducible; a change of these numbers changes the meaning of a seed."""
         space = {
             "a": FloatDomain(low=0, high=1),

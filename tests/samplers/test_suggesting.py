@@ -438,7 +438,7 @@ async def test_a_model_over_all_rungs_is_told_each_result_once(
 
 
 @pytest.mark.full
-async def test_a_model_over_all_rungs_begins_anew_when_the_budget_grows(
+async def test_a_model_over_all_rungs_starts_again_when_the_budget_grows(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Like a process that starts at that moment: proposals do not depend on which process makes them."""

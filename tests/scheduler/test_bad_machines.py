@@ -17,7 +17,7 @@ async def _running(site: StudySite) -> list[Lease]:
     return [lease for lease in site.leases.values() if lease.id in held]
 
 
-async def test_one_bad_machine_gets_no_more_trials_and_the_study_goes_on_elsewhere(
+async def test_one_bad_machine_gets_no_more_trials_and_the_study_continues_elsewhere(
     engine: AsyncEngine,
 ) -> None:
     site = await StudySite(engine, make_spec(max_trials=9, max_retries=0)).create()

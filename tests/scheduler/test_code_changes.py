@@ -78,7 +78,7 @@ async def started(engine: AsyncEngine, slots: int = 3, **changes: Any) -> tuple[
     return site, await site.kick()
 
 
-async def test_a_trial_with_edited_code_is_marked_and_the_edit_is_told_once(engine: AsyncEngine) -> None:
+async def test_a_trial_with_edited_code_is_marked_and_the_edit_is_reported_once(engine: AsyncEngine) -> None:
     site, (first, second, third) = await started(engine)
     await site.step(site.running(first, 1, 0.5, code(train="A", model="A")))
     await site.step(site.running(second, 1, 0.5, code(train="B", model="A")))
@@ -127,7 +127,7 @@ async def test_messages_that_come_twice_late_or_from_nobody_mark_nothing(engine:
     assert len(await site.changes()) == 1
 
 
-async def test_code_that_is_told_before_the_first_report_is_the_studys_first(engine: AsyncEngine) -> None:
+async def test_code_that_is_reported_before_the_first_report_is_the_studys_first(engine: AsyncEngine) -> None:
     site, (first, second, _) = await started(engine)
     await site.step(site.loaded(first, code(train="A")))
     await site.step(site.running(second, 1, 0.5, code(train="B")))
@@ -431,7 +431,7 @@ def test_a_file_that_only_edited_code_imported_is_not_the_studys_own() -> None:
 
 
 @pytest.mark.parametrize("policy", ["warn", "pause"])
-async def test_a_marked_trial_that_is_restored_again_goes_on(engine: AsyncEngine, policy: str) -> None:
+async def test_a_marked_trial_that_is_restored_again_continues(engine: AsyncEngine, policy: str) -> None:
     site, (first, second, _) = await started(engine, on_code_change=policy)
     await site.step(site.running(first, 1, 0.5, code(train="A")))
     await site.step(site.running(second, 1, 0.7, code(train="A")))

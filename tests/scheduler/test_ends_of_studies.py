@@ -169,7 +169,7 @@ async def test_a_trial_at_its_rung_is_recorded_while_its_study_closes(engine: As
     await replayed(site)
 
 
-async def test_a_study_that_closes_goes_on_when_it_is_extended(engine: AsyncEngine) -> None:
+async def test_a_study_that_closes_continues_when_it_is_extended(engine: AsyncEngine) -> None:
     site = await begun(engine, {"no_improvement": 1}, policy=RUN_ALL, max_trials=3, max_steps=9)
     first, second = site.leases.values()
     await site.tell(first, 9, 0.1)
@@ -185,7 +185,9 @@ async def test_a_study_that_closes_goes_on_when_it_is_extended(engine: AsyncEngi
 
 
 @pytest.mark.parametrize("how", ["retry", "retry by number", "extend by trials", "extend by steps"])
-async def test_trials_that_left_while_their_study_closed_go_on_with_it(engine: AsyncEngine, how: str) -> None:
+async def test_trials_that_left_while_their_study_closed_continue_with_it(
+    engine: AsyncEngine, how: str
+) -> None:
     site = await begun(engine, {"no_improvement": 1}, policy=RUN_ALL, max_trials=4, max_steps=9)
     first, second = site.leases.values()
     await site.tell(first, 9, 0.1)
@@ -214,7 +216,7 @@ async def test_trials_that_left_while_their_study_closed_go_on_with_it(engine: A
     assert left.state in ("RUNNING", "RESUMED", "PAUSED")
 
 
-async def test_a_trial_that_a_user_stopped_stays_so_when_its_stopped_study_goes_on(
+async def test_a_trial_that_a_user_stopped_stays_so_when_its_stopped_study_continues(
     engine: AsyncEngine,
 ) -> None:
     site = await begun(engine, {"value": 0.1}, policy=RUN_ALL)
@@ -330,7 +332,7 @@ async def test_trials_without_improvement_end_the_study(engine: AsyncEngine) -> 
     await replayed(site)
 
 
-async def test_an_improvement_begins_the_count_anew(engine: AsyncEngine) -> None:
+async def test_an_improvement_restarts_the_count(engine: AsyncEngine) -> None:
     site = await begun(engine, {"no_improvement": 3}, policy=RUN_ALL, max_trials=9, slots=1)
     values = [0.5, 0.6, 0.6, 0.4, 0.6, 0.6, 0.3, 0.6, 0.6]
     await train(site, lambda number, _: values[number])
@@ -338,7 +340,7 @@ async def test_an_improvement_begins_the_count_anew(engine: AsyncEngine) -> None
     assert (study.state, study.detail) == ("COMPLETED", "all trials have finished")
 
 
-async def test_a_study_that_has_its_target_does_not_go_on(engine: AsyncEngine) -> None:
+async def test_a_study_that_has_its_target_does_not_continue(engine: AsyncEngine) -> None:
     site = await begun(engine, {"value": 0.1}, policy=RUN_ALL, max_retries=0)
     first, second = site.leases.values()
     await site.tell(first, 1, 0.05)
@@ -373,6 +375,6 @@ async def test_a_study_that_has_its_target_does_not_go_on(engine: AsyncEngine) -
         ),
     ],
 )
-def test_what_is_wrong_with_until_is_said_at_once(changes: dict[str, Any], says: str) -> None:
+def test_what_is_wrong_with_until_is_reported_at_once(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         make_spec(**changes)

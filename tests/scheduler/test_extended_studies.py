@@ -65,7 +65,7 @@ async def replayed(site: StudySite) -> None:
 
 @pytest.mark.cases(4)
 @pytest.mark.parametrize("kind", POLICIES)
-async def test_a_larger_budget_goes_on_from_what_is_there(engine: AsyncEngine, kind: str) -> None:
+async def test_a_larger_budget_continues_from_what_is_there(engine: AsyncEngine, kind: str) -> None:
     site = await ended(engine, policy=POLICIES[kind])
     before = await site.trials()
     rungs = (await spec_now(site)).rungs()
@@ -100,7 +100,7 @@ async def test_more_configurations_join_those_that_are_there(engine: AsyncEngine
     await replayed(site)
 
 
-async def test_run_all_goes_on_with_every_trial_from_its_checkpoint(engine: AsyncEngine) -> None:
+async def test_run_all_continues_with_every_trial_from_its_checkpoint(engine: AsyncEngine) -> None:
     site = await ended(engine, policy=RUN_ALL, max_trials=2, baseline={"x": 0.5})
     await site.step(by_steps(27))
     rows = await site.trials()
@@ -189,7 +189,7 @@ async def test_a_paused_study_is_extended_and_stays_paused(engine: AsyncEngine) 
     assert (study.state, study.spec["max_trials"]) == ("PAUSED", 3)
 
 
-async def test_a_stopped_study_goes_on_with_what_its_stop_cancelled(engine: AsyncEngine) -> None:
+async def test_a_stopped_study_continues_with_what_its_stop_cancelled(engine: AsyncEngine) -> None:
     site = await StudySite(engine, make_spec(policy=RUN_ALL, max_trials=3)).create()
     await site.connect(slots=1)
     (lease,) = await site.kick()
@@ -202,7 +202,7 @@ async def test_a_stopped_study_goes_on_with_what_its_stop_cancelled(engine: Asyn
     assert [row.reason for row in await site.trials()] == ["COMPLETED"] * 4
 
 
-async def test_a_trial_that_completes_in_the_cycle_that_stops_its_study_goes_on_once(
+async def test_a_trial_that_completes_in_the_cycle_that_stops_its_study_continues_once(
     engine: AsyncEngine,
 ) -> None:
     site = await StudySite(engine, make_spec(policy=RUN_ALL, max_trials=2)).create()

@@ -49,7 +49,7 @@ def test_time_counts_from_a_start_to_the_last_stop_over_any_number_of_cycles() -
     assert (hours.left_s(progress, 1), hours.ends_s(progress, 1)) == (HOUR - 80, None)
 
 
-def test_who_counts_twice_at_one_moment_counts_once() -> None:
+def test_counting_twice_at_one_moment_counts_once() -> None:
     progress = at(Progress(), 1000, runs=True)
     once = at(progress, 1010, runs=True)
     assert at(once, 1010, runs=True) == once

@@ -48,7 +48,7 @@ def hub() -> Any:
         (suggester, lambda hub: Suggester(hub, None, None), "studies that want proposals"),  # type: ignore[arg-type]  # not read here
     ],
 )
-async def test_a_database_that_is_away_is_told_once(
+async def test_a_database_that_is_away_is_reported_once(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     module: Any,

@@ -64,7 +64,7 @@ async def again(site: StudySite, lease: Lease, outcome: str = "NO_CHECKPOINT", e
     return await wait_out(site)
 
 
-async def test_the_second_time_it_begins_anew_and_is_charged_nothing(engine: AsyncEngine) -> None:
+async def test_the_second_time_it_starts_again_and_is_charged_nothing(engine: AsyncEngine) -> None:
     site, lease = await retried(engine)
     second = await again(site, lease)
     assert second.resume is not None, "one worker alone may not see the store"
@@ -102,7 +102,7 @@ async def test_a_loss_of_another_kind_is_no_look_at_the_store(engine: AsyncEngin
     assert (await again(site, lease)).resume is None, "now twice in a row"
 
 
-async def test_a_new_checkpoint_counts_anew(engine: AsyncEngine) -> None:
+async def test_a_new_checkpoint_restarts_the_count(engine: AsyncEngine) -> None:
     site, lease = await retried(engine)
     second = await again(site, lease)
     await site.tell(second, 5, 0.4)

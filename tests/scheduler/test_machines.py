@@ -79,7 +79,7 @@ async def on_gpus(engine: AsyncEngine, **changes: Any) -> StudySite:
     return await StudySite(engine, make_spec(**fields)).create()
 
 
-async def test_a_drained_worker_s_trials_save_at_their_next_report_and_go_on_elsewhere(
+async def test_a_drained_worker_s_trials_save_at_their_next_report_and_continue_elsewhere(
     engine: AsyncEngine,
 ) -> None:
     site = await on_gpus(engine)

@@ -383,7 +383,7 @@ async def test_a_study_in_which_none_had_the_full_budget_says_so(engine: AsyncEn
     )
 
 
-async def test_the_next_best_goes_on_until_one_had_the_full_budget(engine: AsyncEngine) -> None:
+async def test_the_next_best_continues_until_one_had_the_full_budget(engine: AsyncEngine) -> None:
     site, leases = await study_of(engine, policy={"kind": "asha", "min_steps": 1, "eta": 2})
     for lease, loss in zip(leases, (1.0, 2.0, 3.0), strict=True):
         await reports(site, lease, 1, loss=loss)
@@ -437,7 +437,7 @@ async def test_a_study_that_a_user_stops_stays_stopped(engine: AsyncEngine) -> N
     assert (await site.study()).state == "STOPPED"
 
 
-async def test_decisions_and_moves_are_told_plainly(engine: AsyncEngine) -> None:
+async def test_decisions_and_moves_are_reported_plainly(engine: AsyncEngine) -> None:
     site = await StudySite(engine, make_spec()).create()
     await site.connect(slots=1)
     (lease,) = await site.kick()

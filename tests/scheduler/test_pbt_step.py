@@ -187,7 +187,7 @@ async def test_a_donor_without_a_durable_checkpoint_is_passed_over_ray_27170(eng
     assert (await lineage(site))[7] == [(0, 1)]
 
 
-async def test_without_any_donor_a_member_goes_on_with_its_own_state(engine: AsyncEngine) -> None:
+async def test_without_any_donor_a_member_continues_with_its_own_state(engine: AsyncEngine) -> None:
     site = await StudySite(engine, population()).create()
     await site.connect(slots=4)
     leases = await site.kick()

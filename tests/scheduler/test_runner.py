@@ -185,7 +185,7 @@ async def test_a_repeat_does_not_wait_for_a_request_that_was_given_up_before_its
             await asyncio.gather(repeat, *others)
 
 
-async def test_whoever_waits_when_a_runner_is_stopped_is_told() -> None:
+async def test_callers_that_wait_when_a_runner_is_stopped_are_told() -> None:
     async with running() as runner:
         waiting = [say(runner, 0)]
         await turns()

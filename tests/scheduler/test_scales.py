@@ -93,7 +93,7 @@ def test_no_trials_at_all_are_no_choice() -> None:
         [-1.7e308, 0.0, *[1.6e308] * 10],
     ],
 )
-def test_values_that_overflow_are_told_and_nothing_is_chosen(model: list[float]) -> None:
+def test_values_that_overflow_are_reported_and_nothing_is_chosen(model: list[float]) -> None:
     """The median of an even count, and a difference, may overflow the floats."""
     with pytest.raises(NoScaleError, match=r"lie too far apart to be compared.*name a scale"):
         choose(Pilot(), trials(_1=list(model), _16=list(ALIKE)), study="small-scale", maximize=False)

@@ -82,7 +82,7 @@ async def test_a_freed_seat_is_given_on_in_the_same_step_and_the_process_stays(e
     assert max(lease.number for lease in now) == 3
 
 
-async def test_the_last_member_leaves_and_the_next_one_goes_on_in_its_process(engine: AsyncEngine) -> None:
+async def test_the_last_member_leaves_and_the_next_one_continues_in_its_process(engine: AsyncEngine) -> None:
     site = await fused(engine, most=2, max_trials=5, max_parallel=1)
     first, second = await site.kick()
     await site.step(site.report(first, 9, 0.5), site.report(second, 9, 0.5))
@@ -222,7 +222,7 @@ async def test_a_silent_worker_closes_the_bundle(engine: AsyncEngine) -> None:
     assert len(await live(site)) == 1
 
 
-async def test_no_trial_joins_on_a_worker_that_is_away_or_came_back_anew(engine: AsyncEngine) -> None:
+async def test_no_trial_joins_on_a_worker_that_is_away_or_has_restarted(engine: AsyncEngine) -> None:
     site = await fused(engine, most=3, max_trials=8)
     first, *_ = await site.kick()
     await site.connect(slots=1, incarnation="2")

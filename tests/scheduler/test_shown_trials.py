@@ -97,7 +97,7 @@ async def test_asking_and_ending_take_three_waits_and_show_what_the_rows_say(loo
 
 
 @pytest.mark.parametrize("outcome", ["FAILED", "RELEASED"])
-async def test_a_trial_that_goes_on_is_shown_as_it_waits(loop: Loop, outcome: str) -> None:
+async def test_a_trial_that_continues_is_shown_as_it_waits(loop: Loop, outcome: str) -> None:
     lease = await loop.ask()
     await loop.step(loop.site.report(lease, 1, 0.5))
     _, (left,) = await loop.step(end(lease, outcome))

@@ -50,7 +50,7 @@ async def test_a_stale_copy_undoes_the_whole_cycle(engine: AsyncEngine, behind: 
     assert await site.events() == before
 
 
-async def test_a_runner_reads_anew_where_its_copy_was_stale(
+async def test_a_runner_reads_again_where_its_copy_was_stale(
     engine: AsyncEngine, behind: list[StudySite]
 ) -> None:
     site = await StudySite(engine, make_spec()).create()
@@ -67,7 +67,7 @@ async def test_a_runner_reads_anew_where_its_copy_was_stale(
     assert (trial.attempt, trial.step) == (7, 1)
 
 
-async def test_members_that_an_attempt_created_in_vain_are_not_waited_for(
+async def test_members_that_an_aborted_cycle_created_are_not_waited_for(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = make_spec(policy={"kind": "pbt", "interval": 2, "quantile": 0.5}, max_trials=2, max_steps=4)

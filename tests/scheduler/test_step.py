@@ -358,7 +358,7 @@ async def test_a_program_that_fails_or_is_killed_behind_its_last_report_stays_co
     assert said.startswith(f"its program ended early, after its last report: {error}. Its result stands")
 
 
-async def test_a_program_that_does_not_leave_after_its_last_report_is_told_with_its_signal(
+async def test_a_program_that_does_not_leave_after_its_last_report_is_reported_with_its_signal(
     engine: AsyncEngine,
 ) -> None:
     site = await StudySite(engine, make_spec(max_trials=2)).create()

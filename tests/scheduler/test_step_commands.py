@@ -27,7 +27,7 @@ from headrace_services.scheduler.store import load, tables, unseen
 RUN_ALL = {"kind": "run_all"}
 
 
-async def test_a_paused_study_starts_nothing_and_a_resumed_one_goes_on(engine: AsyncEngine) -> None:
+async def test_a_paused_study_starts_nothing_and_a_resumed_one_continues(engine: AsyncEngine) -> None:
     site = await StudySite(engine, make_spec(policy=RUN_ALL, max_trials=2)).create()
     await site.connect(slots=1)
     (lease,) = await site.kick()

@@ -88,7 +88,7 @@ async def test_a_slot_that_nothing_follows_on_is_vacated(engine: AsyncEngine, sa
     assert await held_by(site) is None
 
 
-async def test_a_slot_that_was_vacated_before_is_given_on_all_the_same(engine: AsyncEngine) -> None:
+async def test_a_slot_that_was_vacated_before_is_given_on_anyway(engine: AsyncEngine) -> None:
     site, first = await at_work(engine)
     await occupy_behind(site, None)
     await site.step(gone(first, "FINISHED"))

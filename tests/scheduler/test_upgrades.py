@@ -108,7 +108,7 @@ def revision(database_url: str) -> str:
 
 
 @pytest.mark.full
-async def test_an_old_replica_goes_on_beside_a_schema_that_lets_it(
+async def test_an_old_replica_continues_beside_a_schema_that_lets_it(
     engine: AsyncEngine, replicas: Replicas, newer: Callable[..., Path]
 ) -> None:
     old = replicas.start()
@@ -213,7 +213,7 @@ async def test_a_watch_that_is_told_leaves_and_one_that_fits_stays(
     task.cancel()
 
 
-def test_a_schema_that_lacks_some_is_told_and_done(
+def test_a_schema_that_lacks_some_is_reported_and_done(
     postgres_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as conn:
@@ -258,7 +258,7 @@ def test_they_are_those_that_alembic_applies() -> None:
 
 
 @pytest.mark.full
-def test_who_asks_what_a_schema_lacks_imports_no_alembic() -> None:
+def test_asking_what_a_schema_lacks_imports_no_alembic() -> None:
     program = (
         "import sys; from headrace_services.scheduler.store import migrate, schema; "
         "schema.head(); print('alembic' in sys.modules)"

@@ -151,7 +151,7 @@ async def test_a_study_looks_again_for_slots_that_another_cycle_had_locked(engin
         await hub.drain()
 
 
-async def test_a_study_without_use_for_a_slot_does_not_wake_others_for_ever(engine: AsyncEngine) -> None:
+async def test_a_study_without_use_for_a_slot_does_not_wake_others_forever(engine: AsyncEngine) -> None:
     """One has a trial that is paused and not promoted, the other one waits for a machine that is not available."""
     paused = await StudySite(engine, make_spec(max_trials=3)).create()
     await paused.connect(slots=1)
@@ -207,7 +207,7 @@ async def test_a_slot_that_becomes_free_wakes_the_study_that_is_next_and_nobody_
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("replicas", [1, 2])
-async def test_studies_that_wait_for_a_few_slots_do_not_wake_each_other_in_vain(
+async def test_studies_that_wait_for_a_few_slots_do_not_wake_each_other_needlessly(
     engine: AsyncEngine, replicas: int
 ) -> None:
     """Each trial's end is one cycle, and about one more places the next one; no sweeper helps. With two replicas

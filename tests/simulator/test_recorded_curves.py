@@ -92,7 +92,7 @@ def test_the_order_is_drawn_by_the_seed_and_all_are_there(tmp_path):
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(tmp_path, text, said):
+def test_what_is_wrong_is_reported_with_its_line(tmp_path, text, said):
     with pytest.raises(CurveFileError, match=said):
         read_curves(written(tmp_path, text))
 

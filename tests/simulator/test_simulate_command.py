@@ -57,7 +57,7 @@ def test_simulated_time_has_no_end(small):
     assert "9 trials" in run(small, "--workers", "1", "--seconds-per-step", "1e11")
 
 
-def test_an_assumed_cluster_is_told(small):
+def test_an_assumed_cluster_is_reported(small):
     said = "(assumed: give --workers or --types)"
     assert f"on 4 workers {said}" in run(small)
     assert said not in run(small, "--workers", "4")
@@ -168,12 +168,12 @@ def test_types_failures_and_costs(small):
         (["--curve-steps", "epochs"], CommandError, "neither reports nor column"),
     ],
 )
-def test_what_is_wrong_is_said(small, words, error, said):
+def test_what_is_wrong_is_reported(small, words, error, said):
     with pytest.raises(error, match=said):
         run(small, *words)
 
 
-def test_a_study_that_fits_nowhere_is_said(small, tmp_path):
+def test_a_study_that_fits_nowhere_is_reported(small, tmp_path):
     study = tmp_path / "gang.yaml"
     study.write_text(SMALL + "resources: {gpus: 8}\n")
     with pytest.raises(SimulationError, match="do its resources fit on one of the 2 machines"):

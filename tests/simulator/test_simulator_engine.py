@@ -98,7 +98,7 @@ def test_shares_of_a_gpu_run_beside_each_other():
     assert summarise(simulation, study).slot_s == 90.0
 
 
-def test_what_never_fits_is_said_and_not_waited_for():
+def test_what_never_fits_is_reported_and_not_waited_for():
     with pytest.raises(SimulationError, match="do its resources fit"):
         simulate(make_spec(resources={"gpus": 8}), flat([1.0]), machines=machines(2, slots=4))
 
@@ -250,7 +250,7 @@ def test_a_study_of_higher_priority_gets_slots_by_checkpoint_and_nothing_is_lost
 
 
 @pytest.mark.parametrize("kind", ["asha", "hyperband", "pasha", "successive_halving"])
-def test_no_slot_idles_while_a_trial_may_go_on(kind):
+def test_no_slot_idles_while_a_trial_may_continue(kind):
     """A result may let several trials continue at once. The one that reported it continues, and the others start
     as well."""
     spec = make_spec(max_trials=40, max_steps=27, policy={"kind": kind, "rungs": [1, 3, 9, 27]})

@@ -56,7 +56,7 @@ def run(rung_s: float, *, priced: bool) -> tuple[Any, list[dict[str, Any]]]:
         (28.0, {0: NEVER, 1: NEVER, 2: NEVER}),
     ],
 )
-def test_who_is_paused_is_what_the_sum_by_hand_says(rung_s, paused_below):
+def test_the_paused_trials_are_those_computed_by_hand(rung_s, paused_below):
     _, prices = run(rung_s, priced=True)
     assert {told.get("rung", 0) for told in prices} == {0, 1, 2}
     for told in prices:

@@ -113,7 +113,9 @@ def test_a_member_without_a_value_fails_alone(recording: RecordingRuntime) -> No
     assert "that of studies/s/trials/5 is None" in recording.finished[0]
 
 
-def test_a_plain_trial_goes_on_from_a_members_checkpoint(recording: RecordingRuntime, tmp_path: Path) -> None:
+def test_a_plain_trial_continues_from_a_members_checkpoint(
+    recording: RecordingRuntime, tmp_path: Path
+) -> None:
     class Weights(Counter):
         key = "w"
 

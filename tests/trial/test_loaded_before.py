@@ -88,7 +88,7 @@ def test_a_script_that_was_edited_while_it_started_is_not_known(tmp_path: Path) 
         ("import helper", "if os.fork(): os.wait(); os._exit(0)", ""),
     ],
 )
-def test_what_is_known_is_told(tmp_path: Path, early: str, edit: str, late: str) -> None:
+def test_what_is_known_is_reported(tmp_path: Path, early: str, edit: str, late: str) -> None:
     told = run(tmp_path, early, edit, late)
     assert sorted(told) == ["helper.py", "program.py"]
     assert not any(map(not_known.is_digest, told.values()))

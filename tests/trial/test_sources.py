@@ -206,7 +206,7 @@ def test_code_that_is_executed_again_counts_as_it_was_the_first_time(folder: Pat
     assert watched.new_files() == [("kept_code.py", before)]
 
 
-def test_there_is_an_end_to_what_is_told(folder: Path) -> None:
+def test_there_is_an_end_to_what_is_reported(folder: Path) -> None:
     for number in range(SOURCES + 3):
         write(folder / f"many_{number}.py", str(number))
     watched = sources.watch(str(folder))

@@ -118,7 +118,7 @@ def test_a_late_report_past_the_budget_of_a_run_by_hand_gets_no_example() -> Non
 
 
 @given(data=st.data())
-def test_suggested_rungs_admit_a_script_that_goes_on_as_it_reports(data: st.DataObject) -> None:
+def test_suggested_rungs_admit_a_script_that_continues_as_it_reports(data: st.DataObject) -> None:
     budget = data.draw(st.integers(2, 100), "budget")
     own = sorted(data.draw(st.sets(st.integers(1, budget - 1), max_size=6), "rungs") | {budget})
     each = data.draw(st.sampled_from([0, 0, 2, 5, 10]), "interval")

@@ -93,7 +93,7 @@ def test_one_that_fails_or_tracks_nothing_or_reports_nothing_leaves_nothing(earl
     assert own_end(early, lambda t: t.track(counter=Counter())).checkpoint_dir is None
 
 
-def test_a_full_disk_at_a_trials_own_end_is_told_and_not_waited_out(
+def test_a_full_disk_at_a_trials_own_end_is_reported_and_not_waited_out(
     early: RecordingRuntime, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_: object, **__: object) -> None:
@@ -107,7 +107,7 @@ def test_a_full_disk_at_a_trials_own_end_is_told_and_not_waited_out(
     assert end.unsaved in caplog.text
 
 
-def test_an_object_that_cannot_be_saved_at_the_end_is_told(early: RecordingRuntime) -> None:
+def test_an_object_that_cannot_be_saved_at_the_end_is_reported(early: RecordingRuntime) -> None:
     class Within(Counter):
         whole = True
 

@@ -30,7 +30,7 @@ def resumed(recording: RecordingRuntime, caplog: pytest.LogCaptureFixture) -> Re
     return recording
 
 
-def test_a_count_that_begins_anew_is_refused(
+def test_a_count_that_starts_again_is_refused(
     resumed: RecordingRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(
@@ -47,7 +47,7 @@ def own_loop(t: Trial, epochs: Iterable[int]) -> None:
         t.report(loss=1.0)
 
 
-def test_a_loop_of_ones_own_that_may_begin_anew_is_told_once(
+def test_a_loop_of_ones_own_that_may_start_again_is_reported_once(
     resumed: RecordingRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = "resumed after step 2, and this report is outside t.steps()"
@@ -69,7 +69,7 @@ def test_a_loop_of_ones_own_that_may_begin_anew_is_told_once(
     assert told not in caplog.text
 
 
-def test_a_loop_that_begins_anew_is_told_of_though_it_reads_its_step_and_keeps_a_state(
+def test_a_loop_that_starts_again_is_reported_though_it_reads_its_step_and_keeps_a_state(
     resumed: RecordingRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     t = resumed.trial()
@@ -82,7 +82,7 @@ def test_a_loop_that_begins_anew_is_told_of_though_it_reads_its_step_and_keeps_a
 
 
 @pytest.mark.parametrize(("last_step", "tracked", "told"), [(3, False, 1), (0, False, 0), (3, True, 0)])
-def test_steps_that_are_counted_anew_are_told_once(
+def test_steps_that_are_counted_again_are_reported_once(
     recording: RecordingRuntime, caplog: pytest.LogCaptureFixture, last_step: int, tracked: bool, told: int
 ) -> None:
     """For example a script without `track` that loads a checkpoint of its own: the weights continue, the count
@@ -118,7 +118,7 @@ def test_a_loop_of_ones_own_keeps_what_it_changes_before_its_first_report(
     assert random.random() != drawn
 
 
-def test_a_rate_that_the_checkpoint_brought_back_is_told(
+def test_a_rate_that_the_checkpoint_brought_back_is_reported(
     resumed: RecordingRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     resumed.params = {"lr": 0.3, "act": "relu"}
@@ -146,7 +146,7 @@ def test_a_rate_that_nobody_set_is_told_of_a_copy_of_a_copy_too(
     assert "lr is 0.2 now, but the tracked optimizer has 0.1, as the checkpoint brought it" in caplog.text
 
 
-def test_a_shape_that_mutated_is_told_first(resumed: RecordingRuntime) -> None:
+def test_a_shape_that_mutated_is_reported_first(resumed: RecordingRuntime) -> None:
     resumed.params = {"lr": 0.1, "act": "relu", "width": 3}
     with pytest.raises(RuntimeError, match="size mismatch"):  # no parameter of the checkpoint was changed
         report_with_optimizer(resumed.trial(), width=3)
@@ -186,7 +186,7 @@ def drawing_loop(t: Trial) -> list[float]:
     return drawn
 
 
-def test_random_numbers_that_begin_anew_in_a_loop_of_ones_own_are_told(
+def test_random_numbers_that_start_again_in_a_loop_of_ones_own_are_reported(
     recording: RecordingRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = "the random generators start over"

@@ -40,7 +40,7 @@ def train(recording: RecordingRuntime, schedule: Any, *, batches: int, first: bo
 
 
 @pytest.mark.parametrize(("batches", "first"), [(1, True), (10, True), (1, False), (10, False)])
-def test_the_end_of_a_schedule_is_said_in_steps_of_the_trial(
+def test_the_end_of_a_schedule_is_reported_in_steps_of_the_trial(
     tmp_path: Path, batches: int, first: bool
 ) -> None:
     recording = RecordingRuntime(checkpoint_dir=tmp_path, rungs=(6,))

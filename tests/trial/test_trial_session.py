@@ -79,7 +79,7 @@ def test_a_new_process_continues(recording: RecordingRuntime) -> None:
     assert recording.restores == 1
 
 
-def test_a_trial_that_resumes_between_two_rungs_goes_on_to_the_next(recording: RecordingRuntime) -> None:
+def test_a_trial_that_resumes_between_two_rungs_continues_to_the_next(recording: RecordingRuntime) -> None:
     recording.rungs = (2, 8)
     t = recording.trial()
     t.state["a"] = 1

@@ -135,7 +135,7 @@ def test_pause_stops_before_the_edit_counts_and_resume_accepts_it(
     assert [trial["code_changed"] for trial in by_number(service, "pausing")] == [[], [], [script], [script]]
 
 
-def test_refuse_lets_nothing_of_the_edit_in_and_goes_on_when_it_is_put_back(
+def test_refuse_lets_nothing_of_the_edit_in_and_continues_when_it_is_put_back(
     service: Service, run: Callable[..., str]
 ) -> None:
     script = run("refusing", "refuse")

@@ -92,7 +92,7 @@ def up(home: Path, slots: int = 1) -> Iterator[Up]:
             running.process.wait()
 
 
-def test_it_serves_survives_kills_and_goes_on_after_a_stop(tmp_path: Path) -> None:
+def test_it_serves_survives_kills_and_continues_after_a_stop(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with up(home) as first:
         address = address_in(home)
@@ -141,7 +141,7 @@ def test_it_serves_survives_kills_and_goes_on_after_a_stop(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the death signal is Linux's")
-def test_a_killed_up_leaves_nothing_and_the_next_one_goes_on(tmp_path: Path) -> None:
+def test_a_killed_up_leaves_nothing_and_the_next_one_continues(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with up(home) as first:
         with Client(address_in(home)) as client:

@@ -457,7 +457,7 @@ def test_what_an_order_supersedes() -> None:
     assert superseded(names, _order("0")) == []
 
 
-def test_what_a_study_takes_is_told_and_cleared_by_trial(bench: Bench, tmp_path: Path) -> None:
+def test_what_a_study_takes_is_reported_and_cleared_by_trial(bench: Bench, tmp_path: Path) -> None:
     for number, study in [(3, "digits"), (30, "digits"), (3, "digits-2")]:
         place = f"studies/{study}/trials/{number}"
         bench.store.put(_local(tmp_path, place), replace(_meta(), trial=place))

@@ -204,7 +204,7 @@ async def test_the_log_says_what_is_installed_and_which_packages_a_trial_has(
     assert "all of it is in the worker's own environment" in worker.printed[-1]
 
 
-async def test_a_failure_is_told_with_its_last_lines_and_fails_fast(worker: Worker, index: Index) -> None:
+async def test_a_failure_is_reported_with_its_last_lines_and_fails_fast(worker: Worker, index: Index) -> None:
     index.lacks = "numpy"
     for _ in range(2):
         with pytest.raises(UnpreparedError) as refused:

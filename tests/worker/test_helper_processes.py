@@ -181,7 +181,7 @@ def test_behind_a_shell_without_a_report_the_process_that_asked_last_speaks() ->
 
 
 @pytest.mark.parametrize("reported", [True, False])
-def test_of_ranks_behind_a_launcher_one_says_the_cause(reported: bool) -> None:
+def test_one_of_the_ranks_behind_a_launcher_says_the_cause(reported: bool) -> None:
     words = LastWords(is_gang=False)
     for rank in (HELPER, MAIN):
         words.asks(rank, SHELL, promises=True)

@@ -70,7 +70,7 @@ class BusyOutbox(Outbox):
         return super().append(lease_id, request, upload=upload)
 
 
-async def test_a_report_whose_trial_ends_while_it_is_written_is_sent_all_the_same(tmp_path: Path) -> None:
+async def test_a_report_whose_trial_ends_while_it_is_written_is_sent_anyway(tmp_path: Path) -> None:
     """The same applies to what was written after it."""
     outbox = BusyOutbox(tmp_path / "outbox.sqlite")
     durable = DurableOutbox(outbox)

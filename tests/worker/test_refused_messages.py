@@ -24,7 +24,7 @@ def _report(**fields: object) -> worker_pb2.SessionRequest:
     return worker_pb2.SessionRequest(report=worker_pb2.Report(lease=LEASE, step=1, **fields))
 
 
-async def test_a_refused_report_is_put_aside_and_its_trial_does_not_wait_for_ever(
+async def test_a_refused_report_is_put_aside_and_its_trial_does_not_wait_forever(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
     scheduler.acks = False

@@ -149,7 +149,7 @@ def test_the_study_and_the_operator_may_say_otherwise(tmp_path: Path) -> None:
     assert Path(of_operator["HOME"]).is_relative_to(tmp_path / "homes")
 
 
-def test_a_process_that_stands_by_has_a_temporary_folder_of_its_own_and_is_fit_all_the_same(
+def test_a_standby_process_has_a_temporary_folder_of_its_own_and_is_still_fit(
     tmp_path: Path,
 ) -> None:
     launch = launched(tmp_path)

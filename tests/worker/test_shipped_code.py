@@ -119,7 +119,7 @@ async def test_code_that_nobody_has_is_told_with_the_remedy_and_charges_nobody(
     assert "headrace retry" in end.log_tail
 
 
-async def test_a_command_runs_in_its_copy_and_a_cached_archive_that_rots_is_fetched_anew(
+async def test_a_command_runs_in_its_copy_and_a_cached_archive_that_rots_is_fetched_again(
     site: Site, codes: Codes, tmp_path: Path
 ) -> None:
     body = PRELUDE + "mark('read', Path('data.txt').read_text())\nreport(1)\n"

@@ -105,9 +105,7 @@ async def test_a_seat_that_is_given_away_at_once_keeps_the_process(
 
 
 @pytest.mark.full
-async def test_who_comes_after_the_end_gets_the_next_process(
-    site: Site, scheduler: ScriptedScheduler
-) -> None:
+async def test_a_trial_after_the_end_gets_the_next_process(site: Site, scheduler: ScriptedScheduler) -> None:
     bundle = await started(site, scheduler)
     last = bundle.start(1)
     await bundle.decide(last, 3, STOP)
@@ -117,7 +115,7 @@ async def test_who_comes_after_the_end_gets_the_next_process(
     assert len(bundle.pids()) == 2
 
 
-async def test_a_cancelled_member_is_gone_and_the_others_go_on(
+async def test_a_cancelled_member_is_gone_and_the_others_continue(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
     bundle = await started(site, scheduler)
@@ -389,7 +387,7 @@ def test_members_of_one_bundle_do_not_crowd_their_slot() -> None:
 
 
 @pytest.mark.full
-def test_a_process_that_stands_by_for_a_bundle_is_for_any_bundle_and_no_lone_trial() -> None:
+def test_a_standby_process_for_a_bundle_is_for_any_bundle_and_no_lone_trial() -> None:
     def launch(lease: str, seats: int) -> Launch:
         return launch_of(
             worker_pb2.Assign(

@@ -159,7 +159,9 @@ async def test_a_user_s_grace_ends_a_trial_that_saves_nothing(
 
 
 @pytest.mark.full
-async def test_nothing_stands_by_while_the_worker_drains(site: Site, scheduler: ScriptedScheduler) -> None:
+async def test_there_is_no_standby_process_while_the_worker_drains(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
     daemon = site.start()
     stream = await scheduler.stream()
     (site.root / "study_that_drains.py").write_text(

@@ -213,7 +213,7 @@ stub.Finish(runtime_pb2.FinishRequest(lease_id=lease, checkpoint_dir=folder, ste
 """
 
 
-async def test_what_a_program_saves_at_its_own_end_is_stored_before_its_end_is_told(
+async def test_what_a_program_saves_at_its_own_end_is_stored_before_its_end_is_reported(
     site: Site, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full, put = [1, 1], DirectoryStore.put

@@ -21,7 +21,7 @@ PAUSE = event_pb2.DECISION_ACTION_PAUSE
 STOP = event_pb2.DECISION_ACTION_STOP
 
 
-async def test_a_trial_reports_waits_at_its_milestone_and_goes_on(
+async def test_a_trial_reports_waits_at_its_milestone_and_continues(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
     site.start()
@@ -53,7 +53,7 @@ async def test_a_trial_reports_waits_at_its_milestone_and_goes_on(
 
 
 @pytest.mark.full
-async def test_a_program_that_fails_behind_the_decision_at_its_last_report_is_told(
+async def test_a_program_that_fails_behind_the_decision_at_its_last_report_is_reported(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
     site.start()
@@ -333,7 +333,7 @@ async def test_what_a_programs_own_object_makes_of_its_state_is_the_programs_fai
 
 
 @pytest.mark.full
-async def test_a_checkpoint_that_was_deleted_is_told_as_that_and_a_store_that_is_gone_is_not(
+async def test_a_checkpoint_that_was_deleted_is_reported_as_that_and_a_store_that_is_gone_is_not(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
     site.start()

@@ -304,7 +304,7 @@ def test_a_program_that_never_got_through_was_not_reached(
     ],
     ids=["ranks of a gang", "teardown"],
 )
-def test_of_what_a_program_says_of_its_end_the_first_word_counts(
+def test_the_first_report_of_a_programs_end_counts(
     tmp_path: Path, said: list[str], outcome: worker_pb2.ExitOutcome.ValueType, error: str
 ) -> None:
     place: Any = MagicMock(scratch_dir=tmp_path, taken_dir=tmp_path)

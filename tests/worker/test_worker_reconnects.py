@@ -119,7 +119,7 @@ async def test_fenced_leases_are_killed_at_welcome(site: Site, scheduler: Script
     assert exited.outcome == RELEASED
 
 
-async def test_trials_go_on_to_their_milestone_without_a_scheduler(
+async def test_trials_continue_to_their_milestone_without_a_scheduler(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
     site.start()

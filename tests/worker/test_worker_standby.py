@@ -112,7 +112,7 @@ async def trials(site: Site, scheduler: ScriptedScheduler) -> Trials:
     return Trials(site, await scheduler.stream())
 
 
-async def test_the_next_trial_takes_the_process_that_stands_by_and_sees_what_a_fresh_one_sees(
+async def test_the_next_trial_takes_the_standby_process_and_sees_what_a_fresh_one_sees(
     trials: Trials,
 ) -> None:
     cold = await trials.begin()
@@ -160,7 +160,7 @@ async def test_every_process_runs_one_trial(trials: Trials) -> None:
 @pytest.mark.parametrize(
     "change", ["what it executes", "the module", "what it imports", "the module, to what fails"]
 )
-async def test_a_process_that_imported_other_files_starts_anew(trials: Trials, change: str) -> None:
+async def test_a_process_that_imported_other_files_starts_again(trials: Trials, change: str) -> None:
     part = trials.site.root / "study_part.py"
     part.write_text("VERSION = 1\n")
     loads = "from study_part import VERSION"
@@ -207,7 +207,7 @@ async def test_an_import_that_fails_only_ahead_is_not_held_against_the_trial(tri
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("change", [{"prestart": False}, {"python": "/usr/bin/env"}])
-async def test_a_launch_that_differs_throws_away_what_stands_by(
+async def test_a_launch_that_differs_discards_the_standby_process(
     trials: Trials, change: dict[str, Any]
 ) -> None:
     first = await trials.begin()

@@ -95,7 +95,7 @@ def test_what_is_stored_while_it_tidies_stays_and_so_does_the_best(site: Site) -
     assert log.exists()
 
 
-def test_a_study_that_goes_on_between_the_two_questions_keeps_everything(site: Site) -> None:
+def test_a_study_that_continues_between_the_two_questions_keeps_everything(site: Site) -> None:
     site.save("old-1", 0, "a")
     site.says("old-1", checkpoints=True)
     real = site.judge

@@ -106,7 +106,7 @@ async def test_a_trial_of_several_objectives_is_taken_up_too(site: RpcSite) -> N
     assert (await site.study()).state == pb.STUDY_STATE_COMPLETED
 
 
-async def test_who_has_the_trial_now_is_named(site: RpcSite) -> None:
+async def test_the_current_holder_of_the_trial_is_named(site: RpcSite) -> None:
     await site.create()
     lease = (await site.suggest(client="slow", lease_time=duration(4))).lease
     await expire(site, 0)

@@ -67,7 +67,7 @@ async def test_rungs_of_before_are_shown_as_the_rows_say_them(site: RpcSite) -> 
     assert len(elsewhere.trial.rung_results) == 2
 
 
-async def test_a_trial_that_is_given_back_goes_on_elsewhere_and_nothing_is_charged(site: RpcSite) -> None:
+async def test_a_trial_that_is_given_back_continues_elsewhere_and_nothing_is_charged(site: RpcSite) -> None:
     """However often it is released: nothing suggests that the trial's program is at fault."""
     await site.create(policy=RUN_ALL, max_retries=0)
     asked = await at_work(site)

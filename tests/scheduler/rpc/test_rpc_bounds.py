@@ -42,7 +42,7 @@ async def test_a_forged_page_token_is_refused(site: RpcSite, method: str, key: b
     assert type(await site.refusal(method, request)) is expected
 
 
-async def test_steps_beyond_their_bound_are_refused_and_lists_go_on(site: RpcSite) -> None:
+async def test_steps_beyond_their_bound_are_refused_and_lists_continue(site: RpcSite) -> None:
     await site.create(policy={"kind": "run_all"}, max_steps=2**40)
     for client in ("a", "b"):
         asked = await site.suggest(client=client)

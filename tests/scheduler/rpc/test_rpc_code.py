@@ -167,7 +167,7 @@ async def test_code_stays_while_a_study_needs_it_and_a_month_longer(
         assert not await kept.has(digest)
 
 
-async def test_whoever_asks_for_code_has_time_to_create_a_study(
+async def test_a_client_that_asks_for_code_has_time_to_create_a_study(
     site: RpcSite, engine: AsyncEngine, project: Path
 ) -> None:
     digest, data = packed(project)

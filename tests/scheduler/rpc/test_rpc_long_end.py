@@ -64,7 +64,9 @@ async def test_the_rest_is_terminated_page_by_page_and_a_watch_sees_all_of_it(
     await site.call("DeleteStudy", pb.DeleteStudyRequest(name=STUDY))
 
 
-async def test_another_replica_goes_on_where_one_died(site: RpcSite, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_replica_continues_where_one_died(
+    site: RpcSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(decide, "ENDED_AT_ONCE", PAGE)
     await _with_many(site)
     with monkeypatch.context() as patch:

@@ -62,7 +62,7 @@ async def test_a_study_that_no_package_serves_is_refused_before_it_is_created(
 
 
 @pytest.mark.parametrize("method", ["CreateStudy", "PreviewStudy"])
-async def test_a_slow_import_is_waited_for_beside_other_calls_and_not_for_ever(
+async def test_a_slow_import_is_waited_for_beside_other_calls_and_not_forever(
     site: RpcSite, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     monkeypatch.setattr(new_studies, "LOAD_S", 0.1)

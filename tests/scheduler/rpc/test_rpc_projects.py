@@ -268,7 +268,7 @@ async def test_a_project_has_no_more_studies_than_it_may(site: RpcSite) -> None:
     await ours.call_in(OURS, "CreateStudy", second)
 
 
-async def test_a_study_that_has_ended_goes_on_only_where_the_project_has_room(site: RpcSite) -> None:
+async def test_a_study_that_has_ended_continues_only_where_the_project_has_room(site: RpcSite) -> None:
     ours = site.replicas[0]
     create = project_pb2.CreateProjectRequest(project_id=OURS, studies=1)
     await ours.call_in("default", "CreateProject", create)

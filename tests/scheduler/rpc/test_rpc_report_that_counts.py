@@ -97,7 +97,7 @@ async def test_a_last_report_that_meets_the_constraints_lends_nothing_to_the_one
     assert best.counted_metrics == {"loss": 0.6, "size": 0.9, "other": 1}
 
 
-async def test_a_trial_of_which_no_report_counts_is_told_with_its_last_one(site: RpcSite) -> None:
+async def test_a_trial_of_which_no_report_counts_is_reported_with_its_last_one(site: RpcSite) -> None:
     await tell(site, "s", study(scope="best"), ((0.6, 0.2), (0.5, 0.2), (0.7, 0.1)))
     async with AsyncClient(site.replicas[0].address) as client:
         (trial,) = await client.study("s").trials()

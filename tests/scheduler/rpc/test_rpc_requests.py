@@ -213,7 +213,7 @@ async def test_without_an_id_every_call_counts(site: RpcSite) -> None:
 
 
 @pytest.mark.parametrize("request_id", ["", "r"])
-async def test_a_commit_that_nobody_heard_of_is_not_made_again(
+async def test_a_commit_without_an_answer_is_not_repeated(
     site: RpcSite, monkeypatch: pytest.MonkeyPatch, request_id: str
 ) -> None:
     await site.create()

@@ -104,7 +104,7 @@ async def test_a_value_that_could_not_count_is_refused(
     assert await stored(site) == [2, 2]
 
 
-async def test_a_trial_that_begins_anew_need_not_meet_the_rungs_behind_it(site: RpcSite) -> None:
+async def test_a_trial_that_starts_again_need_not_meet_the_rungs_behind_it(site: RpcSite) -> None:
     await site.create(**RUNGS)
     first = await site.suggest()
     for step in (1, 2, 3):
@@ -138,7 +138,7 @@ async def test_the_first_report_says_what_it_lacks(site: RpcSite) -> None:
 
 @pytest.mark.parametrize("policy", [{"kind": "rung_median", "rungs": [1, 3, 9]}, {"kind": "run_all"}])
 @pytest.mark.parametrize("metrics", [{"accuracy": 0.5, "losss": 0.5}, {}])
-async def test_a_report_without_the_metric_is_refused_and_the_study_goes_on(
+async def test_a_report_without_the_metric_is_refused_and_the_study_continues(
     site: RpcSite, policy: dict[str, Any], metrics: dict[str, float]
 ) -> None:
     await site.create(policy=policy)

@@ -75,7 +75,9 @@ async def test_every_call_with_every_kind_of_token(guarded_site: Site) -> None:
     ("kind", "says"),
     [("expired", "has expired"), ("revoked", "was revoked"), ("foreign", "is not known here")],
 )
-async def test_what_is_said_of_a_bad_token_and_what_is_not(guarded_site: Site, kind: str, says: str) -> None:
+async def test_what_is_reported_about_a_bad_token_and_what_is_not(
+    guarded_site: Site, kind: str, says: str
+) -> None:
     site = guarded_site
     token = new_token().text if kind == "foreign" else await site.token(Role.EDITOR, "p", 0.001)
     if kind == "revoked":
@@ -241,7 +243,7 @@ async def test_tokens_that_are_over_for_long_are_forgotten(guarded_site: Site) -
         assert (await conn.execute(text("SELECT array_agg(number) FROM token"))).scalar_one() == [3]
 
 
-async def test_a_database_that_is_away_is_told_as_such(
+async def test_a_database_that_is_away_is_reported_as_such(
     guarded_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from headrace.errors import DatabaseUnavailableError

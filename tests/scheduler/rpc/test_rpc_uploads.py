@@ -87,7 +87,7 @@ async def test_a_project_whose_places_are_taken_keeps_no_other_off(site: RpcSite
             one.cancel()
 
 
-async def test_who_falls_silent_or_drips_loses_the_place() -> None:
+async def test_a_silent_or_slow_upload_loses_its_place() -> None:
     async def dripping() -> AsyncIterator[pb.PutCodeRequest]:
         while True:
             yield FIRST
@@ -105,7 +105,7 @@ async def test_who_falls_silent_or_drips_loses_the_place() -> None:
                 await taken(upload)
 
 
-async def test_who_waits_for_a_place_is_not_late() -> None:
+async def test_an_upload_that_waits_for_a_place_is_not_late() -> None:
     """The time limit starts when it gets its place."""
     uploads = Uploads(silence_s=0.2)
     async with AsyncExitStack() as stack:

@@ -100,7 +100,7 @@ async def test_it_waits_for_slots_that_others_have(site: RpcSite, engine: AsyncE
         assert (await study.status()).waits_for == "", "one of its trials runs"
 
 
-async def test_a_share_of_a_gpu_is_told(site: RpcSite, engine: AsyncEngine) -> None:
+async def test_a_share_of_a_gpu_is_reported(site: RpcSite, engine: AsyncEngine) -> None:
     await connect(engine, "one", 1)
     async with AsyncClient(site.replicas[0].address) as client:
         study = await create(client, "shares", resources={"gpu_milli": 500})

@@ -58,7 +58,7 @@ async def test_watchers_see_every_event_once_while_two_replicas_work(site: RpcSi
 
 
 @pytest.mark.full
-async def test_a_watch_that_is_cut_again_and_again_goes_on_without_gaps_or_repeats(
+async def test_a_watch_that_is_cut_again_and_again_continues_without_gaps_or_repeats(
     site: RpcSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "MAX_EVENTS", 4)

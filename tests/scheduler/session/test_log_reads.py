@@ -212,7 +212,9 @@ async def test_attempts_that_were_over_before_the_time_asked_for_are_passed_over
         ]  # fmt: skip
 
 
-async def test_who_does_not_answer_is_told(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_or_replica_that_does_not_answer_is_reported(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log_asks, "PATIENCE_S", 0.2)
     monkeypatch.setattr(log_reads, "PATIENCE_S", 0.3)
     async with (

@@ -76,7 +76,7 @@ async def test_a_daemon_on_a_copy_of_the_home_is_refused_and_the_first_one_notic
         assert list((await back.hears("welcome")).held) == [lease]
 
 
-async def test_who_has_the_lock_takes_over_at_once_under_any_name(
+async def test_the_holder_of_the_lock_takes_over_at_once_under_any_name(
     engine: AsyncEngine, replica: Replica
 ) -> None:
     async with worker(replica) as first, worker(replica) as again, worker(replica) as renamed:
@@ -123,7 +123,9 @@ async def test_while_a_connection_is_down_its_trials_keep_the_name(
 
 
 @pytest.mark.parametrize("how", ["its trials are over", "it is the same host", "its time is up"])
-async def test_who_is_gone_leaves_the_name_to_others(engine: AsyncEngine, replica: Replica, how: str) -> None:
+async def test_a_worker_that_is_gone_leaves_its_name_to_others(
+    engine: AsyncEngine, replica: Replica, how: str
+) -> None:
     async with worker(replica) as first:
         lease = await _with_a_trial(engine, replica, first)
         if how == "its trials are over":
@@ -196,7 +198,7 @@ async def _until_disconnected(engine: AsyncEngine) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_worker_that_connects_anew_waits_for_no_cycle_that_refers_to_it(
+async def test_a_worker_that_connects_again_waits_for_no_cycle_that_refers_to_it(
     engine: AsyncEngine, replica: Replica
 ) -> None:
     """A placing cycle locks slots first, and then refers to their worker: in the other order both would wait."""

@@ -115,7 +115,7 @@ async def test_a_message_that_is_not_taken_within_the_patience_ends_the_session(
     writing.cancel()
 
 
-async def test_whom_more_is_to_be_told_than_the_queue_holds_is_cut_off(
+async def test_a_worker_with_more_messages_than_the_queue_holds_is_cut_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nothing is lost: the worker reads it in its next session."""
@@ -131,7 +131,7 @@ async def test_whom_more_is_to_be_told_than_the_queue_holds_is_cut_off(
         await watching
 
 
-async def test_who_takes_every_message_in_time_is_not_cut_off() -> None:
+async def test_a_worker_that_takes_every_message_in_time_is_not_cut_off() -> None:
     messages = outgoing(patience_s=0.4)
 
     async def write(_: worker_pb2.SessionResponse) -> None:

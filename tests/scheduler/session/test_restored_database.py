@@ -232,7 +232,7 @@ async def test_a_copy_of_the_files_is_a_copy_when_somebody_says_so(engine: Async
         assert (await site.study()).attempts_from == 1000 * restores
 
 
-async def test_attempts_go_on_above_all_that_the_copy_knows(engine: AsyncEngine) -> None:
+async def test_attempts_continue_above_all_that_the_copy_knows(engine: AsyncEngine) -> None:
     site = await study(engine)
     await site.connect(slots=1)
     await site.kick()

@@ -121,7 +121,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-async def test_a_lease_that_names_no_trial_is_answered_and_the_session_goes_on(
+async def test_a_lease_that_names_no_trial_is_answered_and_the_session_continues(
     replica: Replica, name: str
 ) -> None:
     async with worker(replica) as w:

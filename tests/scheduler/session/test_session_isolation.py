@@ -47,7 +47,7 @@ DEFECTS = {
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-async def test_a_worker_whose_trial_cannot_be_read_is_welcome_all_the_same(
+async def test_a_worker_whose_trial_cannot_be_read_is_welcome_anyway(
     engine: AsyncEngine, replica: Replica, defect: str
 ) -> None:
     async with worker(replica) as w:

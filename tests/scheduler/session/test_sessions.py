@@ -44,7 +44,7 @@ async def test_an_assignment_lost_with_the_stream_is_repeated(engine: AsyncEngin
         assert (await w.hears("assign")).lease == first.lease
 
 
-async def test_a_trial_that_begins_anew_is_not_told_the_rungs_behind_it(
+async def test_a_trial_that_starts_again_is_not_told_the_rungs_behind_it(
     engine: AsyncEngine, replica: Replica
 ) -> None:
     asha = {"kind": "asha", "eta": 3, "rungs": [1, 3, 9]}
@@ -236,7 +236,7 @@ async def test_orders_reach_a_worker_on_another_replica(engine: AsyncEngine, rep
         assert (await w.hears("assign")).lease.trial.endswith("/trials/0")
 
 
-async def test_a_restarted_worker_s_trials_go_on_at_once_when_it_says_they_are_lost(
+async def test_a_restarted_worker_s_trials_continue_at_once_when_it_says_they_are_lost(
     engine: AsyncEngine, replica: Replica
 ) -> None:
     site = await study(engine)
@@ -367,7 +367,7 @@ async def beats_until(w: ScriptedWorker, kind: str, held: tuple[event_pb2.LeaseR
             await asyncio.sleep(TIMING.heartbeat_s)
 
 
-async def test_nothing_is_said_before_welcome(
+async def test_nothing_is_sent_before_welcome(
     engine: AsyncEngine, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = await study(engine)

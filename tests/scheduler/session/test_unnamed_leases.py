@@ -42,7 +42,7 @@ async def test_a_lease_that_its_worker_does_not_name_expires(engine: AsyncEngine
         assert (await _lease(engine, named)).live
 
 
-async def test_a_lease_that_is_named_again_in_time_goes_on(engine: AsyncEngine, replica: Replica) -> None:
+async def test_a_lease_that_is_named_again_in_time_continues(engine: AsyncEngine, replica: Replica) -> None:
     site = await study(engine)
     async with worker(replica) as w, asyncio.timeout(DEADLINE_S):
         await w.hello()

@@ -44,7 +44,7 @@ async def beat(w: ScriptedWorker, sequence: int, *held: event_pb2.LeaseRef, **fi
     await w.say(heartbeat=worker_pb2.Heartbeat(sequence=sequence, held=held, **fields))
 
 
-async def test_a_drain_and_its_end_are_told_at_once_and_after_a_reconnect(
+async def test_a_drain_and_its_end_are_reported_at_once_and_after_a_reconnect(
     engine: AsyncEngine, replica: Replica
 ) -> None:
     async with worker(replica) as w:
