@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # also where a scenario runs as a program of its own
+sys.path.insert(0, str(Path(__file__).parent.parent))  # also when a scenario runs as a program
 
 from ready_home import furnish
 

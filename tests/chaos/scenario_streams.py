@@ -1,8 +1,7 @@
 """Hundreds of streams over a connection that resets, goes half-open, and hangs; and one worker that never reads.
 
 The proxy resets each stream about every `RESET_EVERY_S`. Now and then it makes one half-open without notice to
-either end. A worker that floods the scheduler with heartbeats and reads no answer must be cut off, whatever leases
-it holds.
+either end. A worker that floods the scheduler with heartbeats and reads no answer must be cut off.
 
 Afterwards nothing is lost, duplicated or reordered, and no trial was interrupted, because every worker noticed in
 time. The scheduler's event loop was never blocked for long, and at SIGTERM the scheduler exited within its grace

@@ -3,7 +3,7 @@
 Run it:  make hdet-jobs ARGS="--jobs 20 --minutes 10 --at-once 8 --spinners 4"   (any Python that has torch will do)
 
 A job makes many runs, each with a schedule and a watch of its own, while its threads collect garbage all the time:
-this is where a look at other threads' frames once froze a rank for good (python/cpython#106883). Each job ends with a
+in such a job, reading other threads' frames once froze a rank for good (python/cpython#106883). Each job ends with a
 rank that really freezes (SIGSTOP), which the other one must name.
 """
 

@@ -91,7 +91,7 @@ class ResNet(nn.Module):
 
 
 class GptBlock(nn.Module):
-    """Causal attention and an MLP behind LayerNorm."""
+    """Causal attention and an MLP, each after a LayerNorm."""
 
     def __init__(self, width: int, heads: int, rate: float) -> None:
         super().__init__()

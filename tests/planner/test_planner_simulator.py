@@ -61,8 +61,8 @@ def unequal_passes(rng: random.Random) -> tuple[float, float, float]:
 def longest_path_s(stages: list[StageTimes], orders: list[list[Step]]) -> float:
     """An oracle that shares only the steps with the simulator: the longest path through the dependencies.
 
-    A step waits for the one before it on its stage; F for F of the stage before; B for F of its own stage and B of
-    the stage behind; W for B. Found by relaxing until nothing changes.
+    A step waits for the one before it on its stage; F waits for F of the previous stage; B for F of its own stage and
+    for B of the next stage; W for B. Found by relaxing until nothing changes.
     """
     last = len(stages) - 1
     takes = [

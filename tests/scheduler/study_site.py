@@ -133,7 +133,7 @@ class StudySite:
         return worker_id
 
     async def step(self, *inputs: Input) -> list[Outcome | HeadraceError]:
-        """Run one step and return the outcomes; orders collect in `orders`, leases in `leases`."""
+        """Run one cycle and return the outcomes; orders collect in `orders`, leases in `leases`."""
         submissions = [Submission(input=one) for one in inputs]
         fold, self.fold = self.fold, None
         async with transaction(self.engine) as conn:

@@ -1,6 +1,6 @@
 """Work that a caller can make large is done within limits: it is answered, or refused with what was too large.
 
-The edge refuses most of these numbers. The code behind it must hold all the same: a bound may be raised, and a
+The edge refuses most of these numbers. The code behind it must still hold: a bound may be raised, and a
 caller may use the maximum of everything at once.
 """
 

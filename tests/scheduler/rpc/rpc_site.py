@@ -115,7 +115,7 @@ class RpcSite:
         return await self.ready(study_id)
 
     async def ready(self, study_id: str) -> pb.Study:
-        """A new study after its first step, which proposes the first trials."""
+        """A new study after its first cycle, which proposes the first trials."""
         async with asyncio.timeout(TIMEOUT_S):
             while not (await self.study(study_id)).status.pending:
                 await asyncio.sleep(0.01)

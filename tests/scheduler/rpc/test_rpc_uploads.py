@@ -42,7 +42,7 @@ class Shipper:
         self._said = (("headrace-project", project),)
 
     def begin(self, messages: AsyncIterator[pb.PutCodeRequest]) -> Any:
-        """An upload under way."""
+        """An upload in progress."""
         return self._stub.PutCode(messages, timeout=3600, metadata=self._said)
 
     async def put(self, digest: str, data: bytes) -> HeadraceError | None:
