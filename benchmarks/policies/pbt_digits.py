@@ -1,8 +1,7 @@
 """Population-based training against fixed configurations at equal budget, on real training; ten seeds.
 
-The task is examples/pbt: plain SGD on handwritten digits, whose learning rate nothing lowers
-automatically. Each seed
-runs two studies on a real scheduler, with the same space, the same seed and so the same eight first
+The task is examples/pbt: plain SGD on handwritten digits, whose learning rate nothing lowers automatically. Each
+seed runs two studies on a real scheduler, with the same space, the same seed and so the same eight first
 configurations, and the same budget of 8 × 30 epochs: `pbt`, and `run_all`, whose best trial is the best fixed
 configuration. As a further reference, not at equal budget, the best of a grid of 12 fixed rates at momentum 0.9
 (half as much again).
