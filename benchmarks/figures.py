@@ -9,8 +9,8 @@ A table, paragraph or list with measured figures follows a line that names what 
     <!-- measured: benchmarks/hdet/drop_in.py labels=3 -->    (a table whose first three columns are labels)
     <!-- measured: by hand -->
 
-Of a table every cell beside the labels is one, of prose every number with a unit, a decimal or an interval. A claim is
-the cell's labels, or how the sentence begins. tests/repo/test_figures.py compares pages and rows.
+In a table every cell outside the labels is a figure, in prose every number with a unit, a decimal or an interval.
+A claim is the cell's labels, or the start of the sentence. tests/repo/test_figures.py compares pages and rows.
 """
 
 import csv
@@ -62,7 +62,7 @@ class Row(NamedTuple):
 
     @property
     def figure(self) -> Figure:
-        """What is compared with the page."""
+        """The part that is compared with the page."""
         return Figure(*self[:5])
 
 
@@ -76,7 +76,7 @@ def rows() -> list[Row]:
 
 
 def pages() -> list[Path]:
-    """The pages whose figures are compared. Decisions and the changelog state those of their own day."""
+    """The pages whose figures are compared. Decisions and the changelog state those of their own time."""
     docs = sorted((ROOT / "docs").rglob("*.md"))
     return [
         ROOT / "README.md",
@@ -85,7 +85,7 @@ def pages() -> list[Path]:
 
 
 def claimed(page: Path) -> Iterator[Figure]:
-    """The figures of a page, in its order."""
+    """The figures of a page, in order."""
     name = str(page.relative_to(ROOT))
     for mark in MARK.finditer(page.read_text(encoding="utf-8")):
         lines = mark["block"].splitlines()
@@ -95,7 +95,7 @@ def claimed(page: Path) -> Iterator[Figure]:
 
 
 def _of_table(lines: list[str], labels: int) -> Iterator[tuple[str, str, str]]:
-    """An empty label is the one above it."""
+    """An empty label repeats the one above it."""
     header, _, *body = ([cell.strip().replace("**", "") for cell in line.split("|")[1:-1]] for line in lines)
     above = [""] * labels
     for cells in body:
@@ -125,7 +125,7 @@ def _interval(found: re.Match[str]) -> str:
 
 
 def reworded() -> list[Row]:
-    """The rows; one that is on its page in other words, with the same value, has the new claim."""
+    """The rows; if a row's page has the same value in other words, the row gets the new claim."""
     known = rows()
     on_pages = Counter(figure for page in pages() for figure in claimed(page))
     missing = list((on_pages - Counter(row.figure for row in known)).elements())
@@ -142,7 +142,7 @@ def reworded() -> list[Row]:
 
 
 def main() -> None:
-    """Prints the rows that are missing, with this machine and commit; or rewrites claims."""
+    """Prints the missing rows, with this machine and commit; or rewrites claims."""
     if sys.argv[1:] == ["--reword"]:
         lines = reworded()
         with TABLE.open("w", encoding="utf-8", newline="") as file:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def compact(svg: str) -> str:
-    """The same drawing, as matplotlib would write it if it cared for size. Scales of transforms keep their digits."""
+    """The same drawing, written compactly. The scales of transforms keep their digits."""
     svg = re.sub(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<!--.*?-->|<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"\bd=\"[^\"]*\"|\b(?:x|y)=\"[^\"]*\"", lambda found: rounded(found[0]), svg)
     svg = re.sub(r">\s+<", "><", svg).replace('<g id="', '\n<g id="')

@@ -1,9 +1,9 @@
-"""`--changed`: runs the test files that a change touches, whatever their tier.
+"""`--changed`: runs the test files that a change affects, whatever their tier.
 
-A test file is touched where the change is in a module that it reaches by imports: its own, those of its conftests and
-helpers, and those of the product. What starts by name counts as an import too: `python -m headrace_worker.shim`, the
-entry points that the command line loads, and a program or a data file that a test names. What no module holds (the
-Makefile, the documents) touches the tests that name it or its folder.
+A change affects a test file if it is in a module that the file reaches by imports: its own, those of its conftests
+and helpers, and those of the product. Things started by name count as imports too:
+`python -m headrace_worker.shim`, the entry points that the command line loads, and a program or a data file that a
+test names. A file that is no module (the Makefile, the documents) affects the tests that name it or its folder.
 """
 
 import re
@@ -31,11 +31,11 @@ EVERYTHING = (
     "tests/tiers.py",
     "tests/affected.py",
 )
-"""A change of these touches every test."""
+"""A change of these affects every test."""
 COMMAND_LINE = "headrace.cli.app"
 """Loads the other modules of its package by name."""
 STARTS_SERVICES = "headrace_services.up"
-"""Starts them by the names of their commands."""
+"""Starts the services by the names of their commands."""
 IMPORT = re.compile(r"^([ \t]*)(?:from|import) ([\w.]+)(?: import (\([^)]*\)|[^\n]*))?", re.MULTILINE)
 STRING = re.compile(r"""["']([\w.][\w./:*-]{1,200})["']""")
 
@@ -65,7 +65,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 @pytest.hookimpl(trylast=True)  # after the order of conftest.py
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begins with the tests that are nearest to the change."""
+    """Sorts the tests nearest to the change to the front."""
     chosen = config.stash.get(_CHOSEN, None)
     if chosen is not None:
         items.sort(key=lambda item: chosen[item.path])
@@ -83,7 +83,7 @@ _SUMMARY = pytest.StashKey[str]()
 
 
 def changed_files(since: str) -> list[str]:
-    """The files that differ from a commit, relative to the repository; new ones included."""
+    """The files that differ from a commit, relative to the repository, new ones included."""
     differ = _git("diff", "--name-only", "--no-renames", "-z", since or _where_it_began(), "--")
     new = _git("ls-files", "-z", "--others", "--exclude-standard")
     return sorted({name for name in (differ + new).split("\0") if name})
@@ -107,7 +107,8 @@ class Tree:
         self.root = root
 
     def touched_by(self, changed: Iterable[str]) -> dict[Path, int]:
-        """The test files that a change of these files touches, with the imports between it and each of them."""
+        """The test files that a change of these files affects, with the number of imports between the change and
+        each file."""
         changed = list(changed)
         tests = {path for path in self._sources if path.name.startswith("test_")}
         if any(name in EVERYTHING for name in changed):
@@ -128,7 +129,8 @@ class Tree:
         return distances
 
     def _naming(self, changed: Path) -> Iterator[Path]:
-        """Who names a file that is no module, or one of the folders that it is in; its neighbours for its bare name."""
+        """The files that name a non-module file, or one of the folders that contain it. Its neighbours may use its
+        bare name."""
         place = PurePosixPath(changed.relative_to(self.root))
         names = {
             str(folder) for folder in (place, *place.parents) if len(folder.parts) > 1 or folder == place
@@ -151,7 +153,7 @@ class Tree:
 
     @cached_property
     def _sources(self) -> dict[Path, str]:
-        """The test files with their helpers, those in `benchmarks/` and `.ci/` included."""
+        """The test files with their helpers, also those in `benchmarks/` and `.ci/`."""
         folders = (self.root / name for name in ("tests", "benchmarks", ".ci"))
         return {path: path.read_text() for folder in folders for path in folder.rglob("*.py")}
 
@@ -162,7 +164,7 @@ class Tree:
 
     @cached_property
     def _importers(self) -> dict[Path, set[Path]]:
-        """Who imports each module, directly."""
+        """The direct importers of each module."""
         importers: dict[Path, set[Path]] = defaultdict(set)
         for importer, imported in (*self._edges_of_product(), *self._edges_of_tests()):
             importers[imported].add(importer)
@@ -217,7 +219,7 @@ class Tree:
                 helpers[path.stem].append(path)
         for path, text in self._sources.items():
             yield from self._commands_in(path, self._constants[path])
-            # What a fixture of a conftest imports counts for the tests that use it, and they import it too.
+            # The imports of a conftest's fixtures count for the tests that use them, and they import these too.
             for name in imported(text, everywhere=path.name != "conftest.py"):
                 if name in helpers:
                     yield from ((path, helper) for helper in helpers[name])

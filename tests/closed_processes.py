@@ -25,7 +25,7 @@ STARTS_WITHIN_S = 90.0
 async def closed_processes(
     engine: AsyncEngine, database_url: str, folder: Path, *, memory_bytes: int = resource.RLIM_INFINITY
 ) -> AsyncIterator[ClosedSite]:
-    """The service; each command may have so much memory. All is gone afterwards."""
+    """The service; each command may use this much memory. Everything is stopped afterwards."""
     authority.make(ca := folder / "ca", ["localhost", "127.0.0.1"], now=datetime.now(UTC))
     signer = authority.load(ca)
     (home := folder / "home").mkdir()

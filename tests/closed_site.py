@@ -1,7 +1,8 @@
-"""A closed service: a scheduler with tokens, TLS, an authority and a listener for workers; a planner; a bubble agent.
+"""A closed service: a scheduler with tokens, TLS, an authority and a listener for workers; a planner; a bubble
+agent.
 
-It runs in this process, or as the commands that people start (`closed_processes.py`). Calls go over TLS, each as one of
-the callers of the page on permissions.
+It runs in this process, or as the commands that people start (`closed_processes.py`). Calls go over TLS, each as
+one of the callers on the permissions page.
 """
 
 import asyncio
@@ -46,14 +47,14 @@ LIMIT_S = 60.0
 NAMES = {Project.THIS: "this", Project.OTHER: "other", Project.DEFAULT: "default"}
 WORKER = "w1"
 LOST = "Internal error from Core"
-"""What gRPC's asynchronous client makes of a call that was refused while it wrote: the status is lost."""
+"""What gRPC's asynchronous client reports for a call that was refused while it wrote: the status is lost."""
 TRIES = 20
 CALLER = {one.heading: one for one in CALLERS}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Addresses:
-    """Where the servers are, and what their certificates are signed by."""
+    """Where the servers are, and what signs their certificates."""
 
     users: str
     workers: str
@@ -73,19 +74,19 @@ class Held:
 
 @dataclass(kw_only=True)
 class ClosedSite:
-    """The service, and everybody who calls it."""
+    """The service, and all its callers."""
 
     addresses: Addresses
     trusted: bytes
     worker: Held
     tokens: Mapping[str, str]
-    """By the caller's heading; none for those that carry none."""
+    """By the caller's heading; callers without a token have none."""
     pids: Mapping[str, int]
-    """Of its processes, by their commands."""
+    """The processes' ids, by their commands."""
     _channels: dict[tuple[str, bool], grpc.aio.Channel] = field(default_factory=dict)
 
     def channel(self, server: str, *, certificate: bool) -> grpc.aio.Channel:
-        """To a server, by the name of its field in the addresses."""
+        """A channel to a server, named by its field in the addresses."""
         key = server, certificate
         if key not in self._channels:
             self._channels[key] = self._connected(getattr(self.addresses, server), certificate=certificate)
@@ -101,7 +102,7 @@ class ClosedSite:
         return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(self.trusted, *pair), options)
 
     def open(self, path: str, caller: Caller, server: str, request: Message) -> Any:
-        """Begins a call. On a stream of requests nothing is sent yet."""
+        """Starts a call. On a stream of requests nothing is sent yet."""
         method = METHODS[path]
         channel = self.channel(server, certificate="certificate" in caller.heading)
         kinds = {
@@ -121,7 +122,7 @@ class ClosedSite:
     async def call(
         self, path: str, caller: Caller, server: str, request: Message
     ) -> tuple[grpc.StatusCode, Message | None]:
-        """The status of a call, and its answer; of a stream the first one, and then it is ended."""
+        """The status of a call, and its answer. Of a stream, the first answer; then it is closed."""
         for _ in range(TRIES):
             code, answer, details = await self._called(path, caller, server, request)
             if not details.startswith(LOST):
@@ -134,7 +135,7 @@ class ClosedSite:
         call = self.open(path, caller, server, request)
         try:
             if METHODS[path].client_streaming:
-                with suppress(asyncio.InvalidStateError):  # the call is over: its status says why
+                with suppress(asyncio.InvalidStateError):  # the call has ended: its status says why
                     await call.write(request)
                     if not METHODS[path].server_streaming:
                         await call.done_writing()
@@ -150,7 +151,7 @@ class ClosedSite:
             call.cancel()
 
     async def must(self, path: str, heading: str, request: Message, server: str = "users") -> Any:
-        """The answer to a call that must work."""
+        """The answer to a call that must succeed."""
         code, answer = await self.call(path, CALLER[heading], server, request)
         assert code is grpc.StatusCode.OK, (path, heading, code)
         return answer
@@ -183,7 +184,7 @@ def held_by(signer: Authority, name: str) -> Held:
 
 
 def certificate_for(signer: Authority, name: str) -> credential.Credential:
-    """The same as a worker keeps it."""
+    """The same certificate as a worker stores it."""
     key = credential.new_key()
     pem = signer.sign_worker(name, key.public_key(), now=datetime.now(UTC), lives=timedelta(days=1))
     signed = join_pb2.Credential(certificate=pem.decode(), authorities=signer.trusted_pem.decode())

@@ -1,4 +1,4 @@
-"""Commands run in the process of their test: a new interpreter takes a second of a core to import what they need."""
+"""Runs commands in the test's own process: a new interpreter takes a second of a core to import what they need."""
 
 import io
 import os
@@ -15,7 +15,7 @@ from headrace.cli import main
 def headrace_command(
     *arguments: str, folder: Path | None = None, env: Mapping[str, str] | None = None
 ) -> "CompletedProcess[str]":
-    """Runs a command in a folder, with an environment of its own, as with its output in a pipe."""
+    """Runs a command in a folder, with an environment of its own, as if its output were a pipe."""
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         if folder is not None:

@@ -1,4 +1,4 @@
-"""What every test may use: a real Postgres, and a fresh migrated database in it."""
+"""Fixtures for every test: a real Postgres, and a freshly migrated database in it."""
 
 import asyncio
 import gc
@@ -16,7 +16,7 @@ from hypothesis import settings
 
 pytest_plugins = ["affected", "costs", "tiers"]
 
-gc.disable()  # until all tests are collected: most of what is made until then stays
+gc.disable()  # until all tests are collected: most objects created until then stay
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it asks for XDG_RUNTIME_DIR, which many machines lack
@@ -24,17 +24,17 @@ with warnings.catch_warnings():
 
     from headrace_services.up import pgwheel
 
-# gRPC tears its poller down with the last asynchronous object and builds it up with the next one, which is not safe
-# across event loops; as each test has its own loop, keep it up for the whole run.
+# gRPC stops its poller with the last asynchronous object and starts it with the next one, which is not safe across
+# event loops. Each test has its own loop, so keep the poller for the whole run.
 grpc.aio.init_grpc_aio()
 
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
 MEMORY = Path("/dev/shm")
-"""A file system in memory, where the machine has one."""
+"""A file system in memory, if the machine has one."""
 MEMORY_NEEDED_BYTES = 2 << 30
-"""More than the write-ahead log of two test processes comes to."""
+"""More than the write-ahead logs of two test processes need."""
 
 
 FIRST = (
@@ -46,12 +46,12 @@ FIRST = (
     "check/",
     "hdet/",
 )
-"""What runs first: tests that take minutes, which would leave the other test processes without work at the end, and
-those that are forked from a server with PyTorch, which one test process starts if it runs them all."""
+"""What runs first: tests that take minutes, which would otherwise leave the other test processes idle at the end.
+Also those forked from a server with PyTorch, which one test process starts if it runs them all."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sorts the tests as FIRST says."""
+    """Sorts the tests in the order of FIRST."""
     tests = Path(__file__).parent
 
     def place(item: pytest.Item) -> int:
@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Sets aside what was imported and collected: it stays to the end, and no collection of garbage need visit it."""
+    """Excludes imported and collected objects from garbage collection: they stay to the end and need no visits."""
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -70,9 +70,9 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """The URL of a real Postgres of this test process, on a Unix socket, in a folder that goes away.
+    """The URL of a real Postgres for this test process, on a Unix socket, in a temporary folder.
 
-    To make a database and drop it takes 35 ms in memory, a whole second on a busy disk.
+    Creating a database and dropping it takes 35 ms in memory, but a whole second on a busy disk.
     """
     in_memory = MEMORY if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_NEEDED_BYTES else None
     folder = Path(tempfile.mkdtemp(prefix="hr-pg-", dir=in_memory))
@@ -88,7 +88,7 @@ def postgres_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def migrated_template(postgres_url: str) -> str:
-    """A database with the newest schema, to be copied."""
+    """A database with the newest schema, as a template."""
     from headrace_services.scheduler.store.database import open_engine
     from headrace_services.scheduler.store.migrate import migrate
 
@@ -109,8 +109,8 @@ def migrated_template(postgres_url: str) -> str:
 def database_url(postgres_url: str, migrated_template: str) -> Iterator[str]:
     """The URL of a fresh database with the newest schema.
 
-    To empty one and use it again would save 20 ms of 35. But rows then lie in another order than in a new table, and
-    tests that ask for rows without an order differ by what ran before them.
+    Emptying one and reusing it would save 20 ms of 35. But its rows would be in another order than in a new table,
+    so tests that read rows without an order would depend on what ran before them.
     """
     name = f"test_{secrets.token_hex(6)}"
     with psycopg.connect(postgres_url, autocommit=True) as conn:

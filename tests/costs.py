@@ -1,7 +1,8 @@
-"""`--costs`: where the processor time of a run goes: by test file, test and setup of fixtures, and process starts.
+"""`--costs`: where the processor time of a run goes: by test file, by test and fixture setup, and by process
+starts.
 
-What a test process spends itself and what its children spent until they were waited for are counted apart. A server
-that outlives its tests (Postgres) and the children of children that nobody waited for are not seen.
+The time of a test process itself and that of its children that were waited for are counted separately. A server
+that outlives its tests (Postgres) and grandchildren that nobody waited for do not count.
 """
 
 import json
@@ -36,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @dataclass(slots=True)
 class Cost:
-    """What was spent on something."""
+    """The time spent on something."""
 
     own_s: float = 0.0
     children_s: float = 0.0
@@ -132,7 +133,7 @@ class Costs:
 
 
 def table(costs: Iterable[tuple[str, Cost]]) -> Iterator[str]:
-    """The most expensive ones, and the sum of all."""
+    """The most expensive entries, and the sum of all."""
     total = Cost()
     yield f"{'own':>8} {'children':>9} {'wall':>8} {'starts':>7} {'count':>6}"
     for place, (name, cost) in enumerate(sorted(costs, key=lambda one: -one[1].own_s - one[1].children_s)):

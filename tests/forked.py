@@ -1,7 +1,7 @@
-"""Processes that are forked from one which has imported PyTorch already; a new interpreter takes seconds for that.
+"""Processes forked from one that has already imported PyTorch; a new interpreter takes seconds for that.
 
-The server is one for each test process. It runs nothing but imports, so what it forks is as a new interpreter would
-be. Where an interpreter that starts from nothing is what a test is about, the test starts a real one.
+There is one server per test process. It runs nothing but imports, so its forks are like new interpreters. A test
+about an interpreter that starts from nothing starts a real one.
 """
 
 import multiprocessing
@@ -36,9 +36,10 @@ def context() -> ForkServerContext:
 
 
 def launch_segment(control_file: Path, log_file: Path, ranks: int = 1) -> None:
-    """Runs one segment of a check in a forked process a rank; `headrace check` starts a new interpreter for each.
+    """Runs one segment of a check with a forked process per rank; `headrace check` starts a new interpreter for
+    each.
 
-    When a rank fails, the others are killed, as the leader of a gang does.
+    When a rank fails, the others are killed, as by the leader of a gang.
     """
     arguments = [
         (str(control_file), f"{log_file}.{rank}" if rank else str(log_file), rank) for rank in range(ranks)
@@ -68,7 +69,7 @@ class Program:
         self._process.start()
 
     def wait(self, timeout_s: float = 120) -> tuple[int, str]:
-        """How it ended, and what it printed; fails where it takes too long."""
+        """Its exit status, and what it printed; fails if it takes too long."""
         self._process.join(timeout_s)
         code = self._process.exitcode
         if code is None:
@@ -80,7 +81,7 @@ class Program:
 
 
 def _assert_preloaded() -> None:
-    """Ends with success where the server has imported what it should."""
+    """Succeeds if the server has imported what it should."""
     os._exit(0 if PRELOADED in sys.modules else 1)
 
 

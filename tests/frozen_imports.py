@@ -1,6 +1,6 @@
-"""Preloaded by the server of `forked.py`: the libraries, set aside from the garbage collector's view.
+"""Preloaded by the server of `forked.py`: the libraries, excluded from garbage collection.
 
-Without it each process would look through PyTorch's 400 000 objects once, which takes longer than its three steps.
+Otherwise each process would traverse PyTorch's 400 000 objects once, which takes longer than its three steps.
 """
 
 import faulthandler
@@ -12,6 +12,6 @@ import torch._dynamo  # noqa: F401
 
 import headrace.check.segment  # noqa: F401
 
-faulthandler.enable()  # a process that dies by a signal says where it stood
+faulthandler.enable()  # a process that dies by a signal shows where it was
 gc.collect()
 gc.freeze()

@@ -1,6 +1,6 @@
-"""Homes whose embedded database is made already: initdb takes a second of a core, a copy of its work does not.
+"""Homes with a ready-made embedded database: initdb takes a second of a core, and a copy of its result does not.
 
-What initdb does is tested where it is the point (`tests/up`), and the walk through the README begins with nothing.
+initdb itself is tested in `tests/up`, and the walk through the README starts from nothing.
 """
 
 import atexit

@@ -1,7 +1,7 @@
-"""A call of every method that works for whoever may make it, about things of project `this`.
+"""A valid call of every method for any permitted caller, about things of project `this`.
 
-Each gets a study of its own, made by an editor of the project, so that a call which is let in is served to its end, and
-one that should not be is seen by its status OK. A new method fails here until its request can be made.
+Each gets a study of its own, made by an editor of the project. So an admitted call is served to its end, and one
+that should be refused shows its status OK. A new method fails here until its request can be made.
 """
 
 import io
@@ -36,7 +36,7 @@ from headrace.v1 import (
 from headrace_worker import credential
 
 MARK = "hers"
-"""In the name of each thing of project `this`."""
+"""Part of the name of each thing of project `this`."""
 SPEC = to_proto(
     parse_spec(
         {
@@ -56,7 +56,7 @@ _numbers = itertools.count()
 
 
 class Samples:
-    """Makes requests, and what they are about."""
+    """Makes requests, and the things that they are about."""
 
     def __init__(self, site: ClosedSite, folder: Path) -> None:
         self._site = site
@@ -64,7 +64,7 @@ class Samples:
         self._refused: dict[str, Message] = {}
 
     async def begin(self) -> None:
-        """What is there before: the projects, code, and a worker that has connected."""
+        """Create what must exist first: the projects, code, and a worker that has connected."""
         for name in ("this", "other"):
             request = project_pb2.CreateProjectRequest(project_id=name)
             await self._site.must(f"{PACKAGE}ProjectService/CreateProject", OPERATOR, request)
@@ -73,7 +73,7 @@ class Samples:
         await self._site.must(session, "certificate, workers' port", await self._session(), "workers")
 
     async def request(self, path: str, *, works: bool = True) -> Message:
-        """The request of a call. One that does not work needs no study of its own."""
+        """The request of a call. A call that need not work gets no study of its own."""
         if not works and path in self._refused:
             return self._refused[path]
         made = self._refused[path] = await self._made(path)
@@ -214,7 +214,7 @@ _OWN = {
     "Renew": "_renew",
     "Session": "_session",
 }
-"""How the requests are made that are not about a study, by the method's name."""
+"""How to make the requests that are not about a study, by method name."""
 _FIXED: dict[str, Message] = {
     "CreateToken": identity_pb2.CreateTokenRequest(role=identity_pb2.ROLE_VIEWER),
     "SetProject": project_pb2.SetProjectRequest(name="projects/this", slots={"most": 3}),
@@ -228,7 +228,7 @@ _FIXED: dict[str, Message] = {
     "ShareProgress": bubble_pb2.ShareProgressRequest(agent="a", job="j", stages=2, micro_batches=4),
     "ServerReflectionInfo": reflection_pb2.ServerReflectionRequest(list_services=""),
 }
-"""Requests that are always the same. Those of the other methods are empty."""
+"""Requests that are always the same. Those of the remaining methods are empty."""
 
 
 def _packed(folder: Path) -> tuple[str, bytes]:

@@ -24,7 +24,7 @@ def methods() -> Iterator[MethodDescriptor]:
 
 
 def path(method: MethodDescriptor) -> str:
-    """As a call names it."""
+    """The path of a method in a call."""
     return f"/{method.containing_service.full_name}/{method.name}"
 
 

@@ -1,9 +1,9 @@
-"""The tiers of the tests: what `make test` runs on every change, and what only `make test-all` does.
+"""The tiers of the tests: what `make test` runs on every change, and what only `make test-all` runs.
 
-A test is in the first tier unless it, or its file, is marked `full`. Of such a file a test marked `smoke` runs in the
-first tier all the same, and of a test marked `cases(n)` n of its parameters do. CONTRIBUTING.md has a table.
+A test is in the first tier unless it, or its file, is marked `full`. In such a file a test marked `smoke` still
+runs in the first tier, and of a test marked `cases(n)` n of its parameters do. CONTRIBUTING.md has a table.
 
-`--tier first` leaves the others out. Without it everything runs that is named, so `pytest tests/chaos` runs chaos.
+`--tier first` leaves the others out. Without it everything that is named runs, so `pytest tests/chaos` runs chaos.
 """
 
 import time
@@ -65,7 +65,7 @@ def first_tier(items: list[pytest.Item]) -> Iterator[pytest.Item]:
 def spread(cases: list[pytest.Item], count: int) -> list[pytest.Item]:
     """Returns `count` of the cases, spread evenly from the first to the last.
 
-    Steps that divide the number of cases would meet one value of a stacked parameter alone.
+    Steps that divide the number of cases would select only one value of a stacked parameter.
     """
     if count >= len(cases):
         return cases
@@ -73,13 +73,13 @@ def spread(cases: list[pytest.Item], count: int) -> list[pytest.Item]:
 
 
 def drawn(*, first: int, full: int) -> int:
-    """How many random cases a test draws in the tier that runs."""
+    """How many random cases a test draws in the current tier."""
     return first if _tier == FIRST else full
 
 
 @contextmanager
 def processor_time(*, at_most_s: float) -> Iterator[None]:
-    """Fails in the full tier where this process computes for longer. The first tier measures no time."""
+    """In the full tier, fails if this process computes for longer. The first tier measures no time."""
     began = time.process_time()
     yield
     took_s = time.process_time() - began
@@ -87,7 +87,7 @@ def processor_time(*, at_most_s: float) -> Iterator[None]:
 
 
 def _tier_of(item: pytest.Item) -> str:
-    """The marks of a test come before those of its file."""
+    """The marks of a test take precedence over those of its file."""
     for node in reversed(item.listchain()):
         marks = {mark.name for mark in node.own_markers}
         if "smoke" in marks:

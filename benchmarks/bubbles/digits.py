@@ -1,6 +1,6 @@
 """The trial: several configurations of a small network on handwritten digits, fused into one, trained through a gate.
 
-HEADRACE_BUBBLE_GATE names the stage whose waits it works in. Without it the same script trains at full speed.
+HEADRACE_BUBBLE_GATE names the stage during whose waits it works. Without it the same script trains at full speed.
 """
 
 import argparse

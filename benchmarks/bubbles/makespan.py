@@ -1,25 +1,28 @@
-"""How much sooner a study ends with the bubbles of a large job, where it has one GPU of its own: simulated.
+"""How much sooner a study with one GPU of its own ends with the bubbles of a large job: simulated.
 
 Run it:  python benchmarks/bubbles/makespan.py                       (ten minutes)
          python benchmarks/bubbles/makespan.py --trials 250 --seeds 1 --out /tmp    (a short run)
 
-It prints its assumptions and tables, and writes ../results/makespan.json. Policy, placement, bundles and the rule which
-rungs run in bubbles are the scheduler's own code, driven by the simulator of `headrace simulate`. The study is
-makespan.yaml.
+It prints its assumptions and tables, and writes ../results/makespan.json. Policy, placement, bundles and the rule
+for which rungs run in bubbles are the scheduler's own code, driven by the simulator of `headrace simulate`. The
+study is makespan.yaml.
 
-The job: s stages in so many replicas, m micro-batches a step, a forward pass of tF and a backward pass of tB. By 1F1B a
-stage is idle for (s-1)/(m+s-1) of its step. Windows of fewer than three quanta are not used. Of the rest trials use the
-*harvest*, so a member in bubbles is as fast as in the same bundle on a GPU of its own, times idle · usable · harvest:
+The job: s stages in several replicas, m micro-batches per step, a forward pass of tF and a backward pass of tB. By
+1F1B a stage is idle for (s-1)/(m+s-1) of its step. Windows of fewer than three quanta are not used. Of the rest
+trials use the *harvest*, so a member's speed in bubbles is its speed in the same bundle on a GPU of its own, times
+idle · usable · harvest:
 
     measured    what slowdown.py measured, the mean of its stages, on a busy machine with CPU stages
     aim         0.75 of the idle time, which Headrace aims at
     paper       Hydro's 15 % of a bundle's exclusive throughput, whatever m and s are
 
-How many times as long a bundle's step takes with 16 members as with one is an assumption too: as long (a GPU that a
-lone trial leaves nearly idle), or 7.6 times, as of the CNN in benchmarks/hydro/fuse_throughput.py (one CPU core).
+How much longer a bundle's step takes with 16 members than with one is an assumption too: no longer (a GPU that a
+lone trial leaves nearly idle), or 7.6 times as long, like the CNN in benchmarks/hydro/fuse_throughput.py (one CPU
+core).
 
-What is not simulated: the large job's end, windows that differ from step to step, a step of the job that trials slow,
-stages with little memory, and the seconds in which trials start, save and restore (--start-s, none by default).
+Not simulated are the large job's end, windows that differ from step to step, slower steps of the job because of
+trials, stages with little memory, and the seconds in which trials start, save and restore (--start-s, none by
+default).
 """
 
 import argparse
@@ -62,24 +65,24 @@ SIZES = (250, 1000, 4000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """A study that was simulated."""
+    """A simulated study."""
 
     summary: Summary
     last_rung_s: float
-    """How long its own GPU needs for the last rung alone, in full bundles."""
+    """How long its own GPU alone needs for the last rung, in full bundles."""
     bubbles_end_s: float
     """When the last trial left the bubbles."""
 
 
 @cache
 def study(trials: int) -> StudySpec:
-    """The study of makespan.yaml with so many trials."""
+    """The study of makespan.yaml with that many trials."""
     return load_study_file(HERE / "makespan.yaml").spec.model_copy(update={"max_trials": trials})
 
 
 @cache
 def ran(trials: int, seed: int, crowd: float, start_s: float, job: Stages | None) -> Ran:
-    """One simulation; without a job on the one GPU alone."""
+    """One simulation; without a job, on the one GPU only."""
     spec = study(trials).model_copy(update={"seed": seed, "bubbles": job is not None})
     curves = SeedModel.of(spec, seed=seed, trials=trials, reports_at=spec.rungs(), seconds_per_step=STEP_S)
     costs = Costs(start_s=start_s, crowding={MEMBERS: crowd} if crowd > 1 else {})
@@ -127,7 +130,7 @@ def ratios(job: Stages, crowd: float, options: argparse.Namespace, trials: int, 
 
 
 def usable(options: argparse.Namespace, micro_batches: int) -> float:
-    """The share of the idle time in windows of three quanta and more, over all stages."""
+    """The share of the idle time in windows of at least three quanta, over all stages."""
     found = [
         window.length
         for stage in range(options.stages)
@@ -143,12 +146,12 @@ def usable(options: argparse.Namespace, micro_batches: int) -> float:
 
 
 def jobs(options: argparse.Namespace, micro_batches: int) -> dict[str, Stages]:
-    """The large job by each harvest."""
+    """The large job, by harvest."""
     job = Stages(stages=options.stages, replicas=options.replicas, micro_batches=micro_batches, harvest=1.0)
     share = usable(options, micro_batches)
     found = {"measured": options.harvest, "aim": AIM_OF_BUBBLES}
     told = {name: replace(job, harvest=harvest * share) for name, harvest in found.items() if share}
-    if PAPER["of_exclusive"] <= job.idle:  # else the stage is idle for less
+    if PAPER["of_exclusive"] <= job.idle:  # otherwise the stage is idle for less
         told["paper"] = replace(job, harvest=PAPER["of_exclusive"] / job.idle)
     return told
 
@@ -178,7 +181,7 @@ def tables(crowd: float, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def table(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
-    """Print rows under their names."""
+    """Print rows under their column names."""
     widths = [max(len(name), *(len(f"{row[name]}") for row in rows)) for name in columns]
     for cells in (columns, *([f"{row[name]}" for name in columns] for row in rows)):
         print("  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)))

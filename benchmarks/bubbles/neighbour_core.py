@@ -1,11 +1,11 @@
-"""What work on one core costs the other one, without any of ours: a bound on what a gate can reach on this machine.
+"""What work on one core costs the other one, without our code: a bound on what a gate can achieve on this machine.
 
 Run it:  python benchmarks/bubbles/neighbour_core.py        (about a minute of two quiet cores)
 
-While stage 0 of a pipeline waits, stage 1 computes. So a trial in a window of stage 0 always runs beside a computing
-stage. The two cores share the cache, the memory and perhaps the clock, and no gate can change that. Here one process
-trains a layer of the example's GPT on one core. On the other core a second process does the arithmetic of the fused
-trial, or is stopped, in turns off, on, on, off. It writes benchmarks/results/neighbour_core.json.
+While stage 0 of a pipeline waits, stage 1 computes. So a trial in a window of stage 0 always runs beside a
+computing stage. The two cores share the cache, the memory and perhaps the clock, and no gate can change that. Here
+one process trains a layer of the example's GPT on one core. On the other core a second process does the arithmetic
+of the fused trial, or is stopped: off, on, on, off. It writes benchmarks/results/neighbour_core.json.
 """
 
 import argparse
@@ -28,7 +28,7 @@ MEMBERS, ROWS, WIDTH = 16, 64, 128
 
 
 def stage() -> None:
-    """Trains for each line that comes, and says how many seconds it took."""
+    """For each line of input, trains and prints how many seconds it took."""
     layer = nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, batch_first=True)
     rows = torch.randn(8, 64, WIDTH)
     for _ in sys.stdin:
@@ -39,7 +39,7 @@ def stage() -> None:
 
 
 def trial() -> None:
-    """The fused trial's arithmetic, for ever: a batched product, and Adam's three arrays."""
+    """The fused trial's arithmetic, forever: a batched product, and Adam's three arrays."""
     weights, rows = torch.randn(MEMBERS, WIDTH, WIDTH), torch.randn(MEMBERS, ROWS, WIDTH)
     arrays = [torch.randn(MEMBERS, WIDTH, WIDTH) for _ in range(3)]
     while True:
@@ -54,7 +54,7 @@ def started(role: str, core: int) -> "subprocess.Popen[str]":
 
 
 def measured(rounds: int) -> list[float]:
-    """By how much the stage is slower in each round."""
+    """How much slower the stage is in each round."""
     cores = sorted(os.sched_getaffinity(0))
     one, other = started("stage", cores[-1]), started("trial", cores[0])
     assert one.stdin is not None
@@ -63,7 +63,7 @@ def measured(rounds: int) -> list[float]:
 
     def turn(on: bool) -> float:
         other.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
-        time.sleep(0.05)  # until the signal has acted
+        time.sleep(0.05)  # until the signal has taken effect
         print(file=asks, flush=True)
         return float(answers.readline())
 

@@ -1,17 +1,18 @@
-"""Predicted against real windows: on simulated 1F1B pipelines with jitter, and on a real one of two ranks.
+"""Predicted windows against real ones: on simulated 1F1B pipelines with jitter, and on a real one of two ranks.
 
 Run it:  python benchmarks/bubbles/predictor.py             (two minutes)
          python benchmarks/bubbles/predictor.py --steps 60 --real 20 --out /tmp    (a short run)
 
-It writes predictor.json to ../results. The simulated clock runs s = 2 to 8 stages with m = s to 4s micro-batches, a
-forward pass of 10 ms and a backward pass of 20 ms, each drawn anew from a lognormal distribution; the slowest passes
-take five times as long. The real run is the GPT of examples/bubbles without trials, by the history
+It writes predictor.json to ../results. The simulated clock runs s = 2 to 8 stages with m = s to 4s micro-batches,
+a forward pass of 10 ms and a backward pass of 20 ms, each drawn from a lognormal distribution; the slowest passes
+take five times as long. The real run is the GPT of examples/bubbles without trials, predicted by the history
 alone.
 
-For each quantile that the agent may ask for, of all windows of at least 3 ms that were predicted: the share that ended
-before their prediction (overruns), and the time that the predictions covered as a share of the windows' time; by the
-history alone, and with neighbours' hints, which arrive at once. A window that begins late is predicted shorter, as the
-rank has it; `any begin` is without that. The excess is by how much predictions were too long, as a share of that time.
+For each quantile that the agent may request, over all predicted windows of at least 3 ms, it gives two figures:
+the share that ended before their prediction (overruns), and the time that the predictions covered as a share of
+the windows' time. Both are given by the history alone, and with neighbours' hints, which arrive at once. A window
+that starts late is predicted shorter, as in the rank; `any begin` is without that. The excess is how much too long
+predictions were, as a share of that time.
 """
 
 import argparse
@@ -55,7 +56,7 @@ class Score:
     def count(
         self, predictor: Predictor, slot: int, length: int, after: int, hint: int | None = None
     ) -> None:
-        """One window, before the predictor has seen it; it begins `after` its step, and `hint` counts from there."""
+        """One window, before the predictor has seen it. It starts `after` its step, and `hint` counts from there."""
         latest = predictor.latest_begin(slot)
         if length < SHORTEST_NS or predictor.length(slot) is None or latest is None:
             return
@@ -69,7 +70,7 @@ class Score:
             end = None if hint is None else predictor.end_after_hint(slot, hint, quantile)
             if hint is None or end is None:
                 self._count(f"{quantile}, hints", length, predicted)
-            else:  # the history holds until the hint comes; if it has ended before, the trial rests meanwhile
+            else:  # the history applies until the hint; if its time is up before, the trial rests meanwhile
                 known = max(0, hint)
                 self._count(f"{quantile}, hints", length, max(end, known), rest=max(0, known - predicted))
 
@@ -92,7 +93,7 @@ class Score:
 
 
 def simulated(stages: int, micro_batches: int, jitter: float, steps: int) -> Score:
-    """Every stage of one pipeline; a step begins when the last stage has finished the one before."""
+    """Every stage of one pipeline. A step starts when the last stage has finished the previous one."""
     rng, score = random.Random(stages * 1000 + micro_batches), Score()
     predictors = [Predictor() for _ in range(stages)]
     free = [0.0] * stages
@@ -122,7 +123,7 @@ def simulated(stages: int, micro_batches: int, jitter: float, steps: int) -> Sco
 
 
 def real(steps: int) -> dict[str, Any]:
-    """The windows of two ranks, each on a core, by the same predictor."""
+    """The windows of two ranks, each on its own core, with the same predictor."""
     told: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         folder, cores, port = Path(name), example.cores(), example.free_port()

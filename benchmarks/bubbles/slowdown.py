@@ -3,19 +3,19 @@
 Run it:  python benchmarks/bubbles/slowdown.py               (20 rounds: about an hour of two quiet cores)
          python benchmarks/bubbles/slowdown.py --rounds 2 --steps 20 --out /tmp   (a short run, to see that it works)
 
-It writes slowdown.json to ../results. SIGTERM ends it after the round that runs, with the record of what was measured.
-A round has four blocks of steps for each of three kinds, in turns off, on, on,
-off, so that a drift of the machine falls on both alike:
+It writes slowdown.json to ../results. SIGTERM ends it after the current round, with the record of what was
+measured. A round has four blocks of steps for each of three kinds, in the order off, on, on, off, so that a drift
+of the machine affects both alike:
 
     gated     on: the bubble agent, and a gated trial beside each stage, on the stage's core
     direct    on: the same trials on the same cores without a gate, which is the control
     nothing   on is off too: how much two equal runs differ here
 
-Off, the agent and the trials are stopped by signals: no lease, so no gate opens. The hook stays in the ranks. A round's
-slowdown is the mean step of its two on blocks over that of its two off blocks; the interval is a bootstrap over rounds.
-The same of the blocks' medians stands beside it: a machine that is taken away for a moment moves them less. `direct` is
-measured in every third round alone, for its effect is large.
-Where the interval of `nothing` is wider than what is asked, nothing is resolved, and the record says so.
+In off blocks the agent and the trials are stopped by signals: there is no lease, so no gate opens. The hook stays
+in the ranks. A round's slowdown is the mean step of its two on blocks over that of its two off blocks; the
+interval is a bootstrap over rounds. The same figure from the blocks' medians is next to it: a machine that is busy
+for a moment affects it less. `direct` is measured only in every third round, because its effect is large. If the
+interval of `nothing` is wider than the effect in question, nothing is resolved, and the record says so.
 """
 
 import argparse
@@ -51,7 +51,7 @@ PAPER = {"direct_slowdown": 0.12, "harvest_of_exclusive_at_16": 0.15}
 
 
 def start_trial(gate: Path | None, core: int, *options: str) -> "subprocess.Popen[bytes]":
-    """A trial on a core: in a stage's bubbles, or with all of the core."""
+    """Starts a trial on a core: in a stage's bubbles, or with all of the core."""
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     if gate:
         env["HEADRACE_BUBBLE_GATE"] = str(gate)
@@ -61,7 +61,7 @@ def start_trial(gate: Path | None, core: int, *options: str) -> "subprocess.Pope
 
 @dataclass
 class Site:
-    """A primary, an agent and trials; all that is not asked for now is stopped."""
+    """A primary, an agent and trials; everything not needed now is stopped."""
 
     folder: Path
     members: int
@@ -95,7 +95,7 @@ class Site:
         self.only("nothing")
 
     def only(self, kind: str) -> None:
-        """Lets one kind of trial run, and its agent."""
+        """Lets only one kind of trial run, with its agent."""
         for name in ("agent", "gated", "direct"):
             on = name == kind or (name == "agent" and kind == "gated")
             for process in self.processes[name]:
@@ -108,7 +108,7 @@ class Site:
         return {"level": job.level, "control_share": round(job.control_share, 3)}
 
     def counts(self, kind: str) -> list[float]:
-        """Steps that the trials of a kind have made, beside each stage."""
+        """How many steps the trials of a kind have made, beside each stage."""
         told = [self.folder / f"{kind}{stage}" for stage in range(len(self.files))]
         return [float(path.read_text().split()[0]) if path.exists() else 0.0 for path in told]
 
@@ -122,12 +122,12 @@ class Site:
 
 
 def block(site: Site, steps: int) -> dict[str, Any]:
-    """Some steps of the primary: their mean, the time its stages waited, and what trials did meanwhile."""
+    """Some steps of the primary: their mean, the time that its stages waited, and what trials did meanwhile."""
     time.sleep(SETTLE_S)
     words = site.files[0].words
     seen = {name: [file.words[AT[name]] for file in site.files] for name in ("windows", "trial_harvested")}
     counted = {kind: site.counts(kind) for kind in ("gated", "direct")}
-    first = words[AT["steps"]] + 1  # the one under way has begun before
+    first = words[AT["steps"]] + 1  # the current one has already started
     waited, read, began = [0.0, 0.0], first, time.monotonic()
     lengths: list[float] = []
     while len(lengths) < steps:
@@ -160,7 +160,7 @@ def block(site: Site, steps: int) -> dict[str, Any]:
 
 
 def exclusive(site: Site, seconds: float) -> float:
-    """Steps per second of the trial with a core of its own: the primary has ended."""
+    """Steps per second of the trial with a core of its own, after the primary has ended."""
     for name in ("ranks", "agent", "gated", "direct"):
         for process in site.processes[name]:
             process.kill()
@@ -178,7 +178,7 @@ def exclusive(site: Site, seconds: float) -> float:
 
 
 def interval(ratios: list[float], draws: int = 10_000) -> dict[str, float]:
-    """The mean, and 95 % of the bootstrap's means: 2.5 % on either side; `upper` is the one-sided 95 % bound."""
+    """The mean, and 95 % of the bootstrap's means: 2.5 % on either side. `upper` is the one-sided 95 % bound."""
     rng = random.Random(1)
     means = sorted(statistics.fmean(rng.choices(ratios, k=len(ratios))) for _ in range(draws))
     return {
@@ -190,7 +190,7 @@ def interval(ratios: list[float], draws: int = 10_000) -> dict[str, float]:
 
 
 def judged(rounds: dict[str, list[list[dict[str, Any]]]], alone: float) -> dict[str, Any]:
-    """What the blocks say."""
+    """The result of the blocks."""
     found: dict[str, Any] = {}
     for kind in KINDS:
         ratios, medians = (

@@ -1,16 +1,17 @@
-"""Trials per hour of one study, fused and unfused, on two slots; and members' curves beside their runs alone.
+"""Trials per hour of one study, fused and unfused, on two slots, and members' curves compared with their runs
+alone.
 
 One `headrace up` serves all turns. A turn is `headrace run` of `study.yaml` or of `unfused.yaml` of the example
-`fused_digits`. Before the first turn a few trials run that do not count. The order changes from pair to pair. A study's
-time is from its first trial's creation to its last trial's end. ASHA decides by what has arrived, so the number of
-steps differs from run to run: steps per hour are given too. Each ratio is the median over the pairs, with a 90 %
-bootstrap interval.
+`fused_digits`. Before the first turn a few trials run as a warm-up. The order changes from pair to pair. A study's
+time is from its first trial's creation to its last trial's end. ASHA decides by the results so far, so the number
+of steps differs from run to run: steps per hour are given too. Each ratio is the median over the pairs, with a 90
+% bootstrap interval.
 
-An epoch of one trial takes some hundredths of a second, and a process that imports PyTorch takes seconds to start. So
-most of the difference is the processes that the fused study does not start.
+An epoch of one trial takes some hundredths of a second, and a process that imports PyTorch takes seconds to start.
+So most of the difference comes from the processes that the fused study does not start.
 
-Then each trial of the first fused run is trained alone, in plain PyTorch: its model, AdamW, the same batches. Given is
-the greatest relative difference of its losses, per epoch. An epoch is 38 steps.
+Then each trial of the first fused run is trained alone, in plain PyTorch: its model, AdamW, the same batches. The
+result is the greatest relative difference of its losses, per epoch. An epoch is 38 steps.
 
     python benchmarks/bundles/fused_against_unfused.py --pairs 5
 """
@@ -49,7 +50,7 @@ STUDY_SEED, ROWS, ORDER_SEED = 7, 32, 7  # as in the study files and in train.py
 
 
 def rows(text: str) -> list[dict[str, str]]:
-    """What `export` wrote."""
+    """The output of `export`."""
     return list(csv.DictReader(io.StringIO(text)))
 
 
@@ -74,7 +75,7 @@ def turn(service: Service, way: str, name: str) -> dict[str, float]:
 
 
 def warm_up(service: Service, folder: Path) -> None:
-    """A few trials, so that the first turn does not pay for what is read and started once."""
+    """Run a few trials, so that the first turn does not pay for what is read and started once."""
     study = yaml.safe_load(FILES["unfused"].read_text())
     study["trial"]["working_dir"] = str(EXAMPLE)
     (folder / "warm-up.yaml").write_text(yaml.safe_dump({**study, "trials": 4, "name": "warm-up"}))
@@ -123,7 +124,7 @@ def differences(service: Service, name: str) -> dict[int, float]:
 
 
 def main() -> None:
-    """Measure, print, and keep the record."""
+    """Measure, print, and write the record."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

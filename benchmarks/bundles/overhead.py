@@ -1,13 +1,15 @@
-"""What the service costs a bundle of 32 members: a group's turn under it against the same turn of the bare library.
+"""What the service costs a bundle of 32 members: a group's turn under it against the same turn with the bare
+library.
 
-Three processes of one thread each hold a group of 32 digits-sized networks: a bundle of a study on `headrace up`, and
-two plain programs. They take turns of at least a second one after the other, never two at once, so whatever slows the
-machine meets all of them. A visit is some turns in a row. Two pairs are four visits: service, bare, bare, service. The
-second plain program then meets the first one in the same way, which shows what a ratio of equals looks like.
+Three processes of one thread each hold a group of 32 digits-sized networks: a bundle of a study on `headrace up`,
+and two plain programs. They take turns of at least a second one after the other, never two at once, so whatever
+slows the machine affects all of them. A visit is some turns in a row. Two pairs are four visits: service, bare,
+bare, service. The two plain programs are then compared in the same way, which shows what a ratio of equals looks
+like.
 
-A pair's ratio is that of its visits' mean turns. Given is the mean over the pairs with a 95 % bootstrap interval: of
-turns in which the service takes reports, and of visits in whose first turn it also saves all members. With the rungs
-1, 3, 9 and 27 it saves in one turn of seven.
+A pair's ratio is that of its visits' mean turns. The result is the mean over the pairs with a 95 % bootstrap
+interval: for turns in which the service receives reports, and for visits in whose first turn it also saves all
+members. With the rungs 1, 3, 9 and 27 it saves in one turn of seven.
 
     python benchmarks/bundles/overhead.py --pairs 20
 """
@@ -41,11 +43,11 @@ from headrace.spec import StudySpec  # noqa: E402
 START_S, CALIBRATION_S, SETTLE_S = 120.0, 3.0, 0.3
 BLOCK = 5
 Visit = list[tuple[float, float]]
-"""Of each turn how long it took, and how long of that after its last step."""
+"""For each turn, how long it took, and how much of that came after its last step."""
 
 
 def steps_of(turn_s: float, members: int) -> int:
-    """How many steps of the bare library take at least this long, at the fastest that it was seen to go."""
+    """How many steps of the bare library take at least this long, at its fastest observed speed."""
     work = Work(bare_group(members))
     work.turn(BLOCK)
     fastest_s, end = float("inf"), time.perf_counter() + CALIBRATION_S
@@ -56,7 +58,7 @@ def steps_of(turn_s: float, members: int) -> int:
 
 
 class Sides:
-    """The processes that wait for the word, by name."""
+    """The processes that wait for a command, by name."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -76,7 +78,7 @@ class Sides:
         return taken
 
     def end(self) -> None:
-        """Lets all go."""
+        """Release all of them."""
         for line in self._lines.values():
             line.send((0, False))
             line.close()
@@ -116,7 +118,7 @@ def bundle(members: int, home: Path, environ: Mapping[str, str]) -> Iterator[Non
 
 
 def spec(members: int, environ: Mapping[str, str]) -> StudySpec:
-    """As many trials as seats, which nobody ends."""
+    """As many trials as seats, which nobody stops."""
     return StudySpec.model_validate(
         {
             "objective": {"metric": "loss", "goal": "minimize"},
@@ -171,7 +173,7 @@ def summary(ratios: list[float]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print, and keep the record."""
+    """Measure, print, and write the record."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -203,7 +205,7 @@ def main() -> None:
 def measured(
     sides: Sides, home: Path, environ: Mapping[str, str], arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    """Starts the sides and lets them meet."""
+    """Starts the sides and compares them."""
     pairs, turns, members = arguments.pairs, arguments.turns, arguments.members
     with (
         bundle(members, home, environ),

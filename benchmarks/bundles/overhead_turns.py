@@ -1,10 +1,10 @@
 """What `overhead.py` measures: turns of one group, under the service and without it.
 
-Both sides are processes of their own that wait for the word of the benchmark, take so many turns, and tell how long
-each took. A turn is `STEPS` steps of the group and what is done with the losses: they are reported to the service, or
-read. A turn lasts from its first step to the first step of the next one, so all that the service does between two turns
-counts. How long it took after its last step is told beside it. Where the benchmark asks for it, the service saves all
-members in a visit's first turn.
+Both sides are separate processes that wait for the benchmark's command, take that many turns, and report how long
+each took. A turn is `STEPS` steps of the group and the use of the losses: they are reported to the service, or
+read. A turn lasts from its first step to the first step of the next one, so everything that the service does
+between two turns counts. The time after its last step is reported too. If the benchmark requests it, the service
+saves all members in a visit's first turn.
 """
 
 import os
@@ -26,7 +26,7 @@ from headrace_torch import hydro
 BATON, STEPS = "OVERHEAD_BATON", "OVERHEAD_STEPS"
 BATCH_ROWS = 32
 ENGINE: Literal["grouped"] = "grouped"
-"""The same on both sides: a probe might choose otherwise for a group that has just begun to fill."""
+"""The same on both sides: a probe might choose differently for a group that has just started to fill."""
 
 
 class Turns:
@@ -38,11 +38,12 @@ class Turns:
         self._left = 0
         self._taken: list[tuple[float, float]] = []
         self._since = self._worked = 0.0
-        # Whether the service is to save in the turn that begins.
+        # Whether the service should save in the turn that starts.
         self.saves = False
 
     def begin(self) -> bool:
-        """Ends the turn before, and waits for the word where that was the visit's last; False: there are no more."""
+        """Ends the previous turn, and waits for a command if that was the visit's last. Returns False if there are
+        no more."""
         if self._left:
             now = time.perf_counter()
             self._taken.append((now - self._since, now - self._worked))
@@ -57,14 +58,14 @@ class Turns:
         return self._left > 0
 
     def worked(self, losses: torch.Tensor) -> list[float]:
-        """The turn's steps are done: what follows is not the group's."""
+        """The turn's steps are done: the time after this is not the group's."""
         values: list[float] = losses.tolist()
         self._worked = time.perf_counter()
         return values
 
 
 class Work:
-    """A turn's steps of a group."""
+    """The steps of one turn of a group."""
 
     def __init__(self, group: hydro.Group) -> None:
         torch.set_num_threads(1)
@@ -83,7 +84,7 @@ class Work:
 
 
 def service(bundle: trial.Bundle) -> None:
-    """All members under the service: the turns begin when every seat is taken."""
+    """All members under the service: the turns start when every seat is taken."""
     group = hydro.fuse(bundle.model(make_model), optimizer="adamw", engine=ENGINE)
     bundle.track(group=group)
     work, steps = Work(group), int(os.environ[STEPS])
@@ -107,7 +108,7 @@ def bare_group(members: int) -> hydro.Group:
 
 
 def bare(name: str, members: int) -> None:
-    """As many members in a group of one's own."""
+    """The same number of members in a plain group."""
     work, steps = Work(bare_group(members)), int(os.environ[STEPS])
     turns = Turns(name)
     while turns.begin():

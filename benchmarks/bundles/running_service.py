@@ -1,4 +1,4 @@
-"""`headrace up` with a home of its own, and the commands that a user gives it."""
+"""`headrace up` with a home of its own, and a user's commands against it."""
 
 import os
 import subprocess
@@ -17,15 +17,15 @@ class Service:
     def __init__(self, home: Path) -> None:
         self._home = home
         self._environ = {**os.environ, "HEADRACE_HOME": str(home)}
-        self._environ.pop("HEADRACE_ADDRESS", None)  # of another service: commands find this one by its home
+        self._environ.pop("HEADRACE_ADDRESS", None)  # another service's: commands find this one by its home
 
     @property
     def address(self) -> str:
-        """Where its scheduler is, while it is up."""
+        """Its scheduler's address, while it is up."""
         return (self._home / "address").read_text().strip()
 
     def call(self, *words: str) -> str:
-        """Run a command; return what it prints."""
+        """Run a command; returns its output."""
         done = subprocess.run(
             [sys.executable, "-m", "headrace.cli", *words],
             env=self._environ,

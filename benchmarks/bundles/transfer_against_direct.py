@@ -1,26 +1,26 @@
-"""A study of small copies and its transfer, beside the same search on the model: compute, and what is lost.
+"""A study of small copies and its transfer, compared with the same search on the model: compute, and what is lost.
 
-Each seed has two sides, on one `headrace up`. First run all transfers, then all direct searches. The record is written
-after each of those, so that one that is ended early holds the seeds until then.
+Each seed has two sides, on one `headrace up`. First run all transfers, then all direct searches. The record is
+written after each of them, so that a run that is ended early has the seeds up to that point.
 
 *transfer*: `headrace run` of the example `hydro`: the gate, the fused search on copies 16 times narrower, the best
-three on the model. The gate runs for the first seed alone; later studies know it again.
+three on the model. The gate runs only for the first seed; later studies reuse its result.
 
-*direct*: the same 36 configurations under the same ASHA, each trial the model in a process of its own. No gate, no
-copy, no fusion.
+*direct*: the same 36 configurations under the same ASHA, where each trial is the model in a process of its own.
+There is no gate, no copy and no fusion.
 
-The study files that this writes name the parameters in alphabetical order. Their order is part of what a seed draws, so
+The study files that this writes name the parameters in alphabetical order. A seed's draws depend on that order, so
 seed 7 here is not seed 7 of the example.
 
-Compute is given in two ways. *Processor seconds* are what the trials' processes used, user and system, on all cores,
-from their start with its imports to their end. They hardly depend on what else the machine does. Of them,
-`starting` is what went by before the training function was called. Processes that stood by for a trial that
-never came are not counted. *Slot seconds* are from the events of the service: how long each slot was held. A bundle
-holds its slot once.
+Compute is given in two ways. *Processor seconds* are what the trials' processes used, user and system, on all
+cores, from their start, imports included, to their end. They hardly depend on what else the machine does.
+`starting` is the part before the training function was called. Standby processes whose trial never came are not
+counted. *Slot seconds* come from the events of the service: how long each slot was held. A bundle holds its slot
+once.
 
-The regret of k is the best of the first k configurations that were transferred, less the best of the direct search;
-or less the best of all three. The second one is never negative. The first one may be: the same configuration starts
-from other initial weights in the two studies, and ASHA may stop the direct search's best one early.
+The regret of k is the best of the first k transferred configurations minus the best of the direct search, or minus
+the best of all three. The second one is never negative. The first one may be: the same configuration starts from
+different initial weights in the two studies, and ASHA may stop the direct search's best one early.
 
     python benchmarks/bundles/transfer_against_direct.py --seeds 7 8 9
 """
@@ -100,7 +100,8 @@ class Bench:
         self._example = yaml.safe_load((EXAMPLE / "study.yaml").read_text())
 
     def transfer(self, seed: int) -> dict[str, Any]:
-        """The example, as it is; returns the use of its studies, and what the configurations came to on the model."""
+        """The example, unchanged; returns the use of its studies, and the results of the configurations on the
+        model."""
         study = {**self._example, "seed": seed}
         study["surrogate"] = {**study["surrogate"], "inputs": "measured:inputs"}
         study["transfer"] = {**study["transfer"], "callable": "measured:target"}
@@ -141,7 +142,7 @@ class Bench:
         return sides[0] == sides[1]
 
     def _run(self, study: dict[str, Any], function: str, name: str) -> dict[str, list[dict[str, float]]]:
-        """Run a study to its end; returns what each process used, by the side that it belongs to."""
+        """Run a study to its end; returns what each process used, by the side to which it belongs."""
         lines = self._home / f"{name}.jsonl"
         study["trial"] = {
             "callable": f"measured:{function}",
@@ -158,7 +159,7 @@ class Bench:
         return found
 
     def _use(self, name: str, processes: list[dict[str, float]]) -> dict[str, float]:
-        """What a study used."""
+        """The compute that a study used."""
         with Client(self._service.address, timeout_s=60) as client:
             data = gather(client.study(name))
         study = data.study
@@ -180,7 +181,7 @@ class Bench:
 
 
 def slot_seconds(stays: Iterable[Stay]) -> float:
-    """How long slots were held. Members of a bundle hold the same one."""
+    """How long slots were held. The members of a bundle hold the same one."""
     by_slot: dict[tuple[str, int], list[Stay]] = defaultdict(list)
     for stay in stays:
         for slot in stay.slots:
@@ -219,7 +220,7 @@ def _value(trial: TrialInfo) -> float:
 
 
 def main() -> None:
-    """Measure, print, and keep the record."""
+    """Measure, print, and write the record."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -250,7 +251,7 @@ def main() -> None:
 
 
 def with_load(side: Callable[[int], dict[str, Any]], seed: int) -> dict[str, Any]:
-    """What a side found, and the machine's load before and after it."""
+    """The result of a side, and the machine's load before and after it."""
     before = os.getloadavg()[0]
     found = side(seed)
     found["load"] = [round(before, 1), round(os.getloadavg()[0], 1)]

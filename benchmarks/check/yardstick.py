@@ -1,8 +1,8 @@
-"""`python benchmarks/check/yardstick.py [CASES] [SEED]`: how often `headrace check` tells the truth of random scripts.
+"""`python benchmarks/check/yardstick.py [CASES] [SEED]`: how often `headrace check` is right about random scripts.
 
 Each script keeps state in a random kind of place, tracked or not, and its curve, its end or nothing depends on it
-(`tests/check/holders.py`). The truth is the script itself, undisturbed and paused after each step, with no observer
-(`tests/check/twin.py`). A failure must also name the variable, and what is tracked must give no warning.
+(`tests/check/holders.py`). The reference is the script itself, undisturbed and paused after each step, with no
+observer (`tests/check/twin.py`). A failure must also name the variable, and tracked state must give no warning.
 """
 
 import multiprocessing
@@ -32,13 +32,13 @@ def launch(control_file: Path, log_file: Path, ranks: int) -> None:  # noqa: ARG
 
 
 def judged(kind: str, place: holders.Place, read: holders.Read, *, tracked: bool) -> str:
-    """What is wrong with the check's verdict; empty where it is right."""
+    """What is wrong with the check's verdict; empty if it is right."""
     with TemporaryDirectory() as folder:
         script = Path(folder) / "script.py"
         script.write_text(holders.script(kind, place, read, tracked=tracked))
         unchanged = twin.same(script, Path(folder))
         report = run_check(script, folder=Path(folder), limit_s=3600, launch=launch)
-    # A generator that is behind at the next report is a loss, whether or not anything has drawn from it yet.
+    # A generator that is behind at the next report is a loss, even if nothing has drawn from it yet.
     unchanged = unchanged and (tracked or kind not in ("random", "numpy generator"))
     if unchanged != report.passed:
         return (

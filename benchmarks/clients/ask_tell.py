@@ -10,7 +10,7 @@ from headrace import AsyncClient, Client
 
 
 def blocking(study: str, loops: int) -> tuple[int, float]:
-    """Trials and seconds, with a thread for each loop."""
+    """Trials and seconds, with one thread per loop."""
     with Client() as client:
 
         def run(_: int) -> int:
@@ -28,7 +28,7 @@ def blocking(study: str, loops: int) -> tuple[int, float]:
 
 
 async def awaiting(study: str, loops: int) -> tuple[int, float]:
-    """Trials and seconds, with a coroutine for each loop."""
+    """Trials and seconds, with one coroutine per loop."""
     async with AsyncClient() as client:
 
         async def run() -> int:
@@ -45,7 +45,7 @@ async def awaiting(study: str, loops: int) -> tuple[int, float]:
 
 
 def main() -> None:
-    """Prints what was measured as a line of JSON."""
+    """Prints the measurement as a line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("study")
     parser.add_argument("loops", type=int)

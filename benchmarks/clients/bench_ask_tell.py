@@ -1,8 +1,8 @@
-"""How many trials a second each client asks for and tells of, with 1 and with 16 loops, against one scheduler.
+"""How many trials per second each ask/tell client runs, with 1 and with 16 loops, against one scheduler.
 
-A client is a command. It is called with a study's name and a number of loops, finds the scheduler in HEADRACE_ADDRESS,
-runs the study's trials (ask, then report step 1) until it is over, and prints one line of JSON:
-`{"trials": 200, "seconds": 1.5}`, timed from the first question to the last answer. Clients take turns.
+A client is a command. It is called with a study's name and a number of loops, finds the scheduler in
+HEADRACE_ADDRESS, runs the study's trials (ask, then report step 1) until the study ends, and prints one line of
+JSON: `{"trials": 200, "seconds": 1.5}`, timed from the first request to the last answer. Clients take turns.
 
     python benchmarks/clients/bench_ask_tell.py [--trials 400] [--rounds 3] [--client NAME=COMMAND ...]
 """
@@ -43,7 +43,7 @@ def clients() -> dict[str, str]:
 
 
 def spec(trials: int) -> StudySpec:
-    """A study of one step a trial."""
+    """A study with one step per trial."""
     return StudySpec.model_validate(
         {
             "objective": {"metric": "loss", "goal": "minimize"},
@@ -57,7 +57,7 @@ def spec(trials: int) -> StudySpec:
 
 
 def main() -> None:
-    """Prints a table: trials a second, the median of the rounds."""
+    """Prints a table of trials per second, the median of the rounds."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""What a sync costs: wall time, bytes and memory against the size of the model and the number of replicas.
+"""The cost of a sync: wall time, bytes and memory against the size of the model and the number of replicas.
 
 Run it:  torchrun --nproc_per_node 4 benchmarks/hdet/cost.py
 It writes cost.json and cost.svg to ../results. A step is one forward and backward pass under DDP and an SGD step, on 64
@@ -26,7 +26,7 @@ WIDTHS, BATCH, REPEATS = (300, 1000, 2300, 3600), 64, 7
 
 
 def measure(width: int, replicas: int, group: dist.ProcessGroup) -> dict[str, Any]:
-    """Medians over repeats, of the slowest replica."""
+    """Medians over repeats, for the slowest replica."""
     model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
     wrapped = DistributedDataParallel(model, process_group=group)
     optimizer = SGD(model.parameters(), lr=1e-3)

@@ -1,16 +1,16 @@
-"""Weight decay and dropout explored on the handwritten digits, beside a direct sweep of each; ten seeds.
+"""Weight decay and dropout explored on the handwritten digits, compared with a direct sweep of each; ten seeds.
 
 Run it:  torchrun --nproc_per_node 4 benchmarks/hdet/digits.py
 It writes digits.json and digits.svg to ../results.
 
-The task is made so that regularisation matters: 200 images to learn from, four labels in ten replaced by random
-ones, so that a network without it learns wrong labels by heart. What is left is split once more: HDET's probe sees
-700 images, all results are losses on the others. The sweep trains every fixed value on four replicas too, with
+The task is designed so that regularisation matters: 200 training images with four labels in ten replaced by random
+ones, so that a network without it learns wrong labels by heart. The rest is split once more: HDET's probe sees 700
+images, and all results are losses on the others. The sweep trains every fixed value on four replicas too, with
 gradients shared or replicas averaged as in the exploration beside it (see `digits_task.Sweep`).
 
 Each exploration starts far below and far above the sweep's optimum. It is repeated with shorter intervals between
-syncs, the same number of them, to show what the interval decides; and dropout with hidden units that can die (ReLU
-instead of leaky ReLU), to show why a start that is too strong may never be undone.
+the same number of syncs, to show the effect of the interval. Dropout is repeated with hidden units that can die
+(ReLU instead of leaky ReLU), to show why too strong a start may never be undone.
 """
 
 import json
@@ -36,7 +36,7 @@ from headrace_torch.hdet import (
 )
 
 SYNCS, INTERVAL = 50, 150
-SEEDS = range(20, 30)  # others than those on which the task and its settings were chosen
+SEEDS = range(20, 30)  # not those on which the task and its settings were chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ def train(
 ) -> dict[str, Any]:
     """Trains on all ranks, exploring from a value or at that value throughout.
 
-    Where the exploration landed is the mean of the last quarter of its syncs, in the space that is explored.
+    The result of an exploration is the mean of the last quarter of its syncs, in the space that is explored.
     """
     data, rank = Data(seed), dist.get_rank()
     decay, p = study.settings(value)
@@ -188,7 +188,7 @@ def middle(study: Study, values: list[float]) -> float:
 
 
 def main() -> None:
-    """The sweeps, one on each process, then HDET on all of them."""
+    """The sweeps, one per process, then HDET on all of them."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, replicas = dist.get_rank(), dist.get_world_size()
@@ -226,10 +226,11 @@ def main() -> None:
 
 
 def summary(study: Study, losses: list[list[float]], runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Mean losses with 95 % intervals; for HDET also where it landed, and how much of the sweep's gain it took.
+    """Mean losses with 95 % intervals; for HDET also where it ended, and how much of the sweep's gain it achieved.
 
-    The gain is from the loss at the start's value to the least mean loss of the sweep; shares are taken seed by seed.
-    With a shorter interval the run is shorter too, so its losses are not the sweep's to compare with, nor kept.
+    The gain is from the loss at the start's value to the least mean loss of the sweep; shares are taken seed by
+    seed. With a shorter interval the run is shorter too, so its losses are not compared with the sweep's, nor
+    kept.
     """
     best = min(range(len(losses)), key=lambda number: sum(losses[number]))
     rows: list[dict[str, Any]] = []

@@ -14,11 +14,11 @@ TRAINED_ON, PROBED, WRONG = 200, 700, 0.4
 
 Units = Literal["leaky", "mortal"]
 SLOPES: dict[Units, float] = {"leaky": 0.01, "mortal": 0.0}
-"""Hidden units by the slope below 0: without any, a unit that no image activates has no gradient, and stays so."""
+"""Hidden units by the slope below 0: with slope 0, a unit that no image activates has no gradient, and stays dead."""
 
 
 class Data:
-    """Few images with many wrong labels to learn from, a probe, and a test set."""
+    """A few training images with many wrong labels, a probe, and a test set."""
 
     def __init__(self, seed: int) -> None:
         digits = load_digits()
@@ -59,7 +59,7 @@ def loss_on(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def units_alive(model: nn.Sequential, images: Tensor) -> int:
-    """How many hidden units are above 0 on at least one image."""
+    """How many hidden units are above 0 for at least one image."""
     with torch.no_grad():
         return int((model[0](images) > 0).any(0).sum())
 

@@ -1,4 +1,5 @@
-"""The drop-in and the controller beside the schedule that they replace: the example's GPT, three starts, five seeds.
+"""The drop-in and the controller compared with the schedule that they replace: the example's GPT, three starts,
+five seeds.
 
 Run it:  torchrun --nproc_per_node 4 benchmarks/hdet/drop_in.py
 It writes drop_in.json to ../results, and prints the table of the documents: mean validation losses, and the mean
@@ -33,7 +34,7 @@ FORMS: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    """OneCycle's runs are shared out over the processes; the others take all of them."""
+    """OneCycle's runs are distributed over the processes; the others use all of them."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, replicas = dist.get_rank(), dist.get_world_size()
@@ -85,7 +86,7 @@ def main() -> None:
 def train(
     example: Any, text: Any, lr: float, seed: int, *, form: Any = None, warmup: int = 0, probe: bool = False
 ) -> float:
-    """Trains with the drop-in in a form, or with the controller if none is named; returns the validation loss."""
+    """Trains with the drop-in in some form, or with the controller if none is named; returns the validation loss."""
     bare = example.GPT(seed)
     model = DistributedDataParallel(bare)
     optimizer: Optimizer = example.optimizer_of(model, lr)

@@ -1,4 +1,4 @@
-"""Final loss of the GPT example over many seeds: plain OneCycle, HDET, and the best of a sweep.
+"""The final loss of the GPT example over many seeds: plain OneCycle, HDET, and the best of a sweep.
 
 Run it:  torchrun --nproc_per_node 4 benchmarks/hdet/gpt.py
 It writes gpt.json and gpt.svg to ../results: every run, and means with 95 % confidence intervals.
@@ -21,7 +21,7 @@ SEEDS, STEPS = 10, 300
 
 
 def main() -> None:
-    """Plain runs are shared out over the processes; HDET runs take all of them."""
+    """Plain runs are distributed over the processes; HDET runs use all of them."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, replicas = dist.get_rank(), dist.get_world_size()

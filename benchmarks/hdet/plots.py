@@ -104,7 +104,7 @@ def stability(record: dict[str, Any]) -> Figure:
 
 
 def cost(record: dict[str, Any]) -> Figure:
-    """Time of a step and of a sync, and the overhead at T = 1000, by size and replicas."""
+    """The time of a step and of a sync, and the overhead at T = 1000, by size and replicas."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
     for replicas, color in ((2, GREEN), (3, ORANGE), (4, BLUE)):
@@ -136,7 +136,7 @@ def cost(record: dict[str, Any]) -> Figure:
 
 
 def digits(record: dict[str, Any]) -> Figure:
-    """By study: the sweep with the landing points, the trajectories, and landings by interval."""
+    """By study: the sweep with the end points, the trajectories, and end points by interval."""
     studies = record["studies"]
     figure = Figure(figsize=(11, 3.1 * len(studies)), layout="constrained")
     panels = figure.subplots(len(studies), 3, squeeze=False)

@@ -1,4 +1,4 @@
-"""How far a learning rate that starts wrong is moved in 60 syncs: the noisy quadratic of the tests, 10 seeds, 4 ranks.
+"""How far a wrong initial learning rate moves in 60 syncs: the noisy quadratic of the tests, 10 seeds, 4 ranks.
 
 Run it:  python benchmarks/hdet/quadratic.py
 It writes quadratic.json and quadratic.svg to ../results: every factor, medians, and their 95 % bootstrap
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def write(found: list[dict[str, Any]]) -> None:
-    """Keeps what was found so far."""
+    """Writes what has been found so far."""
     record = {
         "seeds": SEEDS,
         "syncs": 60,

@@ -1,4 +1,5 @@
-"""The paper's headline on a small model: does the fan with averaging train at a rate where plain training diverges?
+"""The paper's main claim on a small model: does the fan with averaging train at a rate where plain training
+diverges?
 
 Run it:  torchrun --nproc_per_node 4 benchmarks/hdet/stability.py
 It writes stability.json and stability.svg to ../results. The GPT of the example trains without gradient clipping
@@ -27,11 +28,11 @@ from gpt import load  # noqa: E402  found by the line above
 SEEDS, STEPS, INTERVAL = 10, 60, 5
 RATES = (1.0, 3.0)
 ALPHAS = (0.0, 1 / 9)
-DIVERGED = 5.545  # ln 256: worse than knowing nothing
+DIVERGED = 5.545  # ln 256: worse than a uniform guess
 
 
 def train(example: Any, text: Any, lr: float, alpha: float, seed: int) -> float:
-    """Returns the validation loss; infinity where it is not a number."""
+    """Returns the validation loss; infinity if it is not a number."""
     rank, replicas = dist.get_rank(), dist.get_world_size()
     bare = example.GPT(seed)
     model = DistributedDataParallel(bare)
@@ -59,7 +60,7 @@ def train(example: Any, text: Any, lr: float, alpha: float, seed: int) -> float:
 
 
 def main() -> None:
-    """Every rate under every spread."""
+    """Every rate with every spread."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     example = load()

@@ -1,9 +1,9 @@
-"""What the first step of a group costs, with its probe: in seconds, in later steps, and part by part.
+"""The cost of a group's first step, with its probe: in seconds, in later steps, and part by part.
 
-Called by `fuse_throughput.py --first`. One process a checkout, in turns: each makes a group anew, takes its first step,
-then some more. Times are the thread's own, of groups made in a process that has made one before: what a process loads
-once (torch.optim loads torch's compiler, some 1.6 s) is in the column `cold`. Ratios of two checkouts are of the same
-turn; the interval is that of their median, from resampled turns.
+Called by `fuse_throughput.py --first`. There is one process per checkout, and they take turns: each makes a new
+group, takes its first step, then some more. Times are the thread's own, for groups made in a process that has made
+one before. What a process loads once (torch.optim loads torch's compiler, some 1.6 s) is in the column `cold`.
+Ratios of two checkouts are from the same turn; the interval is that of their median, from resampled turns.
 """
 
 import json
@@ -31,14 +31,14 @@ PARTS = {"running": ("inspect",), "probe": ("measure", "compare", "timed", "bit_
 
 def group_of(kind: Kind, n: int) -> Any:
     """A group of AdamW members."""
-    from headrace_torch import hydro  # of the checkout that this process measures
+    from headrace_torch import hydro  # from the checkout that this process measures
 
     return hydro.fuse(kind.make, [{"lr": 1e-3 * (i + 1) / n, "seed": i} for i in range(n)], optimizer="adamw")
 
 
 @contextmanager
 def noted(spent: dict[str, float]) -> Iterator[None]:
-    """Notes the time of the probe's parts, which are the same functions in every checkout that is measured."""
+    """Records the time of the probe's parts, which are the same functions in every measured checkout."""
 
     def timing(name: str, part: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -80,7 +80,7 @@ def one_turn(name: str, n: int) -> dict[str, Any]:
 
 
 def serve() -> None:
-    """Takes turns as they are asked for, a line each."""
+    """Takes turns on request, one line each."""
     torch.set_num_threads(1)
     for line in sys.stdin:
         print(json.dumps(one_turn(*json.loads(line))), flush=True)
@@ -101,7 +101,7 @@ class Checkout:
         self.cold_s: float = self.turn("mlp", 4)["first"]
 
     def turn(self, name: str, n: int) -> dict[str, Any]:
-        """One turn there."""
+        """One turn in that process."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps([name, n]), file=self._process.stdin, flush=True)
@@ -109,14 +109,14 @@ class Checkout:
         return found
 
     def close(self) -> None:
-        """Ends it."""
+        """Stops it."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
 
 
 def interval(ratios: Sequence[float]) -> list[float]:
-    """The median, and where it lies in 95 % of the resampled turns."""
+    """The median, and its range in 95 % of the resampled turns."""
     chance = random.Random(0)
     medians = sorted(median(chance.choices(ratios, k=len(ratios))) for _ in range(RESAMPLED))
     ends = medians[RESAMPLED // 40], medians[-RESAMPLED // 40]
@@ -124,7 +124,7 @@ def interval(ratios: Sequence[float]) -> list[float]:
 
 
 def row_of(name: str, n: int, turns: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
-    """What a model's turns come to; the checkout that is compared with comes second."""
+    """The result of a model's turns; the checkout to compare with comes second."""
     ours = [turn[0] for turn in turns]
     step = median(one["step"] for one in ours)
     row: dict[str, Any] = {
@@ -158,7 +158,7 @@ def run_first(out: Path, models: Sequence[str], old: Path | None, turns: int) ->
     for name in models:
         for n in COUNTS:
             for one in checkouts:
-                one.turn(name, n)  # warms up
+                one.turn(name, n)  # warm-up
             found = []
             for turn in range(turns):
                 order = checkouts if turn % 2 else checkouts[::-1]
@@ -176,7 +176,7 @@ def run_first(out: Path, models: Sequence[str], old: Path | None, turns: int) ->
 
 
 def table(record: dict[str, Any]) -> str:
-    """The record as the page has it."""
+    """The record as a table for the page."""
     lines = [
         "| model | N | engine | first step, ms | before | in steps | before | times as fast |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",

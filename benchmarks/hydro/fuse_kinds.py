@@ -1,4 +1,4 @@
-"""The models of the first step's benchmark: one of each kind, small, with a loss of its own.
+"""The models of the first-step benchmark: a small one of each kind, with a loss of its own.
 
 `KINDS` names them; each makes a module, and has a batch and a loss of (model, batch).
 """
@@ -103,13 +103,13 @@ class Vae(nn.Module):
 
 
 class Annealed:
-    """The VAE's loss; it counts its calls, and the KL term's weight rises with the count."""
+    """The VAE's loss. It counts its calls, and the KL term's weight rises with the count."""
 
     def __init__(self) -> None:
         self.calls = 0
 
     def __call__(self, model: Any, batch: Tensor) -> Tensor:
-        """Squared error and KL, the mean over the batch."""
+        """Squared error and KL, averaged over the batch."""
         self.calls += 1
         out, mean, log_variance = model(batch)
         kl = -0.5 * (1 + log_variance - mean.pow(2) - log_variance.exp()).sum(-1).mean()
@@ -157,13 +157,13 @@ class UNet(nn.Module):
 
 
 def denoising(model: Any, batch: Tensor) -> Tensor:
-    """Squared error of the image itself."""
+    """Squared error against the image itself."""
     return functional.mse_loss(model(batch), batch)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A model, its batch, and what makes its loss."""
+    """A model, its batch, and a factory of its loss."""
 
     make: Callable[[], nn.Module]
     batch: Callable[[], Any]

@@ -5,10 +5,10 @@ Run it:  python benchmarks/hydro/fuse_throughput.py                 (CPU, one th
          python benchmarks/hydro/fuse_throughput.py --device cpu --small --out /tmp   (that one's code, on a CPU)
          python benchmarks/hydro/fuse_throughput.py --first [--old CHECKOUT]   (the first step: ten minutes)
 
-It writes fuse_throughput.json (or fuse_throughput_cuda.json, fuse_first_step.json) and a plot to ../results. All run in
-turn in one process; a time is the best of some rounds of a whole step, optimizer included: AdamW. Separate runs are
-measured with torch's default optimizer and with its `fused=True`; ratios are given against both. On a CPU the clock is
-the thread's own, which other work on the machine does not lengthen.
+It writes fuse_throughput.json (or fuse_throughput_cuda.json, fuse_first_step.json) and a plot to ../results. All
+run in turn in one process. A time is the best of some rounds of a whole step, optimizer (AdamW) included. Separate
+runs are measured with torch's default optimizer and with its `fused=True`; ratios are given against both. On a CPU
+the clock is the thread's own, which other work on the machine does not affect.
 """
 
 import argparse
@@ -38,7 +38,7 @@ Step = Callable[[], object]
 
 
 def separate(name: str, n: int, batch: Batch, *, fused: bool) -> Step:
-    """N models and N optimizers of torch."""
+    """N models and N torch optimizers."""
     models = [MODELS[name]() for _ in range(n)]
     optimizers = [
         torch.optim.AdamW(one.parameters(), lr=1e-3 * (i + 1), fused=fused) for i, one in enumerate(models)
@@ -87,7 +87,7 @@ def plain_vmap(name: str, n: int, batch: Batch) -> Step:
 
 
 def fused(name: str, n: int, batch: Batch, engine: Any = "auto") -> tuple[Step, hydro.Group]:
-    """Hydro: the probe picks."""
+    """Hydro: the probe chooses the engine."""
     members = [{"lr": 1e-3 * (i + 1), "seed": i} for i in range(n)]
     group = hydro.fuse(MODELS[name], members, engine=engine, workers=0)
     group.step(batch, loss_of)
@@ -95,7 +95,7 @@ def fused(name: str, n: int, batch: Batch, engine: Any = "auto") -> tuple[Step, 
 
 
 def best_seconds(steps: Sequence[Step]) -> list[float]:
-    """The best time of one step of each, in turns."""
+    """The best time of one step of each, measured in turns."""
     repeats = []
     for step in steps:
         step()
@@ -113,7 +113,7 @@ def best_seconds(steps: Sequence[Step]) -> list[float]:
 
 
 def one_row(name: str, n: int) -> dict[str, Any]:
-    """Measures all at one N."""
+    """Measures all variants at one N."""
     batch = batch_of(name)
     ours, group = fused(name, n, batch)
     rules, _ = fused(name, n, batch, "grouped")
@@ -151,7 +151,7 @@ def one_row(name: str, n: int) -> dict[str, Any]:
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """One panel per model: times the separate runs against N."""
+    """One panel per model: times relative to the separate runs, against N."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -189,7 +189,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def run_cpu(out: Path, models: Sequence[str]) -> None:
-    """The table of the issue: three models, five N; rows of models that are not measured now stay."""
+    """Three models at five N; rows of models that are not measured now stay."""
     torch.set_num_threads(1)
     path = out / "fuse_throughput.json"
     kept = json.loads(path.read_text())["rows"] if path.exists() else []
@@ -214,7 +214,7 @@ def run_cpu(out: Path, models: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Parses the command line."""
+    """Parses the command line and runs."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--small", action="store_true", help="the GPU's benchmark with tiny images")

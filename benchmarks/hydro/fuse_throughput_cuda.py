@@ -1,12 +1,12 @@
 """The GPU half of the fusion benchmark: ResNet-18 at scale 8 on CIFAR's shape, N up to 200, side by side with one run.
 
-Called by `fuse_throughput.py --device cuda`; says so and stops where there is no GPU. With `--device cpu --small` the
-same code runs with tiny images on a CPU, which a test does: a GPU is not at hand every day, and its hour is not for
-finding typing errors. Separate runs are one model after the other: their time is N times that of one, which is what N
-runs on one GPU take. Variants: float32, with the rules and with plain vmap; bfloat16 under autocast; and, beside them,
-plain vmap in bfloat16 through torch.compile with one rate for all. (Hydro's own engines are not compiled: dynamo does
-not follow the functions by which they take the member dim out of a tensor.) Memory is the allocator's greatest value
-while members are made and take a step, per member.
+Called by `fuse_throughput.py --device cuda`; it says so and stops if there is no GPU. With `--device cpu --small`
+the same code runs with tiny images on a CPU, as a test does, so that no GPU time is lost to a typo. Separate runs
+train one model after the other: their time is N times that of one, which is what N runs on one GPU take. Variants:
+float32, with the rules and with plain vmap; bfloat16 under autocast; and plain vmap in bfloat16 through
+torch.compile with one rate for all. (Hydro's own engines are not compiled: dynamo does not follow the functions
+with which they take the member dim out of a tensor.) Memory is the allocator's peak while members are made and
+take a step, per member.
 """
 
 import json
@@ -32,7 +32,7 @@ Step = Callable[[], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much is measured: members, rows and side of images, blocks a stage, rounds, torch.compile's backend."""
+    """What is measured: members, rows and side of images, blocks per stage, rounds, torch.compile's backend."""
 
     counts: tuple[int, ...]
     rows: int
@@ -68,7 +68,7 @@ class Residual(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """The CIFAR form: 64 channels at scale 1, so 8 at scale 8. With one block a stage it is ResNet-10."""
+    """The CIFAR form: 64 channels at scale 1, so 8 at scale 8. With one block per stage it is ResNet-10."""
 
     def __init__(self, blocks: int = 2, width: int = 8) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ def autocast_loss(model: Any, batch: Batch) -> Tensor:
 
 
 def seconds_of(step: Step, device: torch.device, size: Size) -> float:
-    """The best time of a step, device included."""
+    """The best time of a step, including the device's work."""
     for _ in range(size.warm):
         step()
     best = float("inf")
@@ -108,13 +108,13 @@ def seconds_of(step: Step, device: torch.device, size: Size) -> float:
 
 
 def wait(device: torch.device) -> None:
-    """Until the device has done what it was given."""
+    """Wait until the device has finished."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def one_alone(batch: Batch, loss: Loss, device: torch.device, size: Size) -> Step:
-    """A plain run with torch's SGD, in one kernel for all parameters."""
+    """A plain run with torch's SGD, with one kernel for all parameters."""
     model = ResNet18(size.blocks).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
 
@@ -153,7 +153,7 @@ def compiled_step(n: int, batch: Batch, loss: Loss, device: torch.device, size: 
 
 
 def measured(make: Callable[[], Step], n: int, device: torch.device, size: Size) -> dict[str, Any]:
-    """Time and memory of a step; what cannot be done, for want of memory say, is said in the record."""
+    """The time and memory of a step. If it fails, for example for lack of memory, the record says so."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
     made: list[Step] = []
@@ -171,10 +171,10 @@ def measured(make: Callable[[], Step], n: int, device: torch.device, size: Size)
 
 
 def run_cuda(out: Path, device: torch.device, size: Size) -> None:
-    """Writes fuse_throughput_cuda.json; after every row, so that what was measured stays if time runs out.
+    """Writes fuse_throughput_cuda.json; after every row, so that measurements are kept if time runs out.
 
     Raises:
-        SystemExit: there is no such device.
+        SystemExit: the device does not exist.
     """
     if device.type == "cuda" and not torch.cuda.is_available():
         raise SystemExit("no CUDA device here: nothing was measured")

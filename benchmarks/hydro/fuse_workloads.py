@@ -1,8 +1,8 @@
-"""The models of the fusion benchmark, at sizes of surrogates, and what they are compared with by hand.
+"""The models of the fusion benchmark, at sizes of surrogates, and hand-written versions to compare with.
 
 `GROUPED` are the same models written with a member dim throughout, as HFTA and Hydro's `hydro.nn` do: one layer of
 every kind for all members, optimizers over stacked parameters. They share one learning rate, which is the cheapest
-thing they can do.
+option.
 """
 
 from collections.abc import Callable
@@ -80,7 +80,7 @@ class Gpt(nn.Module):
 
 
 def loss_of(model: Callable[..., Tensor], batch: Batch) -> Tensor:
-    """Cross-entropy, the mean over everything."""
+    """Cross-entropy, averaged over everything."""
     out = model(batch[0])
     return functional.cross_entropy(out.reshape(-1, out.shape[-1]), batch[1].reshape(-1))
 
@@ -198,7 +198,7 @@ GROUPED: dict[str, Callable[[int], nn.Module]] = {"mlp": GroupedMlp, "cnn": Grou
 
 
 def grouped_loss(out_nmc: Tensor, target: Tensor) -> Tensor:
-    """The sum over members of means: HFTA's scaled loss."""
+    """The sum of the members' means: HFTA's scaled loss."""
     n = out_nmc.shape[0]
     flat: Any = functional.cross_entropy(
         out_nmc.reshape(-1, out_nmc.shape[-1]), target.reshape(-1).repeat(n), reduction="sum"

@@ -1,4 +1,4 @@
-"""What it costs that each member has its own memory: a loss that counts and records, beside the same loss without.
+"""The cost of giving each member state of its own: a loss that counts and records, against the same loss without.
 
     python benchmarks/hydro/remembering.py [--members 8]
 
@@ -17,7 +17,7 @@ from headrace_torch import hydro
 
 
 class Plain:
-    """Remembers nothing."""
+    """Keeps no state."""
 
     def __call__(self, model: nn.Module, batch: Any) -> Tensor:
         """Cross-entropy."""
@@ -28,7 +28,7 @@ class Counts(Plain):
     """Counts its calls, and keeps a list of them."""
 
     def __init__(self) -> None:
-        """Has counted nothing."""
+        """Starts with a count of zero."""
         self.calls = 0
         self.kept: list[int] = []
 
@@ -45,7 +45,7 @@ def mlp() -> nn.Module:
 
 
 def step_us(engine: Any, loss: Plain, members: int) -> float:
-    """Microseconds of a step of the whole group."""
+    """Microseconds per step of the whole group."""
     batch = torch.randn(32, 64), torch.randint(10, (32,))
     group = hydro.fuse(mlp, [{"lr": 1e-3, "seed": seed} for seed in range(members)], engine=engine)
     best = float("inf")
@@ -58,7 +58,7 @@ def step_us(engine: Any, loss: Plain, members: int) -> float:
 
 
 def main() -> None:
-    """Prints a row per engine."""
+    """Prints one row per engine."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

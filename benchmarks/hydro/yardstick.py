@@ -1,12 +1,12 @@
-"""What users' models do that fusion may miss: each case beside the same model under `torch.optim`, in float64.
+"""Model features that fusion may miss: each case compared with the same model under `torch.optim`, in float64.
 
     python benchmarks/hydro/yardstick.py [case ...] [--engine separate] [--record now]
     python benchmarks/hydro/yardstick.py --table     (the record as Markdown, nothing is run)
 
 A case is refused (the error is printed), or its losses and parameters are compared with those of plain torch: the
 factory's own module, stepped by `torch.optim`, on a copy of each batch. The greatest relative difference counts.
-The plain run uses nothing of Hydro. `--record NAME` keeps the outcomes under a name in yardstick.json; the record
-"before" is that of the version before its probe knew of torch.optim:
+The plain run uses nothing of Hydro. `--record NAME` keeps the outcomes under a name in yardstick.json. The record
+"before" is of the version whose probe did not know torch.optim yet:
 
     mkdir before && git archive ac8f84b~1 worker | tar -x -C before
     PYTHONPATH=before/worker python benchmarks/hydro/yardstick.py --record before
@@ -30,7 +30,7 @@ STEPS, ROWS, WIDTH = 6, 8, 8
 
 
 class Base(nn.Module):
-    """Two layers; cases change what is between them."""
+    """Two layers; the cases change what is between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def halve_columns(parameter: Tensor) -> None:
 
 
 class Accumulated(Base):
-    """A hook that runs once the gradient is complete: it keeps a column from training."""
+    """A hook that runs once the gradient is complete, and keeps a column from training."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Routed(Base):
 
 
 class Never(Base):
-    """A layer that is there and never used."""
+    """A layer that exists but is never used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class Listed(Base):
 
 
 class Unregistered(Base):
-    """A layer in a plain list: torch.optim does not see it, but every seed draws its own."""
+    """A layer in a plain list: torch.optim does not see it, but every seed draws a different one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class Unregistered(Base):
 
 
 class Attribute(Base):
-    """A plain tensor attribute that every seed draws anew."""
+    """A plain tensor attribute that every seed draws differently."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,7 +197,7 @@ def mean_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 
 class Metrics:
-    """A loss that keeps what it sees."""
+    """A loss that stores what it sees."""
 
     def __init__(self) -> None:
         self.seen: list[Tensor] = []
@@ -209,7 +209,7 @@ class Metrics:
 
 
 class Nan:
-    """A loss that is NaN for the member whose bias is least."""
+    """A loss that is NaN for the member with the smallest bias."""
 
     def __call__(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         loss = functional.cross_entropy(model(batch[0]), batch[1])
@@ -265,7 +265,7 @@ def batches() -> list[tuple[Tensor, Tensor]]:
 
 
 def alone(case: Case, member: dict[str, Any]) -> tuple[list[float], dict[str, Tensor]]:
-    """Plain torch: what the user would have run."""
+    """Plain torch: the user's own run."""
     torch.manual_seed(member.get("seed", 0))
     model, loss_fn = case.make(**member.get("model", {})), case.loss()
     kind = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[case.optimizer]
@@ -281,7 +281,7 @@ def alone(case: Case, member: dict[str, Any]) -> tuple[list[float], dict[str, Te
 
 
 def apart(one: Tensor, two: Tensor) -> float:
-    """The greatest difference, relative to the greatest number; infinite where only one of them is a number."""
+    """The greatest difference, relative to the largest number; infinite if only one of them is a number."""
     if not torch.equal(one.isnan(), two.isnan()):
         return float("inf")
     size = one.nan_to_num().abs().max().clamp_min(1e-300)
@@ -290,7 +290,8 @@ def apart(one: Tensor, two: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Beside plain torch: the greatest relative differences, and what the group says; or why it was refused."""
+    """The comparison with plain torch: the greatest relative differences, and the group's messages; or why it was
+    refused."""
 
     engine: str = ""
     losses: float = 0.0
@@ -327,7 +328,7 @@ def run(case: Case, engine: str = "auto") -> Outcome:
 
 
 def cell(found: Mapping[str, Any]) -> str:
-    """One outcome in a table."""
+    """One outcome as a table cell."""
     if found["refused"]:
         kind, _, text = found["refused"].partition(": ")
         return f"{'refused' if kind.endswith('Error') else kind}: {text.partition(':')[0]}"
@@ -345,7 +346,7 @@ def table(record: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Prints a line per case."""
+    """Prints one line per case."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

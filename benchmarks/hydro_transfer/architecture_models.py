@@ -1,4 +1,4 @@
-"""The models of `architectures.py`: as users write them, by width, each with a batch that suits it."""
+"""The models of `architectures.py`: as users write them, by width, each with a suitable batch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ class Trained:
     targets: Tensor
 
     def of(self, output: Tensor) -> Tensor:
-        """Cross-entropy over the last dim, or squared error where the targets are numbers."""
+        """Cross-entropy over the last dim, or squared error if the targets are numbers."""
         if self.targets.is_floating_point():
             return (output - self.targets).square().mean()
         return functional.cross_entropy(output.reshape(-1, output.shape[-1]), self.targets.reshape(-1))
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-        """As a group calls it."""
+        """The loss as a group calls it."""
         return self.of(model(*batch))
 
 
@@ -38,7 +38,7 @@ def zeroed(layer: nn.Linear) -> nn.Linear:
 
 
 class UNet(nn.Module):
-    """Two resolutions; what was before the pooling is concatenated. With a timestep it is a diffusion model's."""
+    """Two resolutions, with concatenation across the pooling. With a timestep it is a diffusion model's."""
 
     def __init__(self, width: int = 64, timed: bool = False) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Vit(nn.Module):
 
 
 class Moe(nn.Module):
-    """Four experts, mixed by a router that learns."""
+    """Four experts, mixed by a learnt router."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class GroupNorm(nn.Module):
 
 
 class Tied(nn.Module):
-    """Words in and out by one table."""
+    """Input and output words share one table."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ class Mixer(nn.Module):
 
 
 class Depthwise(nn.Module):
-    """A convolution in each channel, then between channels."""
+    """A convolution in each channel, then one across channels."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
@@ -253,7 +253,7 @@ class Discriminator(nn.Module):
 
 
 def drawn(*shape: int, classes: int = CLASSES) -> Callable[[], Data]:
-    """Normal inputs, and classes that were drawn."""
+    """Normal inputs, and random classes."""
 
     def data() -> Data:
         generator = torch.Generator().manual_seed(0)
@@ -271,14 +271,14 @@ def timed() -> Data:
 
 
 def letters() -> Data:
-    """Text that repeats, and what follows."""
+    """Text that repeats, and the letters that follow."""
     text = torch.tensor(list(b"the gate is passed by what the loss depends on and by nothing else " * 3))
     rows = text[: ROWS * 10].view(ROWS, 10) % 16
     return (rows[:, :-1],), rows[:, 1:]
 
 
 def samples() -> Data:
-    """Noise, and samples to meet."""
+    """Noise, and samples to match."""
     generator = torch.Generator().manual_seed(0)
     return (torch.randn(ROWS, 8, generator=generator),), torch.rand(ROWS, 12, generator=generator) - 0.5
 

@@ -1,15 +1,15 @@
-"""Fourteen models: which engine, how equal, how fast, what the gate says, and whether the best rate stays.
+"""Fourteen models: which engine, how exact, how fast, what the gate says, and whether the best rate stays.
 
     python benchmarks/hydro_transfer/architectures.py [name ...] [--seeds 12] [--out FILE]
     python benchmarks/hydro_transfer/architectures.py --table     (the record as Markdown, nothing is run)
 
-Equality is the probe's, in float64 against torch.optim. Speed is that of 8 members of the surrogate over one after the
-other, by the probe. The gate runs with Adam as a user runs it: its own widths, rate and seeds. The control is the
+Exactness is the probe's, in float64 against torch.optim. Speed is that of 8 members of the surrogate over separate
+runs, by the probe. The gate runs with Adam as a user runs it: its own widths, rate and seeds. The control is the
 standard parametrization.
 
-The shift says by how many factors of 2 the best of Adam's rates moves over 16 times the width. Each seed trains on one
-batch, the rate falls by a cosine, and a parabola through the best rate and its neighbours finds the minimum. The
-interval is Student's, at 95 %. The wide model is the user's own under torch.optim in both parametrizations.
+The shift says by how many factors of 2 Adam's best rate moves over 16 times the width. Each seed trains on one
+batch with a cosine decay of the rate, and a parabola through the best rate and its neighbours finds the minimum.
+The interval is Student's, at 95 %. The wide model is the user's own under torch.optim in both parametrizations.
 """
 
 import math
@@ -91,7 +91,7 @@ def best_rate(prepare: Prepare, member: hydro.Surrogate, task: Trained, seed: in
 
 
 def shifts(surrogate: hydro.Surrogate, task: Trained, seeds: int) -> dict[str, Any]:
-    """From the narrow model, by the rules and in the standard parametrization, to the user's own."""
+    """The shifts from the narrow model, by the rules and in the standard parametrization, to the user's own."""
     found: dict[str, list[float]] = {way: [] for way in WAYS}
     for seed in range(seeds):
         wide = best_rate(by_rules, surrogate.target(), task, seed)
@@ -111,7 +111,7 @@ def shifts(surrogate: hydro.Surrogate, task: Trained, seeds: int) -> dict[str, A
 
 
 def verdict(report: hydro.CoordinateReport) -> dict[str, Any]:
-    """What is kept of a report."""
+    """The part of a report that is kept."""
     worst = report.worst
     return {
         "verdict": report.outcome.value,
@@ -128,20 +128,20 @@ class Checked(Protocol):
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """Of the forward pass."""
+        """The inputs of the forward pass."""
 
     def of(self, output: Any) -> Tensor:
         """The loss."""
 
 
 def gates(surrogate: hydro.Surrogate, task: Checked, optimizer: str = "adam") -> dict[str, Any]:
-    """The gate as a user runs it, and with the standard parametrization at the rate that it has found."""
+    """The gate as a user runs it, and with the standard parametrization at the rate that it found."""
     check = partial(hydro.coordinate_check, surrogate, optimizer=optimizer)
     began = time.process_time()
     report = check(inputs=task.inputs, loss_fn=task.of)
     seconds = time.process_time() - began
-    # A plain rate for all widths, in the middle of those that the rules make of the one found for hidden matrices.
-    # One seed has no verdict, so there is no second look.
+    # A plain rate for all widths, in the middle of those that the rules derive from the one for hidden matrices.
+    # One seed has no verdict, so there is no second check.
     pilot = check(widths=(32, 64), seeds=1, inputs=task.inputs, loss_fn=task.of)
     rate = pilot.lr if optimizer == "sgd" else pilot.lr * (WIDE / 32) ** 0.5
     try:
@@ -163,7 +163,7 @@ def gates(surrogate: hydro.Surrogate, task: Checked, optimizer: str = "adam") ->
 
 
 def fused(surrogate: hydro.Surrogate, task: Trained) -> dict[str, Any]:
-    """What the probe says of a group."""
+    """What the probe says about a group."""
     members: list[dict[str, Any]] = [{"lr": 1e-3, "seed": one} for one in range(MEMBERS)]
     with hydro.fuse(surrogate, members, "adam", gate=False) as group:
         group.step(task.inputs, task.loss)
@@ -179,7 +179,7 @@ def fused(surrogate: hydro.Surrogate, task: Trained) -> dict[str, Any]:
 def measured(
     make: Callable[..., nn.Module], task: Trained, parts: Sequence[str], seeds: int
 ) -> dict[str, dict[str, Any]]:
-    """Some parts of what is found out about one model."""
+    """Some of the measurements of one model."""
     surrogate = hydro.shrink(make, width=NARROW, target={"width": WIDE}, inputs=task.inputs)
     ways: dict[str, Callable[[], dict[str, Any]]] = {
         "fused": lambda: fused(surrogate, task),
@@ -190,7 +190,7 @@ def measured(
 
 
 def stays(shift: Mapping[str, float]) -> str:
-    """Where the interval lies: within one factor of 2, outside, or across."""
+    """Where the interval is: within one factor of 2, outside, or across."""
     low, high = shift["shift"] - shift["half"], shift["shift"] + shift["half"]
     if low >= -STEP and high <= STEP:
         return "stays"
@@ -204,7 +204,7 @@ AGREEMENT = {("passed", "stays"): "yes", ("failed", "moves"): "yes"} | {
 
 
 def agrees(found: Mapping[str, Any], way: str) -> str:
-    """Whether gate and transfer agree; "open" where one of them does not say."""
+    """Whether gate and transfer agree; "open" if one of them is undecided."""
     if way not in found["transfer"]:
         return "open"
     return AGREEMENT.get((found["gate"][way]["verdict"], stays(found["transfer"][way])), "open")
@@ -230,7 +230,7 @@ def table(rows: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    """Prints a line per model, and writes all; then the table."""
+    """Prints a line per model, and writes all of them; then prints the table."""
     options = named_rows(__file__, __doc__, seeds=12)
     options.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS)
     given = options.parse_args()

@@ -18,10 +18,10 @@ from headrace_torch import hydro
 from headrace_torch.hydro.coordinate_check import CoordinateReport
 
 SEEDS = 3
-# Where rates and steps are None the check finds them, as in the gate: the controls run with those that it found for the
-# rules. Where steps are given, wide models would take long otherwise. The ResNet's second stage has twice its width.
-# A GPT grows in two ways. Heads of a fixed width, ever more of them, are how families of models grow (GPT-3, Llama); a
-# fixed number of ever wider heads is how mup's example does. The narrowest model has two heads of 32 either way.
+# Where rates and steps are None the check finds them, as in the gate; the controls use those found for the rules.
+# Steps are given where wide models would otherwise take long. The ResNet's second stage has twice its width.
+# A GPT grows in two ways. More and more heads of a fixed width is how model families grow (GPT-3, Llama); a fixed
+# number of ever wider heads is how mup's example grows. The narrowest model has two heads of 32 either way.
 AS_THE_GATE: dict[str, Any] = {
     "data": Text,
     "rows": 16,
@@ -87,7 +87,7 @@ def main() -> None:
                 continue
             lr, steps = task[optimizer], task["steps"]
             for way in ("rules", "standard", "hydro's rule for SGD")[: 3 if optimizer == "sgd" else 2]:
-                # The controls fail by much more than a fifth point could change, and a wide model is dear.
+                # The controls fail by much more than a fifth point could change, and a wide model is expensive.
                 widths = every if way == "rules" else every[:4]
                 report = hydro.coordinate_check(
                     surrogate,

@@ -1,13 +1,14 @@
 """How far the best learning rate moves when a model becomes 8 times deeper, from 2 residual blocks to 16.
 
 Run it:  python benchmarks/hydro_transfer/depth_transfer.py     (3 minutes on one core)
-It writes depth_transfer.json and depth_transfer.svg to ../results. With our parametrization a block adds 1/depth as
-much, relative to the base of 16 blocks; the control adds as much at any depth. Rates are on a grid of factors of two.
+It writes depth_transfer.json and depth_transfer.svg to ../results. With our parametrization a block's contribution
+scales with 1/depth, relative to the base of 16 blocks; the control's is the same at any depth. Rates are on a grid
+of factors of two.
 
-Three tasks. A residual MLP and a GPT with norms, to the end of learning: there the best rate hardly depends on the
-depth with any parametrization. And the MLP without norms, its blocks at zero at first, for few steps, so that the best
-rate is near the greatest stable one: what the depth rules are for. That setting was looked for (the last of some
-sixteen); half of its seeds were used for the first time after it was found.
+There are three tasks. A residual MLP and a GPT, both with norms, learn to the end: there the best rate hardly
+depends on the depth with any parametrization. The third is the MLP without norms, with its blocks initially at
+zero, for few steps, so that the best rate is near the greatest stable one: the case for the depth rules. That
+setting was searched for (the last of some sixteen); half of its seeds were first used after it was found.
 """
 
 import argparse
@@ -27,7 +28,7 @@ SEEDS, SHALLOW, DEEP, WIDTH = 3, 2, 16, 32
 
 
 class ResidualMLP(torch.nn.Module):
-    """Digits in, classes out, through blocks of two layers; without norms blocks begin at zero."""
+    """Digits in, classes out, through blocks of two layers; without norms blocks start at zero."""
 
     class Block(torch.nn.Module):
         """Adds to the stream."""
@@ -88,7 +89,7 @@ RECORD = HERE.parent / "results" / "depth_transfer.json"
 
 
 def main() -> None:
-    """All tasks, both parametrizations, both depths; or one task, beside those that the record has already."""
+    """All tasks, both parametrizations, both depths; or one task, added to those already in the record."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -141,7 +142,7 @@ def main() -> None:
 
 
 def mean_loss(member: hydro.Surrogate, prepare: Any, data: Any, task: dict[str, Any]) -> float | None:
-    """Over seeds; None where one diverged."""
+    """The mean over seeds; None if one diverged."""
     ends = [
         train(prepare(member, seed), data, steps=task["steps"], rows=task["rows"], seed=seed)
         for seed in range(task["seeds"])
@@ -157,7 +158,7 @@ def best_of(losses: dict[str, float | None]) -> int:
 
 
 def draw(record: dict[str, Any]) -> None:
-    """A panel per task and parametrization: loss over rate, a line per depth."""
+    """One panel per task and parametrization: loss over rate, one line per depth."""
     count = len(record["tasks"])
     figure, panels = plt.subplots(count, 2, figsize=(9, 3.5 * count), layout="constrained", squeeze=False)
     for row, (name, task) in zip(panels, record["tasks"].items(), strict=True):

@@ -9,7 +9,8 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Digits:
-    """Images (rows, 1, 8, 8) with zero mean and unit variance, and their classes; every fourth is for validation."""
+    """Images (rows, 1, 8, 8) with zero mean and unit variance, and their classes; every fourth one is for
+    validation."""
 
     def __init__(self) -> None:
         digits = load_digits()

@@ -2,8 +2,8 @@
 
 Run it:  python benchmarks/hydro_transfer/end_to_end.py     (5 minutes on one core)
 It writes end_to_end.json and end_to_end.svg to ../results. Every configuration is trained on the surrogate, fused,
-and, for the comparison, on the target too. The regret of the top k is the loss of the best of them less that of the
-best of all.
+and, for the comparison, on the target too. The regret of the top k is the loss of the best of them minus that of
+the best of all.
 """
 
 import argparse
@@ -20,7 +20,7 @@ RECORD = HERE.parent / "results" / "end_to_end.json"
 
 
 def main() -> None:
-    """Both tasks, all seeds; or some of them, beside those that the record has already."""
+    """Both tasks, all seeds; or some of them, added to those already in the record."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def add(name: str, run: dict[str, Any]) -> None:
-    """Adds a run to the record, in place of an earlier one of its seed."""
+    """Adds a run to the record, replacing an earlier one with the same seed."""
     old = json.loads(RECORD.read_text(encoding="utf-8"))["tasks"] if RECORD.exists() else {}
     runs = {key: {one["seed"]: one for one in old.get(key, {}).get("runs", ())} for key in tune.TASKS}
     runs[name][run["seed"]] = run
@@ -44,7 +44,7 @@ def add(name: str, run: dict[str, Any]) -> None:
 
 
 def write(runs: dict[str, dict[int, dict[str, Any]]]) -> None:
-    """The record with its means, and the plot, of what has run."""
+    """Writes the record with its means, and the plot, for what has run."""
     record: dict[str, Any] = {"scale": tune.SCALE, "trials": TRIALS, "torch": torch.__version__, "tasks": {}}
     for name, by_seed in runs.items():
         if not by_seed:
@@ -64,12 +64,12 @@ def write(runs: dict[str, dict[int, dict[str, Any]]]) -> None:
 
 
 def mean(values: list[float], digits: int) -> float:
-    """Rounded."""
+    """The mean, rounded."""
     return round(statistics.mean(values), digits)
 
 
 def as_run(found: Any) -> dict[str, Any]:
-    """What the record keeps of an outcome."""
+    """The part of an outcome that the record keeps."""
     print(
         f"{found.task}, seed {found.seed}: τ {found.kendall:.3f}, first at {found.first_at}, regret {found.regret}, "
         f"{found.surrogate_s:.1f} + {found.target_s:.1f} s against {found.direct_s:.1f} s",
@@ -93,7 +93,7 @@ def as_run(found: Any) -> dict[str, Any]:
 
 
 def draw(record: dict[str, Any]) -> None:
-    """A panel per task: each trial's loss on the target over its loss on the surrogate."""
+    """One panel per task: each trial's loss on the target over its loss on the surrogate."""
     figure, panels = plt.subplots(
         1, len(record["tasks"]), figsize=(9, 4), layout="constrained", squeeze=False
     )

@@ -3,11 +3,12 @@
     python benchmarks/hydro_transfer/gate_bound.py [name ...] [--seeds 9] [--out FILE]
     python benchmarks/hydro_transfer/gate_bound.py --table     (the record as Markdown, nothing is run)
 
-A rate that is multiplied by (width/32)**p moves the best rate over 16 times the width by 4p factors of two, on top of
-what the architecture does by itself (`architectures.py`, which has to run first). So for every p it is known whether
-the best rate stays within a factor of 2, moves, or is too near to the line to tell (the interval of the shift holds
-±1; left out). Every pair of lines gets its errors: passed and moves, failed and stays. The architectures of the first
-half choose the lines, those of the second confirm. Three seeds are one verdict; nine make three of them.
+Multiplying the rate by (width/32)**p moves the best rate over 16 times the width by 4p factors of two, on top of
+the architecture's own shift (`architectures.py`, which must run first). So for every p it is known whether the
+best rate stays within a factor of 2, moves, or is too close to the line to tell (the interval of the shift
+contains ±1; left out). Every pair of lines gets its errors: passed but moves, failed but stays. The architectures
+of the first half choose the lines, those of the second confirm them. Three seeds give one verdict; nine give
+three.
 """
 
 import json
@@ -27,7 +28,7 @@ from headrace_torch.hydro.coordinate_check.report import ActivationTrend
 
 WIDTHS = (32, 64, 128, 256)
 DOSES = (-0.5, -0.375, -0.125, 0.0, 0.125, 0.375, 0.5)
-NAMES = tuple(one for one in MODELS if "U-Net" not in one)  # which take as long as all others
+NAMES = tuple(one for one in MODELS if "U-Net" not in one)  # they take as long as all the others
 FIRST_HALF, SECOND_HALF = NAMES[::2], NAMES[1::2]
 LINES = (0.10, 0.15, 0.20, 0.25, 0.30, 0.35)
 PAIRS = ((0.10, 0.25), *((one, one) for one in LINES))
@@ -46,14 +47,14 @@ def dosed(dose: float, rate: float) -> Callable[[hydro.Surrogate, int], Prepared
 
 
 def slope(changes: Sequence[float]) -> float:
-    """Of log change against log width."""
+    """The slope of log change against log width."""
     xs, ys = [math.log(one) for one in WIDTHS], [math.log(one) for one in changes]
     middle = fmean(xs)
     return sum((x - middle) * y for x, y in zip(xs, ys, strict=True)) / sum((x - middle) ** 2 for x in xs)
 
 
 def measured(name: str, seeds: int) -> dict[str, Slopes]:
-    """Slopes of each activation, one per seed, by dose; none where the loss was no number any more."""
+    """Slopes of each activation, one per seed, by dose; none if the loss became NaN."""
     make, data = MODELS[name]
     task = Trained(*data())
     surrogate = hydro.shrink(make, width=NARROW, target={"width": WIDE}, inputs=task.inputs)
@@ -95,7 +96,7 @@ def report_of(slopes: Slopes, seeds: range, line: float) -> hydro.CoordinateRepo
 
 
 def verdict(slopes: Slopes, seeds: range, fails: float, passes: float) -> str:
-    """What the gate says with a line beyond which a slope fails, and one within which it passes."""
+    """What the gate says with one line beyond which a slope fails, and one within which it passes."""
     if not slopes or report_of(slopes, seeds, fails).failures:
         return "failed"
     return "inconclusive" if report_of(slopes, seeds, passes).open else "passed"
@@ -136,7 +137,7 @@ def table(rows: Mapping[str, Mapping[str, Slopes]], shifts: Mapping[str, Any]) -
 
 
 def main() -> None:
-    """Prints a line per model and writes all; then the table."""
+    """Prints a line per model and writes all of them; then prints the table."""
     given = named_rows(__file__, __doc__, seeds=9).parse_args()
     rows = measure(given, NAMES, lambda name, _: measured(name, given.seeds), indent=None)
     shifts = json.loads(

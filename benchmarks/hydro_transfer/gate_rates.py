@@ -3,10 +3,10 @@
     python benchmarks/hydro_transfer/gate_rates.py [--draws 20] [--out FILE]
     python benchmarks/hydro_transfer/gate_rates.py --table     (the record as Markdown, nothing is run)
 
-Models are from narrow to a base of 256, at the gate's own widths (32 to 256), the rate and the steps that it finds. The
-standard parametrization is torch's own: no multiplier. Its rate under Adam is in the middle of those that the rules
-make for hidden matrices. A false alarm is a right model that failed, a miss is a standard one that passed; what is
-inconclusive is counted by itself. Seeds of two draws are never the same.
+The base is 256 wide. The check uses the gate's own widths (32 to 256) and the rate and steps that it finds. The
+standard parametrization is torch's own: no multiplier. Its rate under Adam is in the middle of those that the
+rules give for hidden matrices. A false alarm is a correct model that failed, a miss is a standard one that passed;
+inconclusive verdicts are counted separately. No two draws share a seed.
 """
 
 import json
@@ -78,7 +78,7 @@ class Checks:
                 steps=self.pilot.steps,
                 prepare=lambda member, seed: prepare(member, 1000 * draw + seed, rate),
             )
-        except hydro.CoordinateCheckError:  # a loss that is no number any more is no pass
+        except hydro.CoordinateCheckError:  # a loss that becomes NaN is not a pass
             return "failed", math.inf, 0
         return report.outcome.value, round(report.worst.slope or 0.0, 3), report.seeds
 

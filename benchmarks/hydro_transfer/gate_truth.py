@@ -3,12 +3,12 @@
     python benchmarks/hydro_transfer/gate_truth.py [name ...] [--parts curves gate] [--seeds 4] [--out FILE]
     python benchmarks/hydro_transfer/gate_truth.py --table     (the record as Markdown, nothing is run)
 
-A curve is the loss over the rate, in powers of two, on a copy 16 wide and on the model, 256 wide, under Adam.
-Each seed has rows of its own, 60 steps of 32 of them, and a rate that falls by a cosine; the loss is that
-of all rows at the end. The best rate is that of the lowest mean logarithm over seeds. It stays if it moves by at most
-one power of two; it moves if it moves further and the model's loss at the copy's best rate is greater than at its own
-with Student's whole interval at 95 %, paired by seed. The model diverges if most seeds do at a rate at which most
-seeds of the copy halve their loss.
+A curve is the loss over the rate, in powers of two, on a copy 16 wide and on the model, 256 wide, under Adam. Each
+seed has rows of its own, 60 steps with 32 of them each, and a cosine decay of the rate; the loss is that of all
+rows at the end. The best rate has the lowest mean logarithm over seeds. It stays if it moves by at most one power
+of two. It moves if it moves further and the model's loss at the copy's best rate is greater than at its own, by
+Student's whole interval at 95 %, paired by seed. The model diverges if most seeds do at a rate at which most seeds
+of the copy halve their loss.
 
 The gate runs as a user runs it, on 16 rows.
 """
@@ -35,14 +35,14 @@ HIGHEST, LOWEST, BELOW = (
     13,
     2,
 )  # 2^-3 down to 2^-13, but not more than two steps below the best, once it learns
-LEARNT = 0.9  # of the loss before training: a network that has died at a high rate is a little below
+LEARNT = 0.9  # of the loss before training: a network that died at a high rate is a little below it
 DIVERGED = 1.1  # of the loss before training
 PARTS = ("curves", "gate")
 Curve = Mapping[str, Any]
 
 
 def trained(prepared: Prepared, task: Task, data: Batch, seed: int) -> float | None:
-    """The loss of all rows after training; None where it is no number on the way."""
+    """The loss of all rows after training; None if it becomes NaN on the way."""
     model, optimizer = prepared
     schedule = CosineAnnealingLR(optimizer, STEPS)
     order = torch.Generator().manual_seed(seed)
@@ -63,7 +63,7 @@ def trained(prepared: Prepared, task: Task, data: Batch, seed: int) -> float | N
 
 
 def curve(way: str, member: hydro.Surrogate, task: Task, seeds: int, also: Iterable[int] = ()) -> Curve:
-    """Losses by the exponent of the rate, one per seed, at some rates in any case; and before training."""
+    """Losses by the exponent of the rate, one per seed, always including the rates in `also`; and before training."""
 
     def losses(exponent: int) -> list[float | None]:
         rate = 2.0**-exponent
@@ -94,7 +94,7 @@ def surrogate_of(task: Task) -> hydro.Surrogate:
 
 
 def curves(task: Task, seeds: int) -> dict[str, Curve]:
-    """Of the copy, by the rules and in the standard parametrization, and of the model."""
+    """The curves of the copy, by the rules and in the standard parametrization, and of the model."""
     surrogate = surrogate_of(task)
     copies = {way: curve(way, surrogate, task, seeds) for way in WAYS}
     also = [-best(logarithms(one)) for one in copies.values()]
@@ -103,7 +103,7 @@ def curves(task: Task, seeds: int) -> dict[str, Curve]:
 
 @dataclass(frozen=True)
 class Rows:
-    """What the gate is given."""
+    """The gate's inputs and loss."""
 
     task: Task
 
@@ -118,7 +118,7 @@ class Rows:
 
 
 def logarithms(found: Curve) -> dict[int, list[float]]:
-    """Of the losses, by exponent; what has diverged counts as e times the loss before training."""
+    """The logarithms of the losses, by exponent; a diverged run counts as e times the loss before training."""
     return {
         int(exponent): [
             math.log(min(math.e * start, max(1e-12, math.inf if one is None else one)))
@@ -157,7 +157,7 @@ def diverges(copy: Curve, model: Curve) -> int | None:
 
 
 def truth(found: Mapping[str, Curve], way: str) -> dict[str, Any]:
-    """What the best rate does, and what using the copy's costs the model: a difference of logarithms."""
+    """What the best rate does, and what using the copy's rate costs the model: a difference of logarithms."""
     copy, model = logarithms(found[way]), logarithms(found["model"])
     here, there = best(copy), best(model)
     costs = [one - own for one, own in zip(model[here], model[there], strict=True)]
@@ -181,7 +181,7 @@ def agrees(verdict: str, what: str) -> str:
 
 
 def power(exponent: int) -> str:
-    """Of two."""
+    """A power of two as text."""
     return "2" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
@@ -206,7 +206,7 @@ def table(rows: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    """Prints a line per model, and writes all; then the table."""
+    """Prints a line per model, and writes all of them; then prints the table."""
     options = named_rows(__file__, __doc__, seeds=4)
     options.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS)
     given = options.parse_args()

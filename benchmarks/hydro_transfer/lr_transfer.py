@@ -1,4 +1,5 @@
-"""How far the best learning rate moves when a model gets 16 times wider: by our parametrization, and by the standard.
+"""How far the best learning rate moves when a model gets 16 times wider, in our parametrization and in the
+standard one.
 
 Run it:  python benchmarks/hydro_transfer/lr_transfer.py     (2 minutes on one core)
 It writes lr_transfer.json and lr_transfer.svg to ../results. Rates are on a grid of factors of two; the loss is the
@@ -103,7 +104,7 @@ def best_of(losses: dict[str, float | None]) -> int:
 
 
 def draw(record: dict[str, Any]) -> None:
-    """A panel per task and parametrization: loss over rate, a line per width."""
+    """One panel per task and parametrization: loss over rate, one line per width."""
     figure, panels = plt.subplots(2, 2, figsize=(9, 7), layout="constrained")
     for row, (name, task) in zip(panels, record["tasks"].items(), strict=True):
         for panel, (how, result) in zip(row, task["parametrizations"].items(), strict=True):

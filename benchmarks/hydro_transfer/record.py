@@ -1,4 +1,4 @@
-"""What scripts share that measure one model after another: their command line, and the record beside each."""
+"""What scripts that measure one model after another share: their command line, and the record next to each script."""
 
 import argparse
 import json
@@ -12,7 +12,7 @@ import torch
 
 
 def parser(script: str, doc: str | None) -> argparse.ArgumentParser:
-    """The options that all have; the record lies beside `script`."""
+    """The common options; the record is next to `script`."""
     options = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument(
         "--out", type=Path, default=Path(script).parents[1] / "results" / f"{Path(script).stem}.json"
@@ -22,7 +22,7 @@ def parser(script: str, doc: str | None) -> argparse.ArgumentParser:
 
 
 def named_rows(script: str, doc: str | None, seeds: int) -> argparse.ArgumentParser:
-    """The options of a script with a row for each model."""
+    """The options of a script with one row per model."""
     options = parser(script, doc)
     options.add_argument("names", nargs="*", help="the models to measure; all where none is named")
     options.add_argument("--seeds", type=int, default=seeds)
@@ -35,9 +35,9 @@ def measure(
     row: Callable[[str, Mapping[str, Any]], Mapping[str, Any]],
     indent: int | None = 1,
 ) -> dict[str, Any]:
-    """The record, after each model that was asked for has been measured; written after each.
+    """Measures each requested model, and writes the record after each.
 
-    `row` takes a model's name and what the record has of it.
+    `row` takes a model's name and its entry in the record.
     """
     quiet()
     names, rows = list(names), {}
@@ -53,18 +53,18 @@ def measure(
 
 
 def quiet() -> None:
-    """One core, and no warnings among the rows."""
+    """One core, and no warnings between the rows."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
 
 
 def slope(gate: Mapping[str, Any]) -> str:
-    """A gate's steepest slope, as a cell of a table."""
+    """A gate's steepest slope, as a table cell."""
     if "slope" not in gate:
         return "diverges" if "why" in gate else "none"
     return f"{signed(gate['slope'])} ± {gate['error']:.2f} ({gate['at']})"
 
 
 def signed(value: float) -> str:
-    """Two places and a proper minus."""
+    """Two decimal places and a proper minus sign."""
     return f"{value:+.2f}".replace("-", "−")

@@ -76,9 +76,9 @@ def hydro_sgd(lr: float) -> Callable[[hydro.Surrogate, int], Prepared]:
 def train(
     prepared: Prepared, data: Any, *, steps: int, rows: int, seed: int, tail: int = 10, decay: bool = True
 ) -> float:
-    """The mean training loss of the last steps; infinity where it diverged.
+    """The mean training loss of the last steps; infinity if it diverged.
 
-    The rate falls linearly to zero: the optimum of a constant rate is mostly that of the noise.
+    The rate falls linearly to zero: the optimum of a constant rate mostly reflects the noise.
     """
     model, optimizer = prepared
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps if decay else 1.0)

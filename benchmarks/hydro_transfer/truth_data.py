@@ -1,4 +1,4 @@
-"""What the models of `gate_truth.py` learn: a small set of rows for each seed, made by fixed teachers."""
+"""The data for the models of `gate_truth.py`: a small set of rows for each seed, made by fixed teachers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ Draw = Callable[[torch.Generator, int], Batch]
 
 @dataclass(frozen=True)
 class Task:
-    """A model by its width, rows for it, and a loss on its output and what was wanted."""
+    """A model by its width, rows for it, and a loss on its output and the wanted one."""
 
     make: Callable[..., nn.Module]
     draw: Draw
@@ -39,7 +39,7 @@ class Task:
     count: int = 128
 
     def rows(self, seed: int, count: int | None = None) -> Batch:
-        """The same for every width and rate."""
+        """The rows of a seed, the same for every width and rate."""
         return self.draw(torch.Generator().manual_seed(seed), count or self.count)
 
 
@@ -64,7 +64,7 @@ def rows_of(*shape: int) -> Draw:
 
 
 def text(generator: torch.Generator, rows: int) -> Batch:
-    """Letters of which each follows from the two before it, but for one in ten."""
+    """Letters, each of which follows from the previous two, except one in ten."""
     found = torch.randint(WORDS, (rows, 13), generator=generator)
     surprise = torch.rand(rows, 13, generator=generator) < 0.1
     for place in range(2, 13):
@@ -81,7 +81,7 @@ def pixels(generator: torch.Generator, rows: int) -> Batch:
 
 
 def graphs(generator: torch.Generator, rows: int) -> Batch:
-    """Twelve nodes with three neighbours on average; the class by sums over neighbours of neighbours."""
+    """Twelve nodes with three neighbours on average; the class depends on sums over neighbours of neighbours."""
     x = torch.randn(rows, 12, 6, generator=generator)
     upper = torch.triu(torch.rand(rows, 12, 12, generator=generator) < 0.27, 1).float()
     edges = upper + upper.mT
@@ -89,7 +89,7 @@ def graphs(generator: torch.Generator, rows: int) -> Batch:
 
 
 def clicks(generator: torch.Generator, rows: int) -> Batch:
-    """Numbers, four categories, and whether it was clicked on, which is partly chance."""
+    """Numbers, four categories, and whether it was clicked, which is partly random."""
     x = torch.randn(rows, 8, generator=generator)
     kinds = torch.randint(12, (rows, 4), generator=generator)
     table = fixed(12, 4, 3, seed=2) * 12**0.5
@@ -106,32 +106,32 @@ def pairs(generator: torch.Generator, rows: int) -> Batch:
 
 
 def manifold(generator: torch.Generator, rows: int) -> Batch:
-    """Points of a curved surface, with a little noise; to be rebuilt."""
+    """Points on a curved surface, with a little noise, to be reconstructed."""
     x = 2 * torch.tanh(torch.randn(rows, LATENTS, generator=generator) @ fixed(LATENTS, 20) * 2)
     x = x + 0.1 * torch.randn(rows, 20, generator=generator)
     return (x,), x
 
 
 def crossed(output: Any, wanted: Tensor) -> Tensor:
-    """Cross-entropy over the last dim; what comes second is an auxiliary loss."""
+    """Cross-entropy over the last dim; a second output is an auxiliary loss."""
     logits, extra = output if isinstance(output, tuple) else (output, None)
     loss = functional.cross_entropy(logits.flatten(0, -2), wanted.flatten())
     return loss if extra is None else loss + 0.05 * extra
 
 
 def clicked(output: Any, wanted: Tensor) -> Tensor:
-    """Yes or no."""
+    """Binary cross-entropy."""
     return functional.binary_cross_entropy_with_logits(output, wanted.float())
 
 
 def paired(output: Any, _wanted: Tensor) -> Tensor:
-    """Each row's partner is the one at its own place, both ways."""
+    """Each row's partner is the one in the same position, in both directions."""
     own = torch.arange(output.shape[0])
     return 0.5 * (functional.cross_entropy(output, own) + functional.cross_entropy(output.T, own))
 
 
 def bounded(output: Any, wanted: Tensor) -> Tensor:
-    """The evidence's lower bound, per number."""
+    """The evidence lower bound, per number."""
     rebuilt, mean, log_variance = output
     divergence = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(-1).mean()
     return (rebuilt - wanted).square().mean() + 0.01 * divergence

@@ -11,7 +11,7 @@ CLASSES, LATENTS, EXPERTS, STATE, WORDS, HEAD = 5, 4, 4, 4, 16, 8
 
 
 class RmsNorm(nn.Module):
-    """A gain, without a mean."""
+    """A gain, without subtracting the mean."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Llama(nn.Module):
     """Two blocks of RMSNorm, rotary attention in heads of 8, and SwiGLU."""
 
     class Block(nn.Module):
-        """One of them."""
+        """One block."""
 
         def __init__(self, width: int) -> None:
             super().__init__()
@@ -71,7 +71,7 @@ class Llama(nn.Module):
 
 
 class Mamba(nn.Module):
-    """A selective state space: step, input and output depend on the sequence; a residual block with a gate."""
+    """A selective state space model: step, input and output depend on the sequence; a residual block with a gate."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Mamba(nn.Module):
 
 
 class Moe(nn.Module):
-    """Two of four experts for each row; the balance of the experts is a second output, which the loss adds."""
+    """Two of four experts for each row. The balance of the experts is a second output, which the loss adds."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
@@ -155,7 +155,8 @@ class Gnn(nn.Module):
 
 
 class Dlrm(nn.Module):
-    """Tables of categories and a perceptron of numbers; their products, over the width, go on beside the numbers."""
+    """Tables for categories and a perceptron for numbers; their products over the width are concatenated with the
+    numbers."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
@@ -180,7 +181,7 @@ class ConvNext(nn.Module):
     """A stem and two blocks: depthwise 5×5, LayerNorm, an inverted bottleneck, a gain per channel."""
 
     class Block(nn.Module):
-        """One of them."""
+        """One block."""
 
         def __init__(self, width: int) -> None:
             super().__init__()
@@ -206,7 +207,7 @@ class ConvNext(nn.Module):
 
 
 class SqueezeExcite(nn.Module):
-    """Convolutions whose channels are weighed by a perceptron of their means."""
+    """Convolutions whose channels are weighted by a perceptron of their means."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Hydro by the library alone: a GPT and a ResNet tuned on copies 16 times narrower, and directly, to compare.
+"""Hydro with the library alone: a GPT and a ResNet tuned on copies 16 times narrower, and directly for comparison.
 
 A trial varies what carries over: the learning rate, the warm-up and Adam's β₁. Its score is the validation loss.
-`end_to_end.py` runs it; `examples/hydro` is a study that does the same by the service.
+`end_to_end.py` runs it; `examples/hydro` is a study that does the same with the service.
 """
 
 import random
@@ -42,7 +42,7 @@ class Task:
 class Outcome:
     """What tuning one task with one seed found; seconds are CPU time.
 
-    `regret` is by k: how much worse the best of the surrogate's top k is than the best of direct tuning.
+    `regret` by k: how much worse the best of the surrogate's top k is than the best of direct tuning.
     """
 
     task: str
@@ -64,14 +64,14 @@ class Outcome:
 TASKS = {
     "text": Task(
         name="text",
-        # It grows by heads; of heads as wide as these the copy, 16 times narrower, has one.
+        # It grows by heads; the copy, 16 times narrower, has one head of this width.
         factory=partial(GPT, depth=2, head_width=8),
         width=128,
         data=Text,
         steps=80,
         rows=8,
-        # The narrowest that pass: from 32 on, queries of the second block have -0.18. They start at zero, and what
-        # moves narrow models is in part chance.
+        # The narrowest that pass: from 32 on, queries of the second block have -0.18. They start at zero, so what
+        # moves narrow models is partly chance.
         gate=(64, 128, 256),
     ),
     "digits": Task(
@@ -108,7 +108,7 @@ def loss_of(model: nn.Module, batch: Batch) -> Tensor:
 def train(
     surrogate: hydro.Surrogate, trials: Sequence[Hyperparameters], task: Task, data: Any, seed: int
 ) -> tuple[list[float | None], str]:
-    """Trains all trials as one, and validates each as the plain model that it is; None where a trial diverged."""
+    """Trains all trials as one, and validates each as a plain model; None if a trial diverged."""
     members = [member_of(one, task.steps, seed) for one in trials]
     with hydro.fuse(surrogate, members, "adam", workers=0) as group:
         for step in range(task.steps):
@@ -125,7 +125,7 @@ def validate(model: nn.Module, batch: Batch) -> float | None:
 
 
 def tune(task: Task, trials: int, seed: int, k: int, *, direct: bool) -> Outcome:
-    """Searches on the surrogate, validates the top k on the target, and tunes the target directly if asked to."""
+    """Searches on the surrogate, validates the top k on the target, and tunes the target directly if requested."""
     data = task.data()
     space = configurations(trials, task.steps, seed)
     surrogate = hydro.shrink(
@@ -184,5 +184,5 @@ def tune(task: Task, trials: int, seed: int, k: int, *, direct: bool) -> Outcome
 
 
 def say(task: Task, what: str) -> None:
-    """One line of progress; seconds are CPU time."""
+    """Prints one line of progress; seconds are CPU time."""
     print(f"{task.name}: {what}", flush=True)

@@ -1,11 +1,11 @@
 """How queries that start at zero move under SGD: by our check's measure, and by the `mup` package's own check.
 
 Run it:  python benchmarks/hydro_transfer/zero_queries.py     (5 minutes on one core; needs mup)
-It writes zero_queries.json to ../results, for two heads that get wider and for heads of a fixed width that get more:
-per step the slope of the queries' change over widths, with the standard error over seeds, n* of A + B/n, and what that
-form and a power, fitted to all widths but the widest, foretell of the widest. Why slopes are not 0 where heads get
-wider, and are nearer to it where they do not, is derived in docs/explanation/hydro.md. Our seeds are not those of the
-check's record.
+It writes zero_queries.json to ../results, for two heads that get wider and for more and more heads of a fixed
+width. For each step it has the slope of the queries' change over widths, with the standard error over seeds, n* of
+A + B/n, and what that form and a power law, fitted to all widths but the widest, predict for the widest.
+docs/explanation/hydro.md derives why slopes are not 0 if heads get wider, and closer to 0 if they do not. Our
+seeds are not those of the check's record.
 """
 
 import json
@@ -28,13 +28,13 @@ from headrace_torch.hydro.coordinate_check.measure import train_step
 BASE, RATE, ROWS = 1024, 0.1, 16
 WIDTHS, FIRST_SEED, SEEDS = (64, 128, 256, 512), 100, 8
 STEPS = (2, 8, 16, 24, 32, 40, 48)
-# By how the model grows, the width of its heads; None is as wide as two can be.
+# By how the model grows, the width of its heads; None is as wide as two heads can be.
 HEAD_WIDTHS = {"wider heads": None, "more heads": 32}
 Changes = dict[int, list[list[float]]]  # by step: a row per width, a value per seed
 
 
 class MupAttention(nn.Module):
-    """As the example's, with mup's scores over d, equal to torch's at the base."""
+    """Like the example's, with mup's scores over d, equal to torch's at the base."""
 
     def __init__(self, width: int, head_width: int | None) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class MupAttention(nn.Module):
 
 
 def mup_gpt(width: int, head_width: int | None) -> nn.Module:
-    """The example's GPT, one block, with mup's readout and attention and its base shapes set."""
+    """The example's GPT with one block, with mup's readout and attention and its base shapes set."""
 
     def made(width: int) -> Any:
         model: Any = GPT(width, depth=1)
@@ -78,7 +78,7 @@ def by_mup(text: Tensor, head_width: int | None) -> Changes:
         mup=True,
         optimizer="sgd",
         lr=RATE,
-        nsteps=max(STEPS) + 1,  # it looks before a step
+        nsteps=max(STEPS) + 1,  # it records before a step
         nseeds=SEEDS,
         cuda=False,
         flatten_output=True,
@@ -102,7 +102,7 @@ def by_ours(text: Tensor, head_width: int | None) -> Changes:
         for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
             model: Any = member.build(seed)
             optimizer = member.optimizer(model, "sgd", lr=RATE)
-            sizes: list[float] = []  # of the pass that begins each step
+            sizes: list[float] = []  # from the pass with which each step starts
             model.blocks[0].attention.query.register_forward_hook(
                 lambda _layer, _inputs, out, to=sizes: to.append(float(out.detach().abs().mean()))
             )
@@ -136,7 +136,7 @@ def summary(changes: Changes) -> dict[str, Any]:
 
 
 def curve(widths: tuple[int, ...], logs: Any) -> tuple[float, float]:
-    """A and B of A + B/n, fitted to mean squares with relative errors weighed alike."""
+    """A and B of A + B/n, fitted to mean squares with equal weights for relative errors."""
     squares, inverse = np.exp(2 * logs), 1 / np.array(widths, dtype=float)
     rows = np.stack([1 / squares, inverse / squares], 1)
     stays, fades = np.linalg.lstsq(rows, np.ones(len(widths)), rcond=None)[0]
@@ -144,7 +144,7 @@ def curve(widths: tuple[int, ...], logs: Any) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Both ways to grow, by both checks."""
+    """Both ways of growing, with both checks."""
     torch.set_num_threads(1)
     text = Text().batch(0, ROWS)[0]
     record: dict[str, Any] = {"widths": WIDTHS, "seeds": SEEDS, "rate": RATE, "rows": ROWS, "base": BASE}

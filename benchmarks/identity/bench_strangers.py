@@ -1,7 +1,7 @@
-"""What strangers do to a scheduler's memory, and what honest callers notice of it.
+"""What strangers do to a scheduler's memory, and how it affects honest callers.
 
-Each attack has a fresh scheduler that asks for tokens. Beside it one client checks the health, asks who it is, and
-connects again and again. `held` is measured three seconds after the attack, with its connections open.
+Each attack has a fresh scheduler that requires tokens. Beside it one client repeatedly checks the health, asks who
+it is, and reconnects. `held` is measured three seconds after the attack, with its connections open.
 
     python benchmarks/identity/bench_strangers.py [--tls] [--only WORD]
 """
@@ -38,7 +38,7 @@ from headrace.v1 import identity_pb2, identity_pb2_grpc  # noqa: E402  as above
 
 @dataclass(slots=True)
 class Seen:
-    """What is seen of one attack."""
+    """The observations of one attack."""
 
     base: int
     peak: int = 0
@@ -130,7 +130,7 @@ def _attacked(name: str, url: str, token: str, certificate: tuple[Path, Path] | 
         for one in watching:
             one.start()
         ATTACKS[name](crowd)
-        time.sleep(3)  # what is left when all has settled: `held`
+        time.sleep(3)  # what remains when everything has settled: `held`
         held = process.memory_info().rss - seen.base
         seen.over = True
         for one in watching:
@@ -152,7 +152,7 @@ def _measure(process: psutil.Process, seen: Seen) -> None:
 def _call(honest: Honest, seen: Seen) -> None:
     while not seen.over:
         honest.call(seen)
-        time.sleep(0.05)  # an honest client is no load itself
+        time.sleep(0.05)  # an honest client is no load by itself
 
 
 if __name__ == "__main__":

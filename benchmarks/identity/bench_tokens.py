@@ -1,7 +1,8 @@
-"""What a token costs a call, what TLS costs it, and whether the comparison's time says anything of the secret.
+"""What a token costs a call, what TLS costs it, and whether the time of a comparison reveals anything about the
+secret.
 
-Client and server share a process, and the method does nothing, so the differences count, not the times themselves. They
-are times of the processor. Other programs can only lengthen them, so the fastest tenth of the rounds counts.
+Client and server share a process, and the method does nothing, so the differences count, not the times themselves.
+They are processor times. Other programs can only lengthen them, so the fastest tenth of the rounds counts.
 
     python benchmarks/identity/bench_tokens.py [--calls 25] [--rounds 200]
 """
@@ -47,21 +48,21 @@ class Table:
         )  # fmt: skip
 
     async def note_use(self, token_id: str) -> None:
-        """Nothing is kept."""
+        """Records nothing."""
 
 
 class Nothing(study_pb2_grpc.StudyServiceServicer):
-    """Answers at once."""
+    """Answers immediately."""
 
     async def GetStudy(self, request: Any, context: Any) -> study_pb2.GetStudyResponse:  # noqa: ARG002, N802
-        """Nothing."""
+        """Returns an empty study."""
         return study_pb2.GetStudyResponse()
 
 
 async def served(
     stack: AsyncExitStack, gate: Gate | None, pair: tuple[bytes, bytes] | None
 ) -> grpc.aio.Channel:
-    """A server whose method answers at once, and a channel to it."""
+    """A server whose method answers immediately, and a channel to it."""
     server = grpc.aio.server(interceptors=make_server_interceptors(AdmissionInterceptor(gate)))
     study_pb2_grpc.add_StudyServiceServicer_to_server(Nothing(), server)
     if pair is None:
@@ -76,7 +77,7 @@ async def served(
 
 
 async def calls(options: argparse.Namespace) -> dict[str, list[float]]:
-    """Microseconds of the processor for a call, by kind; the kinds take turns."""
+    """Processor microseconds per call, by kind; the kinds take turns."""
     token = new_token()
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -91,7 +92,7 @@ async def calls(options: argparse.Namespace) -> dict[str, list[float]]:
                 for gate in (None, Gate(KnownTokens(Table(token))))
             }
             header = (("authorization", f"Bearer {token.text}"),)
-            for _ in range(options.rounds + 1):  # the first one warms up
+            for _ in range(options.rounds + 1):  # the first one is a warm-up
                 for kind, channel in kinds.items():
                     call = study_pb2_grpc.StudyServiceStub(channel).GetStudy
                     metadata = header if kind.endswith("token") else None
@@ -103,7 +104,7 @@ async def calls(options: argparse.Namespace) -> dict[str, list[float]]:
 
 
 async def gate_alone(rounds: int) -> float:
-    """Microseconds of the gate for a token that it keeps."""
+    """Microseconds that the gate takes for a cached token."""
     token = new_token()
     gate, header = Gate(KnownTokens(Table(token))), (("authorization", f"Bearer {token.text}"),)
     took = []
@@ -116,7 +117,7 @@ async def gate_alone(rounds: int) -> float:
 
 
 def comparing(rounds: int) -> dict[str, float]:
-    """Nanoseconds of a comparison of digests, by where the first differing byte is."""
+    """Nanoseconds of a comparison of digests, by the position of the first differing byte."""
     stored = digest_of("stored")
     others = {
         "equal": stored,
@@ -140,7 +141,7 @@ def fast(took: list[float]) -> float:
 
 
 def main() -> None:
-    """Prints a line for each kind."""
+    """Prints one line per kind."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,11 +1,12 @@
-"""`headrace.optimize` beside Optuna in one process: time a trial, and regret, with the same kind of sampler.
+"""`headrace.optimize` against Optuna in one process: time per trial, and regret, with the same kind of sampler.
 
-Both run 1,000 trials of cheap functions in memory, in turns, with TPE and with random draws. What is timed is the whole
-call: proposals, bookkeeping, and on our side the result with all its trials. Both TPE are Optuna's, with its defaults.
-Ours asks it through the trial table that the scheduler's processes use, which shows it at most `max_results` results.
+Both run 1,000 trials of cheap functions in memory, in turns, with TPE and with random draws. The whole call is
+timed: proposals, bookkeeping, and on our side the result with all its trials. Both TPE are Optuna's, with its
+defaults. Ours asks it through the trial table that the scheduler's processes use, which shows it at most
+`max_results` results.
 
-The ratio is that of processor times, of the two runs of a turn on a function; means have 95% bootstrap intervals over
-functions and turns. The functions are those of `benchmarks/samplers/regret.py`.
+The ratio is that of the processor times of a turn's two runs on a function; means have 95% bootstrap intervals
+over functions and turns. The functions are those of `benchmarks/samplers/regret.py`.
 
     chrt -i 0 nice -n 19 python benchmarks/in_process/beside_optuna.py
 
@@ -90,7 +91,7 @@ class Turns:
             side(FUNCTIONS[0], self.kind, 999, 20)
 
     def next(self) -> None:
-        """Both sides on each function; who goes first changes with the turn."""
+        """Both sides on each function; who goes first changes with each turn."""
         for function in FUNCTIONS:
             for name in sorted(SIDES, reverse=bool(self.turns % 2)):
                 seconds, regrets = SIDES[name](function, self.kind, self.turns, self.trials)
@@ -123,7 +124,8 @@ class Turns:
         }
 
     def regret(self) -> tuple[float, float, float]:
-        """By how much log10 of our regret is above Optuna's: the mean over functions and turns, with its interval."""
+        """How much higher log10 of our regret is than Optuna's: the mean over functions and turns, with its
+        interval."""
         logs = [
             math.log10(max(a, 1e-12)) - math.log10(max(b, 1e-12))
             for of in self.least.values()
@@ -147,7 +149,7 @@ def bootstrap(values: list[float]) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    """Run, print, record after each turn."""
+    """Run and print; write the record after each turn."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
     parser.add_argument("--trials", type=int, default=1000)

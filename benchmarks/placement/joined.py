@@ -1,10 +1,12 @@
-"""Gangs on GPUs that are joined in islands of four: placed by their joints, and as if nothing were known of them.
+"""Gangs on GPUs in islands of four with a fast interconnect: placed by the interconnect, and without knowledge of
+it.
 
     python benchmarks/placement/joined.py --out benchmarks/results/joined.json
 
-Simulated: two workers of eight GPUs, of which each four are joined by NVLink; 60 trials of 1, 2 and 4 GPUs, a second a
-step on one GPU, and on several as many times as fast. A gang that lies across islands trains 0.6 times as fast. Ten
-seeds for each policy. "Apart" is the share of the gangs' slot time on slots that NVLink does not join.
+Simulated: two workers of eight GPUs, each with two groups of four connected by NVLink; 60 trials of 1, 2 and 4
+GPUs, with one second per step on one GPU and linear speed-up on several. A gang across islands trains at 0.6 times
+the speed. Ten seeds for each policy. "Apart" is the share of the gangs' slot time on slots that NVLink does not
+connect.
 """
 
 import argparse
@@ -41,7 +43,7 @@ APART = 0.6
 
 @contextmanager
 def blind() -> Iterator[None]:
-    """Place as if no worker had said how its slots are joined."""
+    """Place as if no worker had reported its interconnects."""
 
     def first(slots: list[Slot], count: int) -> list[Slot]:
         return list(slots[:count])
@@ -59,7 +61,7 @@ def blind() -> Iterator[None]:
 
 
 def simulate(policy: str, seed: int, machines: tuple[Machine, ...]) -> tuple[float, float]:
-    """The time to the end, and the share of the gangs' slot time that was spent apart."""
+    """The time to the end, and the share of the gangs' slot time spent apart."""
     spec = unequal(60, policy=policy, seed=seed)
     curves = SeedModel.of(spec, seed=seed, trials=spec.max_trials)
     study = StudySimulation.of(spec, curves, costs=Costs(apart=APART))
@@ -76,7 +78,7 @@ def simulate(policy: str, seed: int, machines: tuple[Machine, ...]) -> tuple[flo
 
 
 def row(policy: str, *, knows: bool) -> dict[str, Any]:
-    """What is printed and kept: means over the seeds."""
+    """The row to print and keep: means over the seeds."""
     machines = parse_types(CLUSTER)
     if knows:
         found = [simulate(policy, seed, machines) for seed in SEEDS]

@@ -1,12 +1,13 @@
-"""100,000 events on a virtual cluster: how the production placer packs, and how long large trials wait.
+"""100,000 events on a virtual cluster: how well the production placer packs, and how long large trials wait.
 
     python benchmarks/placement/packing.py --events 100000 --out packing.json --plot packing.svg
 
 Jobs of ¼, ½, 1, 2, 4 and 8 GPUs in four studies keep 60 slots of three device types saturated; every placement is
-checked against accounts of the benchmark's own. Side by side in one run, on the same stream of jobs: the production
-placer (best fit, reservations, backfill), the same without reservations (what first-come packing does: large jobs
-starve), and the same without backfill (what a strict queue does: slots idle), those over fewer events. Utilisation is
-of slot seconds by speed while work waits; the lower bound on the time is all work spread evenly over all slots.
+checked against the benchmark's own accounts. One run compares three placers on the same stream of jobs: the
+production placer (best fit, reservations, backfill), the same without reservations (like first-come packing: large
+jobs starve), and the same without backfill (like a strict queue: slots idle). The latter two run over fewer
+events. Utilisation is measured in slot seconds weighted by speed while work waits. The lower bound on the time is
+all work spread evenly over all slots.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""A virtual cluster that the production placer packs: jobs of mixed sizes on mixed machines, an event at a time.
+"""A virtual cluster that the production placer packs: jobs of mixed sizes on mixed machines, one event at a time.
 
-A job is a trial of a study: it runs rung by rung, leaves at the end of a rung where it was asked to (it comes back
-with what is left), and ends after its last rung. Rung times are drawn; the placer is told what was measured so far,
-which differs from what will be by the noise. Every placement is checked against what the machines can hold, in
-accounts of this module's own, so that a placer that gives too much out is caught, and not believed.
+A job is a trial of a study: it runs rung by rung, leaves at the end of a rung if it was asked to (and comes back
+with the rest), and ends after its last rung. Rung times are random; the placer knows earlier measurements, which
+differ from the real times by the noise. Every placement is checked against the machines' capacity, in this
+module's own accounts, so that a placer that over-commits is caught.
 """
 
 import heapq
@@ -35,7 +35,7 @@ SIZES: tuple[tuple[str, int, int, float], ...] = (
     ("4", 4, 1000, 0.08),
     ("8", 8, 1000, 0.05),
 )
-"""Name, slots, thousandths of each, and how often."""
+"""Name, slots, thousandths of each, and relative frequency."""
 LONGEST_RUNG_S = 120.0
 """On a device of speed 1, before the noise."""
 
@@ -75,7 +75,7 @@ class Job:
     waits_since_s: float = 0.0
     reserved_s: float | None = None
     longest_rung_s: float = LONGEST_RUNG_S
-    """The longest rung that any job can have where slots are kept for it."""
+    """The longest rung that any job can have on the machine whose slots are kept for it."""
 
 
 @dataclass(slots=True)
@@ -95,17 +95,17 @@ class Run:
 
 @dataclass(slots=True)
 class Tally:
-    """What came of it."""
+    """The statistics of a run."""
 
     events: int = 0
     placed: Counter[str] = field(default_factory=Counter)
     rules: Counter[str] = field(default_factory=Counter)
     over_commits: int = 0
-    """Devices that were given out beyond what they have."""
+    """Devices that were given out beyond their capacity."""
     partial_gangs: int = 0
-    """Grants of fewer slots than asked for, or over several machines."""
+    """Grants of fewer slots than requested, or over several machines."""
     unsuitable: int = 0
-    """Grants on the wrong type, of too little memory, or of another share than asked for."""
+    """Grants of the wrong type, with too little memory, or with another share than requested."""
     left_for_others: int = 0
     first_waits_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     reserved_waits_s: list[float] = field(default_factory=list)
@@ -113,15 +113,15 @@ class Tally:
     reserved_waits: list[float] = field(default_factory=list)
     """The same in units of the longest rung that any job can have on the machine whose slots were kept."""
     busy_s: float = 0.0
-    """Slot seconds, by speed, that were held while some job waited; and what there was."""
+    """Slot seconds, weighted by speed, that were held while some job waited; and those available."""
     offered_s: float = 0.0
     work_s: float = 0.0
-    """Slot seconds at speed 1 of everything that ended."""
+    """Slot seconds at speed 1 of all completed work."""
     end_s: float = 0.0
 
 
 class VirtualCluster:
-    """Keeps `backlog` jobs waiting and runs until so many events have happened."""
+    """Keeps `backlog` jobs waiting and runs until a number of events have happened."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class VirtualCluster:
         self.waiting: list[Job] = []
         self.running: dict[int, Run] = {}
         self.reservations: list[Reservation] = []
-        """`ready_in_s` in these is the time on the virtual clock."""
+        """In these, `ready_in_s` is the time on the virtual clock."""
         self._random = random.Random(seed)
         self._machines = {machine.id: machine for machine in machines}
         self._slots = {(slot.worker_id, slot.index): slot for machine in machines for slot in _slots(machine)}
@@ -156,7 +156,7 @@ class VirtualCluster:
         self._priority = priority
 
     def run(self, events: int) -> Tally:
-        """Let so many events happen: ends of rungs."""
+        """Run that many events, which are ends of rungs."""
         self._fill()
         self._plan()
         while self.tally.events < events:
@@ -269,11 +269,11 @@ class VirtualCluster:
         for ask in plan.asks:
             run = self.running[int(ask.grant_id)]
             run.asked = True
-            if ask.at_report:  # reports are four a rung
+            if ask.at_report:  # there are four reports per rung
                 quarter_s = (run.rung_ends_s - run.started_s) / 4
                 ahead = max(1, int((self.now_s - run.started_s) / quarter_s) + 1)
                 run.attempt += 1
-                run.job.rungs_left += 1  # what it loses of the rung, it does again
+                run.job.rungs_left += 1  # it repeats what it loses of the rung
                 self._push(run, min(run.rung_ends_s, run.started_s + ahead * quarter_s))
 
     def _cluster(self) -> Cluster:
@@ -319,7 +319,7 @@ class VirtualCluster:
             started_s=self.now_s,
             rung_ends_s=self.now_s,
             predicted_end_s=self.now_s,
-            asked=placement.rule == "backfill",  # the slots are another's from its next rung on
+            asked=placement.rule == "backfill",  # the slots belong to another job from its next rung on
             attempt=self.tally.events,
         )
         self.running[job.number] = run

@@ -1,14 +1,14 @@
-"""Our plan for GPT-3 175B on 64 A100s, scored by calculon beside the optimum of calculon's own sweep.
+"""Our plan for GPT-3 175B on 64 A100s, scored by calculon and compared with the optimum of calculon's own sweep.
 
     python benchmarks/planner/against_calculon.py CALCULON [--optimum FILE]
 
 CALCULON is a checkout of calculon-ai/calculon. Without --optimum (an earlier record of this script) its sweep runs
-here first, on one core, reduced: no offloading, no overlap of collectives, fused activations, batch 64. The planner
-runs twice: told calculon's own description of the machine, so that both answer the same question, and with the
-constants fitted on measured A100 runs. Our plans are those that our cost model puts within 5% of its best; calculon
-scores them, and our very first and the best of them are both recorded. Of calculon's knobs that our plans do not have
-(which network serves which axis, redoing an all-gather) all values are scored, and their time counts as ours. Writes
-`benchmarks/results/against_calculon.json`.
+here first, on one core, reduced: no offloading, no overlap of collectives, fused activations, batch 64. The
+planner runs twice: with calculon's own description of the machine, so that both answer the same question, and with
+the constants fitted on measured A100 runs. Our plans are those that our cost model puts within 5% of its best;
+calculon scores them, and both our first one and the best of them are recorded. For calculon's options that our
+plans do not have (which network serves which axis, redoing an all-gather) all values are scored, and the best time
+counts as ours. Writes `benchmarks/results/against_calculon.json`.
 """
 
 import argparse
@@ -47,10 +47,12 @@ RECOMPUTE = {AttentionKernel.SELECTIVE: "attn_only", AttentionKernel.MATERIALISE
 
 
 def described(system: dict[str, Any]) -> Cluster:
-    """The machine of a calculon system file in our words: the same peaks, shares and latencies.
+    """The machine of a calculon system file in our terms: the same peaks, shares and latencies.
 
-    It knows no launches and no fixed costs, so ours are 0; its latency is per collective and ours per step of a ring of
-    a whole node; it prices reduce-scatter and all-gather at `ops` times their volume, and ours at once."""
+    It has no launches and no fixed costs, so ours are 0. Its latency is per collective, and ours is per step of a
+    ring of a whole node. It prices reduce-scatter and all-gather at `ops` times their volume, and we price them at
+    their volume.
+    """
     near, far = system["networks"]
     matrix, memory = system["matrix"]["float16"], system["mem1"]
     large, medium = (share for _, share in matrix["gflops_efficiency"][:2])
@@ -94,7 +96,7 @@ def described(system: dict[str, Any]) -> Cluster:
 
 
 def measured() -> Cluster:
-    """Our own A100 with the constants fitted on measurements, and calculon's 80 GiB, of which it uses all."""
+    """Our own A100 with the constants fitted on measurements, and calculon's 80 GiB, all of which it uses."""
     cluster = catalogue.cluster(f"a100-{DEVICES}")
     return replace(cluster, device=replace(cluster.device, memory_bytes=80 * 2**30))
 
@@ -102,7 +104,8 @@ def measured() -> Cluster:
 def plans(cluster: Cluster, vocabulary: int) -> list[Plan]:
     """Our finalists: equal stages, selective or no recomputation, every interleaving, best first.
 
-    Gradients take 16 bits, as calculon counts them where the optimizer is sharded (`Layer.get_weight_grad`)."""
+    Gradients take 16 bits, as in calculon with a sharded optimizer (`Layer.get_weight_grad`).
+    """
     found = []
     description = catalogue.model("gpt3-175b").description
     model = model_from_description("gpt3-175b", {**description, "vocabulary": vocabulary})
@@ -130,7 +133,7 @@ def plans(cluster: Cluster, vocabulary: int) -> list[Plan]:
 
 
 def executions(plan: Plan) -> list[dict[str, Any]]:
-    """A plan in calculon's words, with every value of the knobs that it leaves open."""
+    """A plan in calculon's terms, with every value of the options that it leaves open."""
     d = plan.degrees
     base = {
         "num_procs": DEVICES,
@@ -220,7 +223,7 @@ def main() -> None:
     record = {
         "optimum_s": optimum_s,
         "sweep_cpu_s": sweep_cpu_s,
-        # Calculon prices blocks alone, so what it is compared with has no vocabulary.
+        # Calculon prices only blocks, so the plan to compare with has no vocabulary.
         "told_calculons_machine": judged(theirs, vocabulary=1),
         "with_fitted_constants": judged(measured(), vocabulary=50257),
         "optimum": optimum,

@@ -1,10 +1,10 @@
-"""Fits the planner's A100 constants to vTrain's rows and says how well they predict what was not fitted.
+"""Fits the planner's A100 constants to vTrain's rows and reports how well they predict other rows.
 
     python benchmarks/planner/calibrate.py [--write]
 
-Writes `calibration.json` and `calibration.svg` to ../results. `--write` also replaces the shipped
-constants (`planner/data/efficiencies.json`). Only the vTrain rows are fitted; every other table is predicted with the
-result as it is. Takes 15 s on one core.
+Writes `calibration.json` and `calibration.svg` to ../results. `--write` also replaces the shipped constants
+(`planner/data/efficiencies.json`). Only the vTrain rows are fitted; every other table is predicted with the
+unchanged result. Takes 15 s on one core.
 """
 
 import argparse
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def profile(name: str, constants: dict[str, Any]) -> str:
-    """The data file: a line for each constant and each shape."""
+    """The data file: one line for each constant and each shape."""
     shapes = ",\n".join(f"    {json.dumps(one)}" for one in constants.pop("shapes"))
     text = json.dumps({name: {"source": SOURCE, "constants": {**constants, "shapes": "SHAPES"}}}, indent=1)
     return text.replace('"SHAPES"', f"[\n{shapes}\n   ]") + "\n"

@@ -1,14 +1,15 @@
-"""What a plan for a model that nobody measured is worth: one half of the models is fitted, the other predicted.
+"""The value of a plan for an unmeasured model: one half of the models is fitted, the other predicted.
 
     python benchmarks/planner/held_out.py
 
-Of each vTrain file the models are sorted by width and depth and taken in turns: half A is the first, third, ... and
-half B the others. Constants are fitted on one half and predict the other, both ways. Plans compete where devices and
-batch agree. Regret is how much slower than the fastest measured plan the chosen one was: of the first plan alone, and
-of the best of the shortlist (`planner.shortlist`, as `headrace plan` uses it), and of the best of its plans that are
-within the model's error, since the second one of a shortlist may be further off. Every plan of a group is scored, and a
-shortlist must leave some out to count: groups of fewer than eight plans are not ranked. Constants of the shortlist (3%,
-2 to 5 plans, one for each split) come from the issue and were not tuned here. Writes `held_out.json` to ../results.
+In each vTrain file the models are sorted by width and depth and split alternately: half A is the first, third, ...
+and half B the others. Constants are fitted on one half and predict the other, both ways. Plans compete if devices
+and batch agree. Regret is how much slower than the fastest measured plan the chosen one was. It is given for the
+first plan alone, for the best of the shortlist (`planner.shortlist`, as `headrace plan` uses it), and for the best
+of its plans within the model's error, since the second one of a shortlist may be further off. Every plan of a
+group is scored, and a shortlist must leave some out to count: groups of fewer than eight plans are not ranked. The
+constants of the shortlist (3%, 2 to 5 plans, one for each split) were given in advance and not tuned here. Writes
+`held_out.json` to ../results.
 """
 
 import json
@@ -42,7 +43,7 @@ def halves(rows: Rows) -> list[tuple[str, Any]]:
 
 
 def regrets(rows: Rows, predicted: Any) -> list[dict[str, Any]]:
-    """Of every group of plans that compete: what trusting one costs, and what measuring the shortlist does."""
+    """For every group of competing plans: the cost of trusting one, and of measuring the shortlist."""
     keys = np.stack([rows[name] for name in (*MODEL, "gpus", "global_batch")], axis=1)
     found = []
     for key in np.unique(keys, axis=0):

@@ -1,12 +1,12 @@
-"""Scores the cost model's form for each model left out on several nodes, without a row of that model.
+"""Scores the cost model's form for each left-out model on several nodes, without a row of that model.
 
     python benchmarks/planner/inner_score.py
 
-A change of form that is judged by the models left out must not be chosen by them. For each of the two models measured
-on several nodes, its rows are set aside and two errors of the rest are added: the mean error of the other such model's
-rows, not fitted (five folds, drawn twice), and the mean error at a width that was not fitted, each width in turn (a
-new model's width is new). Lower is better; a form is better when it is so for both. Decision 0027 compares forms by it.
-Writes `inner_score.json` to ../results. Takes 15 s on one core.
+A change of form that is judged by the left-out models must not be chosen by them. For each of the two models
+measured on several nodes, its rows are excluded and two errors of the rest are added. One is the mean error of the
+other such model's rows, when not fitted (five folds, drawn twice). The other is the mean error at a width that was
+not fitted, each width in turn (a new model's width is new). Lower is better; a form is better if it is better for
+both. Decision 0027 compares forms by it. Writes `inner_score.json` to ../results. Takes 15 s on one core.
 """
 
 import json
@@ -24,7 +24,7 @@ from headrace_services.planner.measured import Rows, predicted_s, read_rows
 
 HERE = Path(__file__).parent
 SEVERAL = {"3.6B": 3072.0, "39.1B": 8192.0}
-"""The models measured on several nodes, by their width, which no other model has."""
+"""The models measured on several nodes, with their widths, which no other model has."""
 FOLDS, DRAWS = 5, 2
 Mask = NDArray[np.bool_]
 
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def folds_error(rows: Rows, some: Mask, cluster: Cluster) -> float:
-    """Mean share by which some of the rows are missed when a fifth of them is not fitted; all others always are."""
+    """The mean relative error of some rows when a fifth of them is not fitted; all other rows always are."""
     places = np.flatnonzero(some)
     misses = []
     for draw in range(DRAWS):
@@ -56,14 +56,14 @@ def folds_error(rows: Rows, some: Mask, cluster: Cluster) -> float:
 
 
 def widths_error(rows: Rows, cluster: Cluster) -> float:
-    """The mean over widths of the mean share by which rows are missed when no row of their width is fitted."""
+    """The mean over widths of the mean relative error of rows when no row of their width is fitted."""
     return fmean(
         float(missed(rows, rows["hidden"] == width, cluster).mean()) for width in np.unique(rows["hidden"])
     )
 
 
 def missed(rows: Rows, held: Mask, cluster: Cluster) -> NDArray[Any]:
-    """By how much, in logarithms, the rows held out are missed by constants fitted to the others."""
+    """The errors, in logarithms, of the held-out rows with constants fitted to the others."""
     constants = fit(rows.where(~held), cluster)
     predicted = predicted_s(rows.where(held), cluster.with_efficiencies(constants))
     return np.abs(np.log(predicted / rows.where(held).seconds))

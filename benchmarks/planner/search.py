@@ -1,9 +1,9 @@
-"""What the planner's searches find and cost: modes side by side, an ensemble of shapes, exactness, B200 rows.
+"""What the planner's searches find and cost: a comparison of modes, an ensemble of shapes, exactness, B200 rows.
 
     python benchmarks/planner/search.py
 
 Writes `search.json` to ../results. All iteration times are simulations. H²O's paper gives no shape, batch or
-sequence for its 141B model, so its ratio of 1.367 to D-Rec is set beside an ensemble and not reproduced.
+sequence for its 141B model, so its ratio of 1.367 to D-Rec is compared with an ensemble and not reproduced.
 """
 
 import csv
@@ -41,7 +41,7 @@ GRANTED = {
     "optimizer sharding": Mode(name="d-rec+o", data=True, tensor=True, optimizer=True),
     "stages": Mode(name="d-rec+s", data=True, tensor=True, pipeline=True, stages=True),
 }
-"""D-Rec with one axis more than Table 1 gives it: which of them its distance comes from."""
+"""D-Rec with one axis more than Table 1 gives it, to see which axes account for its distance."""
 
 
 def timed(model: str, cluster: str, batch: int) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def ensemble() -> dict[str, Any]:
 
 
 def _communication(plan: Plan | None) -> float | None:
-    """Share of an iteration that goes to collectives within layers."""
+    """The share of an iteration that goes to collectives within layers."""
     return plan.breakdown.communication_s / plan.simulated_s if plan else None
 
 

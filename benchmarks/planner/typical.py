@@ -1,10 +1,10 @@
-"""Whether plans fit: sixteen typical ones, as counted before and as counted now.
+"""Whether plans fit: sixteen typical ones, with memory counted as before and as now.
 
     python benchmarks/planner/typical.py
 
-Each is planned twice. First with gradients in 16 bits (16 bytes a parameter, as the planner counted them until it knew
-better); that plan is then priced with the 32 bits that Megatron-LM keeps. Then with 32 bits from the start. Recorded is
-the fullest device of each against the whole card and against the share that plans may use. Writes
+Each is planned twice. First with gradients in 16 bits (16 bytes per parameter, as the planner formerly counted
+them); that plan is then priced with the 32 bits that Megatron-LM keeps. Then with 32 bits from the start. The
+record has the fullest device of each, compared with the whole card and with the share that plans may use. Writes
 `benchmarks/results/typical.json`.
 """
 

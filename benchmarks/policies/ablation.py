@@ -1,10 +1,11 @@
-"""What each part of `auto` gives and costs: the default without it, and with another setting, on recorded curves.
+"""What each part of `auto` gains and costs: the default without it, and with another setting, on recorded curves.
 
     python benchmarks/policies/ablation.py --out RESULTS FILE...
 
-For each order of arrival all variants see the same runs in the same order. A part is what `auto` has and a variant has
-not. It gives the regret by which the variant is worse at its end, and costs what `auto` spends more, in percent of
-run-all's cost: means over the orders, with a paired 95% interval. Regret is divided by that of the median run.
+For each order of arrival all variants see the same runs in the same order. A part is something that `auto` has and
+a variant lacks. Its gain is the regret by which the variant is worse at its end. Its cost is what `auto` spends
+more, in percent of run-all's cost. Both are means over the orders, with a paired 95% interval. Regret is divided
+by that of the median run.
 
 Prints a table for each file; writes `ablation.json`, with means and quartiles, and `effort.svg`: regret at the end
 against spend, for each file, as `effort` goes from 0 to 40%.
@@ -35,7 +36,7 @@ PARTS = {
     "effort": "optimistic arrival alone",
     "tripled rungs, not doubled ones": "doubled rungs, best half",
 }
-"""What `auto` has, and the variant that is without."""
+"""The parts of `auto`, and the variant without each."""
 EFFORTS = (0.0, 0.03, 0.05, 0.1, 0.2, 0.4)
 FLOOR = 1e-3
 LEFT, TOP, WIDTH, HEIGHT = 86.0, 64.0, 520.0, 330.0
@@ -56,7 +57,7 @@ def variants(spec: StudySpec) -> Iterator[Variant]:
 
 
 def effort_label(share: float) -> str:
-    """What the variant with an effort is called."""
+    """The name of the variant with a given effort."""
     return {0.0: "optimistic arrival alone", 0.2: AUTO}.get(share, f"effort {share:.0%}")
 
 
@@ -68,7 +69,7 @@ def one_order(work: tuple[Scene, int]) -> Found:
 
 
 def measured(scene: Scene, orders: list[Found]) -> dict[str, Any]:
-    """What the variants came to, and what each part gives and costs."""
+    """The variants' results, and what each part gains and costs."""
 
     def ends(label: str) -> list[float]:
         return [at_share(one[label], math.inf) for one in orders]
@@ -100,7 +101,7 @@ def show(name: str, found: dict[str, Any]) -> None:
 
 
 def draw(record: dict[str, Any], title: str) -> str:
-    """Regret at the end against spend, a line for each file: the mean of each effort, and the quartiles."""
+    """Regret at the end against spend, one line per file: the mean of each effort, and the quartiles."""
     curves = {
         name: [found["variants"][effort_label(share)] for share in EFFORTS] for name, found in record.items()
     }
@@ -133,7 +134,7 @@ def draw(record: dict[str, Any], title: str) -> str:
 
 
 def main() -> None:
-    """Measure, print, draw, and keep the record."""
+    """Measure, print, draw, and write the record."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

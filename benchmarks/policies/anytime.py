@@ -3,18 +3,18 @@
     python benchmarks/policies/anytime.py --policies auto,asha,median --out RESULTS FILE...
     python benchmarks/policies/anytime.py --judge auto --best-of CHOOSE/anytime.json --out CONFIRM FILE...
 
-A figure "within 1% of the best" rewards who never stops. This one asks instead: after 2, 5, 10, 20 and 40% of what all
-trials would cost at the full budget, how far is the best value so far from the best final one? The regret is divided by
-that of the median run, so that tasks can be compared: 1 is a run picked blindly, 0 the best one. A policy that ended
-keeps its answer.
+A figure "within 1% of the best" rewards policies that never stop. This benchmark asks instead: after 2, 5, 10, 20
+and 40% of what all trials would cost at the full budget, how far is the best value so far from the best final one?
+The regret is divided by that of the median run, so that tasks can be compared: 1 is a run picked blindly, 0 the
+best one. A policy that ended keeps its answer.
 
 For each order of arrival all policies see the same runs in the same order. Prints the mean for each file; writes
 `anytime.json` with every order's regret, and a plot for each file: the median over the orders, with the quartiles.
-`--best-of` names the record of other files. At each spend the peer that was best there is the one to compare with
+`--best-of` names the record of other files. At each spend the comparison is with the peer that was best there
 (`anytime_cells`).
 
 Optuna's pruners run where Optuna is installed, Syne Tune's after `pip install --no-deps syne-tune==0.16 dill`, Ray
-Tune's after `pip install ray pyarrow`. What is not installed is left out.
+Tune's after `pip install ray pyarrow`. Tools that are not installed are left out.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from headrace_services.scheduler.simulator.recorded import read_curves
 
 
 def one_order(work: tuple[Scene, argparse.Namespace, int]) -> Found:
-    """Everybody on one order of arrival."""
+    """All policies on one order of arrival."""
     scene, options, seed = work
     order = Order.drawn(scene, seed)
     asked = [name for name in options.peers.split(",") if name]
@@ -75,7 +75,7 @@ def parsed() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure, print, draw, and keep the record."""
+    """Measure, print, draw, and write the record."""
     options = parsed()
     options.out.mkdir(parents=True, exist_ok=True)
     kept = options.out / "anytime.json"

@@ -1,4 +1,4 @@
-"""What a record of `anytime` says: means, the best peer at each spend, and paired differences to it, cell by cell.
+"""Evaluates a record of `anytime`: means, the best peer at each spend, and paired differences to it, cell by cell.
 
 A cell is a file, a number of workers and a spend. It holds where the upper end of the 95% interval of the paired
 difference, over the orders, is at most `ALLOWED`.
@@ -14,18 +14,18 @@ ALLOWED = 0.01
 ASHA = "syne_tune asha"
 RESAMPLES = 2000
 OURS = ("run_all", "auto", "asha", "median", "learning_curve", "hyperband", "pasha")
-"""Kinds of our own: what begins with one of them, alone or with settings, is no peer."""
+"""Our own kinds: a label that starts with one of them, alone or with settings, is not a peer."""
 Record = dict[str, Any]
 
 
 def at_share(found: dict[str, Any], share: float) -> float:
-    """The regret once so much of run-all's cost is spent; 1, a blind pick, before the first value."""
+    """The regret once this share of run-all's cost is spent; 1, a blind pick, before the first value."""
     reached = [regret for at, regret in found["trace"] if at <= share + 1e-12]
     return min(1.0, reached[-1]) if reached else 1.0
 
 
 def row(orders: list[dict[str, Any]], label: str) -> Record:
-    """A policy's means over the orders, and beside them the quartiles."""
+    """A policy's means over the orders, with the quartiles."""
     found = {
         "spent": [one[label]["spent"] for one in orders],
         "end": [at_share(one[label], math.inf) for one in orders],
@@ -40,12 +40,12 @@ def row(orders: list[dict[str, Any]], label: str) -> Record:
 
 
 def is_peer(label: str) -> bool:
-    """Whether a label is that of another tool's scheduler, or of the plain rule."""
+    """Whether a label belongs to another tool's scheduler, or to the plain rule."""
     return label.split(":")[0] not in OURS
 
 
 def best_peers(record: Record) -> list[str]:
-    """At each spend the peer whose regret, averaged over the record's files and workers, is the least."""
+    """At each spend, the peer with the least regret, averaged over the record's files and workers."""
     scenes = [scene for name, scene in record.items() if name != "judged"]
     labels = [label for label in scenes[0]["policies"] if is_peer(label)]
     return [
@@ -67,7 +67,7 @@ def paired(ours: list[float], theirs: list[float]) -> list[float]:
 
 
 def judged(record: Record, chosen: Record, label: str) -> Record:
-    """A policy beside the peer that was best, in another record, at each spend."""
+    """A policy compared with the peer that was best in another record, at each spend."""
     best = best_peers(chosen)
     cells: dict[str, dict[str, list[float]]] = {}
     at_end: dict[str, list[float]] = {}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The runs that docs/explanation/auto.md tells of: what the default gives, beside other tools and without its parts.
+# The runs in docs/explanation/auto.md: what the default achieves, against other tools and without its parts.
 #
 #   DATA=FOLDER benchmarks/policies/auto_runs.sh RUN...
 #
@@ -17,9 +17,9 @@ taskset=(ts_gru ts_lstm ts_vrnn)
 
 files() { printf "$DATA/%s.csv.gz\n" "$@"; }
 anytime() { python "$here/anytime.py" --orders "$orders" --processes "${PROCESSES:-2}" "$@"; }
-# The tools that were best at some spend, and the one whose end is compared.
+# The tools that were best at some spend, and the one whose final result is compared.
 best() { python "$here/auto_table.py" --peers "$1"; }
-pair() { # NAME TRIALS, then the confirming files: choose the peers with as many trials, and confirm
+pair() { # NAME TRIALS, then the confirming files: choose the peers with the same number of trials, and confirm
     local name=$1 trials=$2
     shift 2
     local chosen=$out/auto/choose_$name

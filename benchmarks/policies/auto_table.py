@@ -3,9 +3,9 @@
     python benchmarks/policies/auto_table.py RECORD...
     python benchmarks/policies/auto_table.py --peers FOLDER
 
-Means of each file first: of `auto` at each spend and of some tools at their end, or of the parts of `auto`. Each record
-that was judged gives a row in the next table: of the cells at each spend, how many hold. Its cells follow: the mean
-paired difference, and the upper end of its interval; those that do not hold are bold.
+First come the means of each file: of `auto` at each spend and of some tools at their end, or of the parts of
+`auto`. Each judged record gives a row in the next table: how many of the cells hold at each spend. Its cells
+follow, with the mean paired difference and the upper end of its interval; those that do not hold are bold.
 `--peers` prints the tools that were best at some spend in a folder's record, for `anytime --peers`.
 """
 
@@ -32,17 +32,17 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def end(said: Record) -> str:
-    """The regret at the end, and what it cost."""
+    """The regret at the end, and its cost."""
     return f"{number(said['end'])} at {said['spent']:.0%}"
 
 
 def number(value: float) -> str:
-    """A regret in three places, without the zero in front."""
+    """A regret with three decimal places, without the leading zero."""
     return "0" if round(value, 3) == 0 else f"{value:.3f}".lstrip("0")
 
 
 def means(record: Record) -> None:
-    """`auto` at each spend, and at its end beside others."""
+    """`auto` at each spend, and at its end compared with others."""
     scenes = {name: found["policies"] for name, found in record.items() if name != "judged"}
     others = [label for label in ENDS if all(label in found for found in scenes.values())]
     rows = [
@@ -56,7 +56,7 @@ def means(record: Record) -> None:
 
 
 def parts(record: Record) -> None:
-    """The end of `auto` without each part, what the parts give, and what effort buys."""
+    """The end of `auto` without each part, what the parts gain, and what effort buys."""
     labels = [BARE, "optimistic arrival alone", "effort alone", AUTO, "doubled rungs, best half"]
     table(
         ["", *labels],

@@ -1,15 +1,15 @@
-"""Other rules for `effort` than the one that `auto` has, on recorded curves: who goes on next, and what counts.
+"""Alternative rules for `effort` in `auto`, on recorded curves: which trial continues next, and what counts.
 
     python benchmarks/policies/effort_rules.py --best-of CHOOSE/anytime.json --out RESULTS FILE...
 
-Who goes on, in turns: the best of those *furthest* along, the one with the best *quantile* at its rung, or the *oldest*
-one. The oldest is a blind pick, and goes on to its end, because it stays the oldest.
+These continue, in turns: the best of the trials *furthest* along, the one with the best *quantile* at its rung, or
+the *oldest* one. The oldest is a blind pick, and continues to its end, because it stays the oldest.
 
-What counts: steps. A program that ends by itself counts as the rung that it came to (*reached*), or as the one that it
-trained for (*towards*). *Ended*: so it does in run-all's cost too, and the others are expected to be as long as those
-that ended. *Bound*: once effort has begun, promotions
-that it made possible must be within the share too. *Endless*, the rule at first: when the share is used up, trials
-go on one after the other until one has come to the last rung: all of them, where programs end before it.
+Steps count. A program that ends by itself counts as the rung that it reached (*reached*), or as the one that it
+trained for (*towards*). *Ended*: it does so in run-all's cost too, and the others are expected to be as long as
+those that ended. *Bound*: once effort has started, promotions that it made possible must be within the share too.
+*Endless*, the original rule: when the share is used up, trials continue one after the other until one has reached
+the last rung. If programs end before it, all of them do.
 
 Prints each rule's means, and the cells that hold beside the best peers of the record `--best-of`, which must have the
 same files, workers and orders. Writes `effort_rules.json`.
@@ -36,7 +36,7 @@ from headrace_services.scheduler.core.policies.protocol import Promotion, Verdic
 from headrace_services.scheduler.simulator.recorded import read_curves
 
 Waiting = tuple[float, int, int, int]
-"""Quantile at the rung, the rung's place in the scan, trial, rung."""
+"""Quantile at the rung, the rung's position in the scan, trial, rung."""
 TURNS: dict[str, Callable[[Waiting], Any]] = {
     "furthest": lambda one: one[1],
     "quantile": lambda one: one,
@@ -46,7 +46,7 @@ TURNS: dict[str, Callable[[Waiting], Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Whose turn it is, one after the other, and what counts."""
+    """Which trial's turn it is, one after the other, and what counts."""
 
     turns: tuple[str, ...]
     counts: str = "towards"
@@ -77,7 +77,7 @@ RULES = (
 
 
 class _EndedEffort(Effort):
-    """Programs that end by themselves count as the rung that they trained for, in both sums."""
+    """Programs that end by themselves count as the rung for which they trained, in both sums."""
 
     def __init__(self, *, share: float, full: int) -> None:
         super().__init__(share=share, full=full)
@@ -98,7 +98,7 @@ class _EndedEffort(Effort):
 
 
 class _Ruled(AshaPromotion):
-    """`auto` with a rule for effort."""
+    """`auto` with a given rule for effort."""
 
     def __init__(self, spec: StudySpec, rule: Rule) -> None:
         assert isinstance(spec.policy, AutoPolicy)
@@ -129,7 +129,7 @@ class _Ruled(AshaPromotion):
         return not self._rule.endless and super()._chance_is_over(milestone)
 
     def _within(self, rung: int) -> bool:
-        """Whether a promotion from a rung may be had, where promotions that effort made possible are bound."""
+        """Whether a promotion from a rung is allowed, if promotions that effort made possible are bound."""
         if not (self._rule.bound and self._effort and self._effort.given):
             return True
         ladder = self._ladders[0]
@@ -188,7 +188,7 @@ def one_order(work: tuple[Scene, int, float]) -> Found:
 
 
 def main() -> None:
-    """Measure, print, and keep the record."""
+    """Measure, print, and write the record."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,11 +1,12 @@
-"""Population-based training beside fixed configurations at equal budget, on real training; ten seeds.
+"""Population-based training against fixed configurations at equal budget, on real training; ten seeds.
 
-The task is examples/pbt: plain SGD on handwritten digits, whose learning rate nobody lowers by itself. Each seed runs
-two studies on a real scheduler, with the same space, the same seed and so the same eight first configurations, and the
-same budget of 8 × 30 epochs: `pbt`, and `run_all`, whose best trial is the best fixed configuration. As a further
-reference, not at equal budget, the best of a grid of 12 fixed rates at momentum 0.9 (half as much again).
+The task is examples/pbt: plain SGD on handwritten digits, whose learning rate nothing lowers automatically. Each
+seed runs two studies on a real scheduler, with the same space, the same seed and so the same eight first
+configurations, and the same budget of 8 × 30 epochs: `pbt`, and `run_all`, whose best trial is the best fixed
+configuration. As a further reference, not at equal budget, the best of a grid of 12 fixed rates at momentum 0.9
+(half as much again).
 
-The trials run in this process, by ask and tell: what counts is what the policy finds, not how fast processes start.
+The trials run in this process, by ask and tell: the policy's results count, not how fast processes start.
 
     python benchmarks/policies/pbt_digits.py
 
@@ -63,7 +64,7 @@ DATA = load_data()
 
 
 class Member:
-    """A model in training, with everything that its next epoch reads."""
+    """A model in training, with everything that its next epoch needs."""
 
     def __init__(self, seed: int) -> None:
         torch.manual_seed(seed)
@@ -123,7 +124,7 @@ def scheduler() -> Iterator[str]:
 
 
 def run(client: Client, policy: str, seed: int) -> Study:
-    """One study to its end. Its checkpoints stay in memory, under the URIs that the scheduler keeps."""
+    """Runs one study to its end. Its checkpoints stay in memory, under the URIs that the scheduler keeps."""
     study = client.create_study(
         f"{policy.replace('_', '-')}-{seed}",
         parse_spec(
@@ -153,7 +154,7 @@ def run(client: Client, policy: str, seed: int) -> Study:
 
 
 def final_values(study: Study) -> dict[int, float]:
-    """Each trial's value at the full budget, the ones that diverged left out."""
+    """Each trial's value at the full budget, without the diverged ones."""
     return {
         trial.number: trial.value
         for trial in study.trials()
@@ -210,7 +211,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """The losses by seed, and the schedules that were found."""
+    """The losses by seed, and the schedules found."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4), layout="constrained")

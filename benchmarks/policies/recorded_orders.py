@@ -1,10 +1,10 @@
-"""Recorded runs in a drawn order of arrival, under policies of ours and under other tools' schedulers.
+"""Recorded runs in a random order of arrival, under our policies and under other tools' schedulers.
 
-The order is drawn from a seed, and is the same for everybody. Regret is divided by that of the median run, and spend is
-a share of what all runs of the order cost.
+The order depends on a seed, and is the same for everybody. Regret is divided by that of the median run, and spend
+is a share of what all runs of the order cost.
 
-Machines fail for everybody at the same moments. A trial then goes on from the last rung of `auto` that it came to.
-A pause costs ours a write and a read; the tools compared here never pause, or are let off.
+Machines fail for everybody at the same times. A trial then continues from the last rung of `auto` that it reached.
+A pause costs our policies a write and a read; the tools compared here never pause, or are not charged.
 """
 
 import importlib
@@ -30,27 +30,27 @@ from headrace_services.scheduler.simulator.variants import Variant, compared
 
 PEERS = ("syne_tune_peer", "optuna_peer", "ray_peer", "best_k_peer")
 LEFT_OUT = ("syne_tune random",)
-"""It is as run-all."""
+"""It is equivalent to run-all."""
 Found = dict[str, dict[str, Any]]
-"""Of each policy: the share of run-all's cost that it spent, and its regret at each improvement."""
+"""For each policy: the share of run-all's cost that it spent, and its regret at each improvement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """A file's runs on so many workers."""
+    """A file's runs on a number of workers."""
 
     file: CurveFile
     trials: int = 0
-    """At most so many runs an order; 0: all."""
+    """The maximum number of runs per order; 0 means all."""
     workers: int = 16
     pause: float = 0.0
     """What a pause costs, as a share of a mean run: half of it to write, half to read."""
     fail: float = 0.0
-    """A machine fails every so many mean runs; 0: never."""
+    """The time between machine failures, in mean runs; 0 means never."""
 
     @property
     def spec(self) -> StudySpec:
-        """The study: so many of the file's runs, up to the length of the longest."""
+        """The study: `trials` of the file's runs, up to the length of the longest."""
         runs = len(self.file.curves)
         return StudySpec.model_validate(
             {
@@ -72,11 +72,11 @@ class Order:
     curves: RecordedCurves
     spec: StudySpec
     best: float
-    """The best final value, of which the smaller is the better."""
+    """The best final value; smaller is better."""
     scale: float
     """The median run's regret."""
     whole_s: float
-    """What all runs cost."""
+    """The cost of all runs."""
 
     @classmethod
     def drawn(cls, scene: Scene, seed: int) -> "Order":
@@ -107,7 +107,7 @@ class Order:
 
     @property
     def costs(self) -> Costs:
-        """What a pause costs."""
+        """The cost of a pause."""
         half_s = self.scene.pause / 2 * self.whole_s / self.spec.max_trials
         return Costs(write_s=half_s, read_s=half_s)
 
@@ -125,7 +125,7 @@ def named(spec: StudySpec, names: str) -> tuple[Variant, ...]:
 
 
 def ours(order: Order, variants: Sequence[Variant]) -> Found:
-    """Policies of ours on an order."""
+    """Our policies on an order."""
     scenario = Scenario(
         variants=tuple(variants),
         machines=machines(order.scene.workers),
@@ -168,7 +168,7 @@ def theirs(order: Order, made: dict[str, peer_loop.Make]) -> Found:
 
 
 def peers(wanted: Callable[[str], bool]) -> dict[str, peer_loop.Make]:
-    """The schedulers of other tools, as far as they are installed and wanted."""
+    """Other tools' schedulers, if installed and wanted."""
     made: dict[str, peer_loop.Make] = {}
     for name in PEERS:
         try:

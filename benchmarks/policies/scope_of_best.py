@@ -1,10 +1,11 @@
-"""Which value of a trial should count: how good is the winner that each `scope` names, on recorded curves.
+"""Which value of a trial should count: how good the winner of each `scope` is, on recorded curves.
 
     python benchmarks/policies/scope_of_best.py --out benchmarks/results/scope/choose FILE...
 
-Of each run a study sees every other evaluation. The ones between are held out, and say how good the run truly is:
-no scope has seen them. For each order of arrival a policy runs in the simulator, and each scope names a winner among
-the same reports of the same trials. Four figures, in units of the distance between the best and the median run:
+A study sees every other evaluation of each run. The ones between are held out, and show how good the run really
+is: no scope has seen them. For each order of arrival a policy runs in the simulator, and each scope names a winner
+among the same reports of the same trials. Four figures, in units of the distance between the best and the median
+run:
 
 - **configuration**: how far the winner's held-out value at the full budget is from the best one's. That is what
   training the configuration again gives. It is the mean over the last tenth of the budget.
@@ -12,8 +13,8 @@ the same reports of the same trials. Four figures, in units of the distance betw
 - **kept**: the same with `keep: best`, which goes with `best` alone; for the others it is the last checkpoint again.
 - **told**: by how much the value that counts is better than the configuration's held-out one. 0 is honest.
 
-Runs shorter than the median are left out, and longer ones are cut to it, so that each has a value at the full budget.
-A run without a finite one counts as `WORST`. The intervals are of paired bootstraps over the orders.
+Runs shorter than the median are left out, and longer ones are cut to it, so that each has a value at the full
+budget. A run without a finite one counts as `WORST`. The intervals are of paired bootstraps over the orders.
 """
 
 import argparse
@@ -37,7 +38,7 @@ from headrace_services.scheduler.simulator.scenario import Scenario
 from headrace_services.scheduler.simulator.variants import compared
 
 WORST = 5.0
-"""The regret of a winner that diverges, and the most that any has: one of them must not outweigh all others."""
+"""The regret of a winner that diverges, and the maximum for all: no single one must outweigh all others."""
 WORKERS = 8
 RESAMPLES = 2000
 KS = (3, 5, 10)
@@ -50,14 +51,14 @@ class Run:
 
     seen: tuple[float, ...]
     held: tuple[float, ...]
-    """The evaluation behind each one that is seen."""
+    """The evaluation after each visible one."""
     truth: float
-    """Held out, at the full budget; infinite where it is not finite."""
+    """Held out, at the full budget; infinite if it is not finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What a study knows of a run at its end."""
+    """What a study knows about a run at its end."""
 
     run: Run
     step: int
@@ -149,7 +150,7 @@ class Task:
 
 
 def study(file: CurveFile, trials: int) -> StudySpec:
-    """A study of so many of a file's runs."""
+    """A study of `trials` of a file's runs."""
     return StudySpec.model_validate(
         {
             "objective": {"metric": file.metric or "value", "goal": file.goal or "minimize"},
@@ -187,7 +188,7 @@ def one_order(work: tuple[Task, str, int, int]) -> dict[str, dict[str, dict[str,
 
 
 def figures(task: Task, trials: Sequence[Trial]) -> dict[str, dict[str, float]]:
-    """What each scope's winner is worth."""
+    """The quality of each scope's winner."""
     best = min(trial.run.truth for trial in trials)
     sound = [trial for trial in trials if math.isfinite(trial.values[-1])]
     said: dict[str, dict[str, float]] = {}
@@ -206,7 +207,7 @@ def figures(task: Task, trials: Sequence[Trial]) -> dict[str, dict[str, float]]:
 
 
 def rows(orders: Sequence[dict[str, dict[str, float]]]) -> dict[str, Any]:
-    """Means over the orders and, of each scope, the paired difference to `best` with its 95% interval."""
+    """Means over the orders and, for each scope, the paired difference to `best` with its 95% interval."""
     chance = np.random.default_rng(1)
     picks = chance.integers(len(orders), size=(RESAMPLES, len(orders)))
     said: dict[str, Any] = {}
@@ -223,7 +224,7 @@ def rows(orders: Sequence[dict[str, dict[str, float]]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print, and keep the record."""
+    """Measure, print, and write the record."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

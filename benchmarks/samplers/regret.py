@@ -1,10 +1,11 @@
 """Do our TPE and GPs reach the regret of Optuna's own, at equal budget with 8 trials at a time?
 
-Both sides run Optuna's samplers with its defaults, on the same functions with the same random order of completion. The
-peer is an Optuna study in memory, asked and told. Ours is the learner that the service's processes run: each proposal
-from a fresh sampler, seeded by the study's seed and the proposal's number, on the trial table. `ahead` is ours as the
-service feeds it, with the proposals that wait in the lookahead pending too: what it costs that no slot ever waits.
-`multi_fidelity` is no sampler of Optuna's: with its one rung here it is beside Optuna's Gaussian process.
+Both sides run Optuna's samplers with its defaults, on the same functions with the same random order of completion.
+The peer is an Optuna study in memory, with ask and tell. Ours is the learner that the service's processes run:
+each proposal from a fresh sampler, seeded by the study's seed and the proposal's number, on the trial table.
+`ahead` is ours as the service feeds it, where the proposals in the lookahead are pending too: the price of slots
+that never wait. `multi_fidelity` is not an Optuna sampler: with its single rung here it is compared with Optuna's
+Gaussian process.
 
 Prints a table, writes a JSON record and a plot. About 3 minutes of one core.
 """
@@ -85,7 +86,7 @@ def hartmann6(x: Vector) -> float:
 
 
 def rosenbrock(x: Vector) -> float:
-    """A bent valley; of the logarithm, as its values span six decades."""
+    """A bent valley, on a logarithmic scale because its values span six decades."""
     total = sum(100 * (after - before**2) ** 2 + (1 - before) ** 2 for before, after in pairwise(x))
     return math.log1p(total)
 
@@ -133,7 +134,7 @@ def spec_of(function: Function, kind: str, seed: int) -> StudySpec:
 
 
 def ours(function: Function, kind: str, seed: int, trials: int, *, ahead: bool) -> list[float]:
-    """The regret of each trial of ours, in the order of completion."""
+    """The regret of each of our trials, in the order of completion."""
     spec = spec_of(function, kind, seed)
     learner = make_learner(spec)
     order = np.random.default_rng([seed, 99])
@@ -158,7 +159,7 @@ def ours(function: Function, kind: str, seed: int, trials: int, *, ahead: bool) 
 
 
 def optunas(function: Function, kind: str, seed: int, trials: int) -> list[float]:
-    """The same of an Optuna study in memory."""
+    """The same for an Optuna study in memory."""
     sampler: optuna.samplers.BaseSampler
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -209,7 +210,7 @@ def interval(left: np.ndarray, right: np.ndarray) -> tuple[float, float, float]:
 
 
 def run(seeds: dict[str, int], trials: dict[str, int], record: dict[str, object]) -> dict[str, object]:
-    """All runs, side by side, added to the record."""
+    """All runs, alternating, added to the record."""
     for kind in seeds:
         for function in FUNCTIONS:
             curves: dict[str, list[list[float]]] = {"ours": [], "ahead": [], "optuna": [], "random": []}
@@ -255,7 +256,7 @@ def run(seeds: dict[str, int], trials: dict[str, int], record: dict[str, object]
 
 
 def pooled(record: dict[str, object]) -> dict[str, list[float]]:
-    """The mean over functions of the differences, with the interval that independent runs give."""
+    """The mean of the differences over functions, with the interval for independent runs."""
     found: dict[str, list[float]] = {}
     for kind in KINDS:
         for name in ("ours", "ahead"):
@@ -272,7 +273,7 @@ def pooled(record: dict[str, object]) -> dict[str, list[float]]:
 
 
 def draw(record: dict[str, object], path: Path) -> None:
-    """Median regret against completed trials, a panel a function and sampler."""
+    """Median regret against completed trials, one panel per function and sampler."""
     import matplotlib as mpl
 
     mpl.use("Agg")

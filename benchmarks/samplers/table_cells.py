@@ -1,4 +1,4 @@
-"""Where is ours best, or within the best one's interval? The cells of `tables.py`, and its picture.
+"""Where ours is best, or within the best one's interval: the cells of `tables.py`, and its plot.
 
     python benchmarks/samplers/table_cells.py
 
@@ -25,7 +25,7 @@ TASKS = {
     "ts_lstm": "TaskSet LSTM",
     "ts_vrnn": "TaskSet VRNN",
 }
-"""As the pages call them."""
+"""Their names on the pages."""
 PEERS = (
     "optuna tpe + sh",
     "best k after one",
@@ -42,7 +42,7 @@ Record = dict[str, dict[str, dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Ours beside the best of the others."""
+    """Ours compared with the best of the others."""
 
     place: str
     cost: int
@@ -67,7 +67,7 @@ def _ordered(record: Record) -> list[str]:
 
 
 def cells(record: Record) -> Iterator[Cell]:
-    """All cells that ours and a peer with enough seeds have."""
+    """All cells for which ours and a peer with enough seeds have results."""
     for place in _ordered(record):
         sides = record[place]
         for cost in COSTS:
@@ -134,7 +134,7 @@ def draw(record: Record, file: Path) -> None:
 
 
 def _shown(cell: Cell) -> str:
-    """Ours, in bold where the cell holds, and the best of the others."""
+    """Ours, in bold if the cell holds, and the best of the others."""
     ours, others = (
         f"{_short(mean)} [{_short(low)}, {_short(high)}]" for mean, low, high in (cell.ours, cell.others)
     )
@@ -146,7 +146,7 @@ def _short(regret: float) -> str:
 
 
 def main() -> None:
-    """Print the cells and draw the picture."""
+    """Print the cells and draw the plot."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,7 +1,7 @@
 """Other optimizers on a table, driven through their own interfaces.
 
-Each is told the configuration of the row that is run. Where a package registers a proposal as soon as it makes it, the
-proposal is replaced by the row's configuration before that.
+Each receives the configuration of the row that is run. If a package registers a proposal as soon as it makes it,
+the row's configuration replaces the proposal before that.
 """
 
 import warnings
@@ -20,7 +20,7 @@ START = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class OptunaTpe:
-    """Optuna's TPE with its SuccessiveHalvingPruner, both with their defaults but for a reduction factor of 3."""
+    """Optuna's TPE with its SuccessiveHalvingPruner, both with their defaults except for a reduction factor of 3."""
 
     def __init__(self, table: Table, seed: int) -> None:
         self._full = table.steps
@@ -55,7 +55,7 @@ class OptunaTpe:
 
 
 class _SyneTune:
-    """A scheduler of Syne Tune of the variant that stops."""
+    """A Syne Tune scheduler of the stopping variant."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -66,7 +66,7 @@ class _SyneTune:
         self._next: Params = {}
 
     def _snapped(self, config: Any) -> Any:
-        """The row's configuration in place of the proposal's."""
+        """Replaces the proposal with the row's configuration."""
         if config is None:
             return None
         row = self._table.nearest(dict(config), self._used)
@@ -142,7 +142,7 @@ class _Gp(_SyneTune):
 
 
 class PriorBand:
-    """NePS's PriorBand on asynchronous Hyperband, without a prior, as nobody else has one."""
+    """NePS's PriorBand on asynchronous Hyperband, without a prior, because the others have none."""
 
     def __init__(self, table: Table, seed: int) -> None:
         import neps
@@ -161,9 +161,9 @@ class PriorBand:
             )
         self._last: Any = None
         self._now: dict[int, Any] = {}
-        """What each trial that trains was asked for."""
+        """The requests of each training trial."""
         self._later: list[Any] = []
-        """Asked of trials that train: one configuration may be in two brackets."""
+        """Requests to training trials: one configuration may be in two brackets."""
         self._trial_of: dict[str, int] = {}
         self._values: dict[int, list[float]] = {}
 
@@ -187,7 +187,8 @@ class PriorBand:
                 return Order(trial=trial)
 
     def _goes_on(self, made: Any) -> bool:
-        """Whether a trial has to train for what is asked; else it has been as far, and the value is told."""
+        """Whether a trial must train for the request; otherwise it has already been that far, and the value is
+        returned."""
         trial = self._trial_of[made.id]
         known, target = self._values[trial], made.config[RESOURCE]
         if target > len(known):

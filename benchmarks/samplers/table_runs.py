@@ -1,7 +1,8 @@
 """Tuning on a table: virtual workers, recorded runs, and an optimizer that says what to run next.
 
-The proposal's nearest unused row is run, and the optimizer is told that row's configuration. Every evaluation costs the
-same: a full run costs 1. A value that is not finite counts as the worst finite one of the table, for everybody.
+The proposal's nearest unused row is run, and the optimizer receives that row's configuration. Every evaluation
+costs the same: a full run costs 1. A value that is not finite counts as the worst finite one of the table, for
+everybody.
 """
 
 import heapq
@@ -30,7 +31,8 @@ RANGES = {
     "linear_decay": (1e-7, 1e-4),
     "exponential_decay": (1e-6, 1e-3),
 }
-"""Of TaskSet's Adam with eight parameters, all drawn in the logarithm (Metz et al., arXiv 2002.11887, appendix)."""
+"""The ranges of TaskSet's Adam with eight parameters, all sampled on a log scale (Metz et al., arXiv 2002.11887,
+appendix)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,7 @@ class Table:
     name: str
     rows: tuple[Params, ...]
     places: np.ndarray
-    """Each row in the unit cube."""
+    """Each row's position in the unit cube."""
     values: np.ndarray
     """By row and evaluation."""
 
@@ -56,17 +58,17 @@ class Table:
 
     @property
     def scale(self) -> float:
-        """How far the median run is from it."""
+        """The distance of the median run from it."""
         return float(np.median(self.values.min(axis=1))) - self.best
 
     def nearest(self, params: Params, used: np.ndarray) -> int:
-        """The unused row next to a configuration."""
+        """The unused row closest to a configuration."""
         gaps = ((self.places - _place(params)) ** 2).sum(axis=1)
         return int(np.where(used, np.inf, gaps).argmin())
 
 
 def read_table(path: Path) -> Table:
-    """A TaskSet file. The evaluation before the first step of training is left out: it says nothing."""
+    """A TaskSet file. The evaluation before the first training step is left out: it carries no information."""
     file = read_curves(path)
     rows = [_named(curve.params) for curve in file.curves]
     raw = np.array([[math.nan if v is None else v for v in curve.values[1:]] for curve in file.curves])
@@ -96,7 +98,7 @@ def _place(params: Params) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What a free worker is to do: run a new configuration, or go on with a trial that waits."""
+    """What a free worker should do: run a new configuration, or continue a waiting trial."""
 
     params: Params | None = None
     trial: int | None = None
@@ -106,7 +108,7 @@ class Side(Protocol):
     """An optimizer."""
 
     def order(self) -> Order | None:
-        """What comes next; None where a worker has to wait for a report."""
+        """What comes next; None if a worker must wait for a report."""
         ...
 
     def added(self, trial: int, params: Params) -> None:
@@ -114,30 +116,30 @@ class Side(Protocol):
         ...
 
     def report(self, trial: int, step: int, value: float) -> bool:
-        """A value; whether the trial goes on at once."""
+        """A value; returns whether the trial continues at once."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a run came to."""
+    """The result of a run."""
 
     trace: list[tuple[float, float]]
     """The cost in full runs at each improvement, and the normalised regret from then on."""
     proposals: int
     ms: float
-    """Of processor time, a new configuration, mean."""
+    """Mean milliseconds of processor time per new configuration."""
     slowest_ms: float
     spent: float
 
     def at(self, cost: float) -> float:
-        """The regret once so many full runs are paid for."""
+        """The regret once that many full runs are paid for."""
         reached = [regret for spent, regret in self.trace if spent <= cost + 1e-9]
         return min(1.0, reached[-1]) if reached else 1.0
 
 
 def play(table: Table, side: Side, *, workers: int, budget: float, limit_s: float = math.inf) -> Run:
-    """Run an optimizer until the budget is spent, in full runs, or the limit of real seconds is reached."""
+    """Run an optimizer until the budget, in full runs, is spent, or the limit of real seconds is reached."""
     used = np.zeros(len(table.rows), dtype=bool)
     row_of: list[int] = []
     step_of: list[int] = []
@@ -188,7 +190,7 @@ def play(table: Table, side: Side, *, workers: int, budget: float, limit_s: floa
 
 
 def spec_of(table: Table, seed: int, sampler: dict[str, object], policy: dict[str, object]) -> StudySpec:
-    """The study of one run of ours."""
+    """The study of one of our runs."""
     space = {
         name: {"type": "float", "low": low, "high": high, "log": True} for name, (low, high) in RANGES.items()
     }
@@ -206,9 +208,9 @@ def spec_of(table: Table, seed: int, sampler: dict[str, object], policy: dict[st
 
 
 class Ours:
-    """Our policy and our sampler, asked as the service asks them.
+    """Our policy and our sampler, used as the service uses them.
 
-    With `order`, the model is told the places of the trials in an order made of the results at all rungs, in place of
+    With `order`, the model gets the places of the trials in an order made of the results at all rungs, instead of
     the values at one rung.
     """
 
@@ -246,7 +248,7 @@ class Ours:
         return Order(params=self._learner.suggest(number, waiting).params)
 
     def _basis(self) -> tuple[list[Result], list[int]]:
-        """What the model has yet to learn, and the trials whose results are to come."""
+        """What the model has yet to learn, and the trials whose results are outstanding."""
         if self._order is not None:
             places = {trial: place for place, trial in enumerate(self._order(self._at))}
             self._learner = make_learner(self._spec)
@@ -301,7 +303,7 @@ RungOrder = Callable[[dict[int, dict[int, float]]], list[int]]
 
 
 def furthest_first(at: dict[int, dict[int, float]]) -> list[int]:
-    """Those at the highest rung first, among them by value: what Optuna's TPE makes of pruned trials."""
+    """Those at the highest rung first, among them by value: what Optuna's TPE does with pruned trials."""
     last: dict[int, tuple[int, float]] = {}
     for milestone in sorted(at):
         last |= {trial: (-milestone, value) for trial, value in at[milestone].items()}
@@ -325,8 +327,8 @@ def ranked_again(at: dict[int, dict[int, float]]) -> list[int]:
 def earned_first(at: dict[int, dict[int, float]], eta: int = 3) -> list[int]:
     """By the highest rung that a trial has earned, then by its value there.
 
-    A rung is earned by those that are in the best third of what is at the one below. A trial that was let through
-    without being there stands at the rung where it fell behind, whatever it did later.
+    A trial earns a rung if it is in the best third of the results at the rung below. A trial that passed without
+    that stays at the rung where it fell behind, whatever it did later.
     """
     place: dict[int, tuple[int, float]] = {}
     earned: set[int] | None = None
@@ -341,7 +343,8 @@ def earned_first(at: dict[int, dict[int, float]], eta: int = 3) -> list[int]:
 
 
 class BestK:
-    """Half of the budget for one evaluation each of random rows, then the best of them to the end, together."""
+    """Spends half of the budget on one evaluation each of random rows, then runs the best of them to the end,
+    together."""
 
     def __init__(self, spec: StudySpec, *, steps: int, rows: int, budget: float) -> None:
         self._sampler = make_sampler(spec)

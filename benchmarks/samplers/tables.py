@@ -1,17 +1,19 @@
-"""With a model: how good is the answer after 5, 10, 20 and 40 full runs' cost? Ours and peers on recorded tables.
+"""With a model: how good is the answer after the cost of 5, 10, 20 and 40 full runs? Ours and peers on recorded
+tables.
 
     python benchmarks/samplers/tables.py --sides "ours tpe,optuna tpe + sh" --seeds 20 FILE...
 
-Files are TaskSet tables: 1,000 runs of eight hyperparameters of Adam. The nearest unused row of a proposal is run, and
-the optimizer is told that row's configuration. The regret is that of the best value so far against the best of the
-table, divided by that of the median run. Every run is a line of `tables.jsonl`, and is not made again; `tables.json`
-has means, their 95% intervals over the seeds, and the milliseconds of computing for a new configuration.
+Files are TaskSet tables: 1,000 runs of eight hyperparameters of Adam. The nearest unused row of a proposal is run,
+and the optimizer receives that row's configuration. The regret is that of the best value so far against the best
+of the table, divided by that of the median run. Every run is a line of `tables.jsonl`, and is not repeated;
+`tables.json` has means, their 95% intervals over the seeds, and the milliseconds of computing for a new
+configuration.
 
-`ours` is what a study gets that names `multi_fidelity` and no policy, `ours tpe, auto` one that names `tpe`. `ours tpe`
-has ASHA with optimistic arrival, or `cautious`, and is fed with the highest rung that has enough results, as in the
-service. `furthest first`, `ranked again` and `earned first` order the trials by the results at all rungs, and were not
-better (decision 0104). `ours random` learns nothing. Peers run where they can be imported: `table_peers.py`.
-`table_cells.py` says where ours is best.
+`ours` is what a study with `multi_fidelity` and no policy gets, `ours tpe, auto` is for one with `tpe`. `ours tpe`
+has ASHA with optimistic arrival, or `cautious`, and learns from the highest rung with enough results, as in the
+service. `furthest first`, `ranked again` and `earned first` order the trials by the results at all rungs, and were
+not better (decision 0104). `ours random` learns nothing. Peers run if they can be imported (`table_peers.py`).
+`table_cells.py` shows where ours is best.
 """
 
 import argparse
@@ -66,7 +68,7 @@ Work = tuple[Path, str, int, int, float, float]
 
 
 def side_of(table: Table, label: str, seed: int, budget: float) -> Side:
-    """The optimizer of a label. ImportError: its package is not there."""
+    """The optimizer with this label. Raises ImportError if its package is not installed."""
     if label in OURS:
         kind, policy, order = OURS[label]
         return Ours(spec_of(table, seed, {"kind": kind}, policy), order=order)
@@ -79,7 +81,7 @@ def side_of(table: Table, label: str, seed: int, budget: float) -> Side:
 
 
 def one(work: Work) -> dict[str, Any]:
-    """One run, as it is kept."""
+    """One run, as a line of the record."""
     path, label, workers, seed, most, limit_s = work
     import logging
 
@@ -89,7 +91,7 @@ def one(work: Work) -> dict[str, Any]:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     table = read_table(path)
-    if label == BEST_K:  # it plans with its budget, so each has a run of its own
+    if label == BEST_K:  # it plans with its budget, so each budget has a run of its own
         at = {
             cost: play(table, side_of(table, label, seed, cost), workers=workers, budget=cost).at(cost)
             for cost in COSTS
@@ -117,7 +119,7 @@ def interval(values: Iterable[float]) -> list[float]:
 
 
 def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """By table and workers, by side: the regret at each cost, and what a proposal takes."""
+    """By table and workers, by side: the regret at each cost, and the time of a proposal."""
     sorted_by: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for line in lines:
         sorted_by[f"{line['table']}, {line['workers']} workers"][line["side"]].append(line)
@@ -153,7 +155,7 @@ def show(record: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Run what was not run yet, and sum up all that was."""
+    """Run what has not been run yet, and sum up everything."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,16 +1,17 @@
-"""Complete cycles a second and the time of one decision, beside Optuna and Syne Tune, in one run on one machine.
+"""Complete cycles per second and the time of one decision, against Optuna and Syne Tune, in one run on one
+machine.
 
-**Cycles.** Eight client processes each ask for a trial of four parameters, report three values with an early-stopping
-decision after each, and tell the result; as often as they can for `--seconds`. Headrace's scheduler, Optuna on its RDB
-storage, and Optuna through its gRPC proxy use databases of the same Postgres server, one after the other, in
-turns, with random sampling and successive halving. Headrace is measured both ways: asked and told call by call, as
-Optuna is, and with eight workers on sessions, which are given the next trial in the step that ends the last one. All
-values are equal, and what ties with the last one kept is kept by all of them: no trial is stopped, and all cycles are
-of the same length. All of this is done with an empty study, and with studies that have `--trials` complete ones before
-(without the proxy, of which a single cycle takes minutes then).
+**Cycles.** Eight client processes each ask for a trial of four parameters, report three values with an
+early-stopping decision after each, and tell the result, as often as they can for `--seconds`. Headrace's
+scheduler, Optuna on its RDB storage, and Optuna through its gRPC proxy use databases of the same Postgres server.
+They take turns, with random sampling and successive halving. Headrace is measured both ways: with ask and tell,
+call by call, like Optuna, and with eight workers on sessions, which get the next trial in the cycle that ends the
+previous one. All values are equal, and all of the tools keep a trial that ties with the last one kept: no trial is
+stopped, and all cycles have the same length. All of this is done with an empty study, and with studies that
+already have `--trials` complete trials (without the proxy, a single cycle of which then takes minutes).
 
-**One decision.** A rung result comes in and a decision goes out, at `--results` results: our policy beside Syne Tune's
-ASHA (`pip install syne-tune --no-deps`), both in memory, on the same sequence.
+**One decision.** A rung result comes in and a decision goes out, at `--results` results: our policy against Syne
+Tune's ASHA (`pip install syne-tune --no-deps`), both in memory, on the same sequence.
 
     python benchmarks/scheduler/against_peers.py --seconds 10 --trials 0 10000
 
@@ -48,7 +49,7 @@ from headrace import Client
 from headrace.spec import StudySpec
 
 mpl.use("svg")
-from matplotlib import pyplot as plt  # after the choice of what draws
+from matplotlib import pyplot as plt  # after the choice of the backend
 
 CLIENTS = 8
 ASKING, WORKERS = OURS = "headrace, ask and tell", "headrace, workers"
@@ -56,7 +57,7 @@ RDB, PROXY = "optuna, RDB", "optuna, gRPC proxy"
 
 
 def spec(max_trials: int = 1_000_000, **changes: Any) -> StudySpec:
-    """Random sampling, successive halving at the three reports."""
+    """Random sampling, and successive halving at the three reports."""
     return StudySpec.model_validate(
         {
             **changes,
@@ -96,7 +97,7 @@ def worker_cycle(address: str) -> Cycle:
 
 
 def cycle_of(kind: str, where: str, name: str) -> Cycle:
-    """What a client of this kind does."""
+    """The cycle of a client of this kind."""
     if kind == ASKING:
         return asking_cycle(where, name)
     if kind == WORKERS:
@@ -105,7 +106,7 @@ def cycle_of(kind: str, where: str, name: str) -> Cycle:
 
 
 def be_client(kind: str, where: str, name: str) -> None:
-    """Warm up, wait for the word, cycle until the time or the count is up; print the length of each cycle."""
+    """Warm up, wait for the signal, and cycle until the time or the count is up; print the length of each cycle."""
     cycle = cycle_of(kind, where, name)
     cycle()
     print("ready", flush=True)
@@ -126,8 +127,8 @@ def crowd(
     seconds: float = math.inf,
     each: float = math.inf,
 ) -> dict[str, float]:
-    """Run the clients for a time, or for a number of cycles each; returns cycles a second, their lengths, and what one
-    costs in processor time."""
+    """Run the clients for a time, or for a number of cycles each. Returns cycles per second, their lengths, and
+    the processor time of one."""
     command = [sys.executable, __file__, "--as-client", kind, where, name]
     clients = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -171,7 +172,7 @@ def crowd(
 
 
 def cycles(seconds: float, sizes: Sequence[int], turns: int) -> list[dict[str, Any]]:
-    """All of them in turns, at each size of a study."""
+    """All sides in turns, at each size of a study."""
     with postgres() as url, scheduler(url) as (address, process):
         rdb = of_optuna(url)
         with optuna_proxy([sys.executable, __file__, "--as-proxy"], rdb, 17_613) as (proxy, its_process):
@@ -187,7 +188,7 @@ def cycles(seconds: float, sizes: Sequence[int], turns: int) -> list[dict[str, A
 def cycles_at(
     trials: int, seconds: float, sides: Mapping[str, tuple[str, psutil.Process | None]], turns: int
 ) -> dict[str, Any]:
-    """All of them in turns, in studies that begin with this many trials; the proxy in the first two turns only."""
+    """All sides in turns, in studies that start with this many trials; the proxy only in the first two turns."""
     name = f"after-{trials}"
     found: dict[str, list[dict[str, float]]] = {}
     fill_optuna(sides[RDB][0], name, trials)
@@ -197,7 +198,7 @@ def cycles_at(
             f"workers-{name}", spec(template={"callable": "nothing:runs", "working_dir": "/"})
         )
         for kind in OURS:
-            if trials > CLIENTS:  # each of the clients begins with a cycle to warm up
+            if trials > CLIENTS:  # each of the clients starts with a warm-up cycle
                 crowd(kind, sides[kind][0], name, sides[kind][1], each=trials // CLIENTS - 1)
         measured = {kind: side for kind, side in sides.items() if not (trials and kind == PROXY)}
         for turn in range(turns):
@@ -210,7 +211,7 @@ def cycles_at(
 
 
 def compared(found: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, dict[str, float]]:
-    """Each of ours beside each peer: ratios of cycles a second, and of the processor time of a cycle."""
+    """Each of ours against each peer: ratios of cycles per second, and of the processor time of a cycle."""
     pairs = [(ours, peer) for ours in OURS for peer in sorted(found.keys() - set(OURS))]
     rates = {kind: [run["cycles_per_s"] for run in runs] for kind, runs in found.items()}
     least = {kind: min(run["cpu_ms"] for run in runs) for kind, runs in found.items()}
@@ -237,7 +238,7 @@ COLOURS = ("#1f5673", "#7fa7bd", "#b0413e", "#d9a19f")
 
 
 def draw(cycle: Sequence[dict[str, Any]], decision: dict[str, Any], path: Path) -> None:
-    """Draw both comparisons: of the cycles the median of the turns, and each turn as a dot."""
+    """Draw both comparisons; for the cycles the median of the turns, and each turn as a dot."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained", width_ratios=(7, 3))
     names = list(cycle[0]["runs"])
     width = 0.8 / len(names)
@@ -274,7 +275,7 @@ def draw(cycle: Sequence[dict[str, Any]], decision: dict[str, Any], path: Path) 
 
 
 def main() -> None:
-    """Run and write the record; or be one of the processes of the run."""
+    """Run and write the record, or act as one of the processes of the run."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

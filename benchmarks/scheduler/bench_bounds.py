@@ -1,4 +1,4 @@
-"""What it costs to check one message against its bounds: a worker's report with three metrics, in microseconds.
+"""The cost of checking one message against its bounds: a worker's report with three metrics, in microseconds.
 
 Each stream checks every message that arrives, on the event loop.
 """

@@ -1,9 +1,10 @@
-"""A study of 100,000 trials is deleted while another one runs: how long it takes, and what the other one notices.
+"""A study of 100,000 trials is deleted while another one runs: how long it takes, and how it affects the other
+one.
 
-The large study is made by SQL: per trial an attempt with its grant, five reports, a rung and ten events. Simulated
-workers run the other study at a usual speed: each trial reports `--step` seconds after the answer to its last report.
-Its rate is counted in bins of one second, for so long before each deletion, during it, and for so long after.
-The ratio of during to the others comes with a bootstrap interval.
+The large study is inserted with SQL: per trial an attempt with its grant, five reports, a rung and ten events.
+Simulated workers run the other study at a typical speed: each trial reports `--step` seconds after the answer to
+its last report. Its rate is counted in bins of one second, for some time before each deletion, during it, and for
+the same time after it. The ratio of the rate during a deletion to the other rates has a bootstrap interval.
 
     python benchmarks/scheduler/bench_deletion.py --trials 100000 --times 3
 
@@ -39,7 +40,7 @@ DELETED = re.compile(r"deleted (.*) in (\d+) transactions, the longest of (\d+) 
 
 
 class PacedWorker(SimulatedWorker):
-    """A worker whose trials take their time for a step, and wait for each answer."""
+    """A worker whose trials need some time for a step, and wait for each answer."""
 
     step_s = 0.2
 
@@ -73,7 +74,7 @@ def spec(trials: int, steps: int) -> StudySpec:
 
 
 async def binned(crowd: Crowd, over: asyncio.Event) -> list[int]:
-    """How many reports were acknowledged in each whole second until it is over."""
+    """How many reports were acknowledged in each whole second until the end."""
     bins: list[int] = []
     while not over.is_set():
         seen = crowd.figures.committed
@@ -86,7 +87,7 @@ async def binned(crowd: Crowd, over: asyncio.Event) -> list[int]:
 
 
 async def measured(engine: AsyncEngine, address: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Delete as often as asked, and count the other study's reports."""
+    """Delete as often as requested, and count the other study's reports."""
     crowd, found = Crowd(), list[dict[str, Any]]()
     PacedWorker.step_s = options.step
     workers = [PacedWorker(f"w{n}", options.slots, crowd, lambda: False) for n in range(options.streams)]
@@ -130,7 +131,7 @@ async def measured(engine: AsyncEngine, address: str, options: argparse.Namespac
                 }
             )
             print(found[-1], flush=True)
-        await asyncio.sleep(5)  # the scheduler writes into its log what it did
+        await asyncio.sleep(5)  # the scheduler logs what it did
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -138,7 +139,7 @@ async def measured(engine: AsyncEngine, address: str, options: argparse.Namespac
 
 
 async def window(crowd: Crowd, seconds: float) -> list[int]:
-    """The rate for so long."""
+    """The rate over that many seconds."""
     over = asyncio.Event()
     counting = asyncio.create_task(binned(crowd, over))
     await asyncio.sleep(seconds + 0.5)
@@ -192,7 +193,7 @@ def main() -> None:
             said = process.communicate(timeout=60)[1]
         with psycopg.connect(url) as conn:
             left = {
-                table: conn.execute(f"SELECT count(*) FROM {table}".encode()).fetchall()[0][0]  # a name
+                table: conn.execute(f"SELECT count(*) FROM {table}".encode()).fetchall()[0][0]
                 for table in TABLES
             }
     rounds = [match.groups() for match in DELETED.finditer(said) if "trials" in match[1]]

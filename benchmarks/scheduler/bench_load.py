@@ -1,9 +1,10 @@
-"""How the scheduler's decisions take as a study grows: latency, throughput and memory, on a real Postgres.
+"""How long the scheduler's decisions take as a study grows: latency, throughput and memory, on a real Postgres.
 
 Simulated workers speak the real session protocol to a real scheduler process and report as fast as they are
-answered, so every figure includes gRPC, the step, and the durable commit. One run: the study grows from nothing to
-`--trials`, ten reports a trial. Three times on the way all workers but one are hushed, and the one that is left
-measures how long each of its reports takes from sending to the committed decision: that is the latency without load.
+answered, so every figure includes gRPC, the cycle, and the durable commit. In one run the study grows from nothing
+to `--trials`, with ten reports per trial. Three times on the way all workers but one are silenced, and that one
+measures how long each of its reports takes from sending to the committed decision: that is the latency without
+load.
 
     python benchmarks/scheduler/bench_load.py --trials 10000 --streams 64 --slots 1
 
@@ -28,7 +29,7 @@ from headrace.client.model import StudyState
 from headrace.spec import StudySpec
 
 mpl.use("svg")
-from matplotlib import pyplot as plt  # after the choice of what draws
+from matplotlib import pyplot as plt  # after the choice of the backend
 
 FULL = 40
 
@@ -103,7 +104,7 @@ class Run:
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _window(self, *, until_trials: int) -> None:
-        """Watch the load for a while, or until the study is so large."""
+        """Watch the load for a while, or until the study has that many trials."""
         figures = self._crowd.figures
         figures.decision_s.clear()
         seen, began = figures.committed, time.monotonic()
@@ -126,10 +127,10 @@ class Run:
             print(window, flush=True)
 
     async def _probe(self) -> None:
-        """Measure one trial's reports alone."""
+        """Measure one trial's reports without other load."""
         figures = self._crowd.figures
         self._crowd.hush("w0")
-        await asyncio.sleep(1.0)  # what is under way is answered by then
+        await asyncio.sleep(1.0)  # everything in flight is answered by then
         figures.quiet_s.clear()
         until = time.monotonic() + 30
         while len(figures.quiet_s) < self._options.probes and time.monotonic() < until:  # noqa: ASYNC110  a window

@@ -1,10 +1,10 @@
 """How long a freed slot stays empty: from the commit that frees it to the next trial's first line of user code.
 
-A real Postgres, scheduler and worker daemon with one slot run trials that report once and end, each in a process of its
-own, with and without a process that stands by. The clock starts with the event that the freeing transaction wrote (a
-little before its commit) and stops in the first line of the next trial's function; on the way are the decision, the
-end of the old process, the assignment, and the new process. The old process's own part, from the answer to its last
-report to its end, is shown too: no other process may have the slot before.
+A real Postgres, scheduler and worker daemon with one slot run trials that report once and end, each in a process
+of its own, with and without a standby process. The clock starts with the event that the freeing transaction wrote
+(a little before its commit) and stops in the first line of the next trial's function. In between are the decision,
+the end of the old process, the assignment, and the new process. The old process's own part, from the answer to its
+last report to its end, is shown too: no other process may have the slot before that.
 
     python benchmarks/scheduler/bench_relaunch.py --trials 40
 
@@ -32,7 +32,7 @@ from headrace import AsyncClient
 from headrace.spec import StudySpec
 
 mpl.use("svg")
-from matplotlib import pyplot as plt  # after the choice of what draws
+from matplotlib import pyplot as plt  # after the choice of the backend
 
 MODULE = """
 import {imports}
@@ -92,7 +92,7 @@ async def run_study(address: str, name: str, spec: StudySpec) -> None:
 
 
 def waits(url: str, name: str, folder: Path) -> list[float]:
-    """From each freeing event to the start of the trial that got the slot in the same step, in seconds."""
+    """The seconds from each freeing event to the start of the trial that got the slot in the same cycle."""
     query = """
         SELECT extract(epoch FROM e.time), e.number, e.detail ->> 'to_state' FROM event e
         JOIN study s ON s.id = e.study_id WHERE s.name = %s AND e.kind = 'trial_moved' ORDER BY e.cursor
@@ -122,7 +122,7 @@ def measure(options: argparse.Namespace, address: str, url: str) -> dict[str, An
                 name = f"{case.split()[-1].lower()}-{'warm' if prestart else 'cold'}"
                 with worker(address, folder):
                     asyncio.run(run_study(address, name, study(folder, options.trials, prestart=prestart)))
-                taken = waits(url, name, folder)[1:]  # the first one had nothing ready
+                taken = waits(url, name, folder)[1:]  # the first one had no standby process
                 key = f"{case}, {'a process stands by' if prestart else 'a new process'}"
                 results[key] = {**percentiles_ms(taken), "all_ms": [round(s * 1e3, 1) for s in sorted(taken)]}
                 print(key, percentiles_ms(taken), flush=True)

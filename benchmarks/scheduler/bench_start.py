@@ -1,14 +1,14 @@
-"""What a scheduler costs before it is back, today's beside an older commit's, in alternating turns.
+"""The cost of a scheduler's restart, today's against an older commit's, in alternating turns.
 
-Each checkout has a database with one study, of which one trial runs. A turn starts a scheduler of one checkout. The
-trial's worker connects again and reports; then the scheduler is killed (SIGKILL). Two figures, in processor time of the
-scheduler since its process began, which depends little on who else uses the machine:
+Each checkout has a database with one study and one running trial. A turn starts a scheduler of one checkout. The
+trial's worker reconnects and reports; then the scheduler is killed (SIGKILL). There are two figures, in processor
+time of the scheduler since its process started, which hardly depends on other use of the machine:
 
 - `serving_s`: until it says that it serves;
-- `stored_s`: until the report is acknowledged, so what is only put off to the first report is no gain.
+- `stored_s`: until the report is acknowledged, so that work merely deferred to the first report is no gain.
 
-The order changes from pair to pair (old, new, new, old, …). For each figure: the median of the ratios new to old over
-the pairs, with a 90 % bootstrap interval.
+The order changes from pair to pair (old, new, new, old, …). For each figure: the median of the ratios new to old
+over the pairs, with a 90 % bootstrap interval.
 
     git worktree add ../old e5687163
     python benchmarks/scheduler/bench_start.py ../old --pairs 20
@@ -58,7 +58,7 @@ class Side:
 
     @contextmanager
     def scheduler(self) -> Iterator[tuple[str, psutil.Process]]:
-        """A scheduler of this checkout, killed at the end. Yields its address as soon as it says it."""
+        """A scheduler of this checkout, killed at the end. Yields its address as soon as it prints it."""
         packages = [
             self.checkout / "clients" / "python",
             self.checkout / "services",
@@ -85,7 +85,7 @@ class Side:
             self.lease, self.metric = assign.lease, assign.metric
 
     async def report(self, address: str) -> None:
-        """Connect again, and report once."""
+        """Reconnect, and report once."""
         async with self._session(address) as call:
             self.reports += 1
             report = worker_pb2.Report(
@@ -151,7 +151,7 @@ def _spent(process: psutil.Process) -> float:
 
 
 def main() -> None:
-    """Measure, print, and keep the record."""
+    """Measure, print, and write the record."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,8 +1,8 @@
-"""A year of small studies: whether ages keep the tables and their indexes at a size.
+"""A year of small studies: whether retention times keep the tables and their indexes at a constant size.
 
-Each simulated day so many studies end, made by SQL, and the janitor makes its round. The clock is moved by the ages:
-on day `d` everything that ended on an earlier day is as old as it would be. Postgres vacuums by itself, more often
-than it would by as much as the days are shorter.
+On each simulated day a number of studies, inserted with SQL, end, and the janitor makes its round. The retention
+times simulate the clock: on day `d` everything that ended on an earlier day is as old as it would be. Postgres
+vacuums by itself, and as much more often as the days are shorter.
 
     python benchmarks/scheduler/bench_year.py --studies 20 --trials 20
 
@@ -36,13 +36,13 @@ DAY_S = 86_400.0
 
 
 def ages_on(day: int) -> Ages:
-    """The ages as they count for what ended `DAYS - day` days before this day's end, by the real clock."""
+    """The retention times for what ended `DAYS - day` days before this day's end, by the real clock."""
     ahead = timedelta(days=DAYS - day)
     return Ages(**{kind: ahead + timedelta(days=AGES[kind]) if kind in AGES else None for kind in KINDS})
 
 
 async def year(engine: AsyncEngine, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Let a year go by."""
+    """Let a year pass."""
     found: list[dict[str, Any]] = []
     small = spec(9, 9)
     for day in range(1, DAYS + 1):
@@ -91,7 +91,7 @@ def main() -> None:
     began = time.monotonic()
     with postgres() as url:
         found = asyncio.run(_run(url, options))
-    # All that has an age of its own is at its size after the longest one.
+    # Everything with a retention time of its own has reached its size after the longest one.
     steady = [one for one in found if one["day"] >= AGES["studies"] + AGES["tombstones"] + 15]
     growth = {key: round(steady[-1][key] / steady[0][key], 3) for key in ("bytes", "index_bytes", "studies")}
     print("from day", steady[0]["day"], "to day", steady[-1]["day"], growth)

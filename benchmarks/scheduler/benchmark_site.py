@@ -25,7 +25,7 @@ _postmasters: list[psutil.Process] = []
 
 @contextmanager
 def postgres() -> Iterator[str]:
-    """A Postgres server of its own as it comes: fsync and synchronous_commit are on. Yields its URL."""
+    """A Postgres server with default settings: fsync and synchronous_commit are on. Yields its URL."""
     folder = Path(tempfile.mkdtemp(prefix="hr-bench-"))
     server = get_server(folder, cleanup_mode="stop")
     _postmasters.append(psutil.Process(server.get_pid()))
@@ -41,9 +41,9 @@ def postgres() -> Iterator[str]:
 def scheduler(
     database_url: str, *options: str, metrics: bool = False, for_workers: bool = False
 ) -> Iterator[tuple[str, psutil.Process]]:
-    """A scheduler process. Yields its address, with `metrics` also where it shows them, and the process.
+    """A scheduler process. Yields its address, with `metrics` also that of its metrics, and the process.
 
-    `for_workers`: it has a second listener, which it names first; users' address is yielded.
+    With `for_workers` it has a second listener, which it names first; the users' address is yielded.
     """
     command = [sys.executable, "-m", "headrace.cli", "scheduler", "--database-url", database_url]
     command += ["--listen", "127.0.0.1:0", "--log-level", "warning", *options]
@@ -60,7 +60,7 @@ def scheduler(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Processor seconds spent so far: they do not depend on who else uses the machine."""
+    """Processor seconds spent so far, which do not depend on other use of the machine."""
 
     scheduler_s: float
     postgres_s: float
@@ -87,7 +87,7 @@ class Cost:
         return Cost(**{name: getattr(self, name) - getattr(other, name) for name in self.__slots__})
 
     def over(self, count: int) -> dict[str, float]:
-        """Microseconds each, spread over `count` things."""
+        """Microseconds each, divided by `count`."""
         return {
             name.removesuffix("_s") + "_us": round(getattr(self, name) / count * 1e6, 1)
             for name in self.__slots__
@@ -95,7 +95,7 @@ class Cost:
 
 
 def _spent_with_children(process: psutil.Process) -> float:
-    """Of a server and the processes that it has started, those that are gone too."""
+    """The time of a server and of the processes that it has started, including ended ones."""
     times = process.cpu_times()
     gone = float(times.children_user + times.children_system)
     return _spent(process) + gone + sum(_spent(child) for child in process.children())
@@ -110,7 +110,7 @@ def _spent(process: psutil.Process) -> float:
 
 
 def percentiles_ms(seconds: list[float]) -> dict[str, float]:
-    """Count, p50, p99 and the greatest, in milliseconds."""
+    """Count, p50, p99 and maximum, in milliseconds."""
     ordered = sorted(seconds)
     if not ordered:
         return {"count": 0}
@@ -127,7 +127,7 @@ def percentiles_ms(seconds: list[float]) -> dict[str, float]:
 
 
 def write_record(path: Path, **content: Any) -> None:
-    """Write a benchmark's record, with the command and the machine that it was made with."""
+    """Write a benchmark's record, with its command and its machine."""
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {
         "command": "python " + " ".join(sys.argv),

@@ -1,17 +1,17 @@
 """A whole cluster at the pace of real trials: 500 GPUs, 100 studies and two replicas over one Postgres.
 
 Simulated workers speak the real session protocol to real scheduler processes. A step of a trial takes `--step-s`
-seconds, give or take a half, and each step is reported. So the load is that of a cluster, not what the scheduler could
-take at most (`bench_load.py`). Measured after `--warm-up-s` seconds: from sending a report at a milestone to hearing
-the decision; processor time and memory of the replicas and of Postgres; and from /metrics how many studies were woken
-for each slot that became free.
+seconds, plus or minus half, and each step is reported. So the load is that of a cluster, not the scheduler's
+maximum (`bench_load.py`). After `--warm-up-s` seconds it measures the time from sending a report at a milestone to
+receiving the decision; processor time and memory of the replicas and of Postgres; and from /metrics how many
+studies were woken for each slot that became free.
 
     python benchmarks/scheduler/cluster_scale.py
     python benchmarks/scheduler/cluster_scale.py --identity
 
-With `--identity` the scheduler asks who calls, as it does on a network: an authority of its own, users with a token
-over TLS, and each worker with the certificate that it got by joining, at the listener for workers. Writes
-`cluster_scale.json` into `--out`.
+With `--identity` the scheduler authenticates callers, as it does on a network: it has an authority of its own,
+users have a token over TLS, and each worker shows the certificate that it got by joining, at the listener for
+workers. Writes `cluster_scale.json` into `--out`.
 """
 
 import argparse
@@ -46,7 +46,7 @@ SLOTS_EACH = 8
 
 
 def study(number: int) -> StudySpec:
-    """ASHA of one-GPU trials, more than the run can train."""
+    """ASHA with one-GPU trials, more than the run can train."""
     return StudySpec.model_validate(
         {
             "objective": {"metric": "loss", "goal": "minimize"},
@@ -63,7 +63,7 @@ def study(number: int) -> StudySpec:
 
 
 class TimedWorker(SimulatedWorker):
-    """A worker of GPUs whose trials take their time."""
+    """A worker with GPUs whose steps take some time."""
 
     kind = worker_pb2.DEVICE_KIND_GPU
     step_s = 5.0
@@ -194,17 +194,17 @@ class Identity:
 
     @property
     def options(self) -> list[str]:
-        """Those of a scheduler."""
+        """The scheduler's options."""
         return ["--ca", str(self.ca.parent), "--worker-listen", "127.0.0.1:0", "--auth", "tokens"]
 
     async def join_token(self, client: AsyncClient, workers: int) -> str:
-        """A token by which so many may join."""
+        """A token with which that many workers may join."""
         made = joining.create_token(worker="", uses=workers, lifetime=WORKER_LIVES)
         _, token = await client.transport.run(made)
         return token
 
     async def join(self, users: str, worker: str, token: str) -> tuple[str, grpc.ChannelCredentials]:
-        """Where a worker connects, and what it shows there."""
+        """The address to which a worker connects, and the credentials that it shows there."""
         target = Target.of(f"tls://{users}", tls_ca=self.ca)
         home = self.folder / worker
         home.mkdir()
@@ -214,7 +214,7 @@ class Identity:
 
 
 def main() -> None:
-    """Measure, print and keep the record."""
+    """Measure, print and write the record."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

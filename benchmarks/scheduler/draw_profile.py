@@ -1,4 +1,4 @@
-"""Draws a profile that py-spy recorded as a flame graph, and lists where most of the time goes.
+"""Draws a profile recorded by py-spy as a flame graph, and lists where most of the time goes.
 
     py-spy record --pid SCHEDULER --duration 8 --format raw --output profile.txt
     python benchmarks/scheduler/draw_profile.py profile.txt benchmarks/results/profile.svg
@@ -13,11 +13,11 @@ from pathlib import Path
 import matplotlib as mpl
 
 mpl.use("svg")
-from matplotlib import pyplot as plt  # after the choice of what draws
+from matplotlib import pyplot as plt  # after the choice of the backend
 
 NARROWEST = 0.004
 SKIPPED = ("typer/", "_click/", "runpy", "<module>", "asyncio/runners", "base_events")
-"""The way into the event loop, the same under every frame."""
+"""The frames up to the event loop, the same under every frame."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ def draw(root: Frame, path: Path) -> None:
 
 
 def main() -> None:
-    """Read, draw."""
+    """Read and draw."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,9 +1,9 @@
-"""Runs a scheduler in which a layer that serves speed alone can be switched off and on again by signals.
+"""Runs a scheduler in which a layer that only serves speed can be switched off and on again by signals.
 
     python benchmarks/scheduler/layer_switches.py LAYER --database-url … --listen …
 
-SIGUSR1 switches the layer off, SIGUSR2 on. `layers.py` measures what each carries. A switch replaces what the modules
-that use a layer look up, in this process alone. The scheduler's own code has no switches.
+SIGUSR1 switches the layer off, SIGUSR2 on. `layers.py` measures the contribution of each. A switch replaces what
+the modules that use a layer look up, only in this process. The scheduler's own code has no switches.
 """
 
 import gc
@@ -31,12 +31,12 @@ def _module(name: str) -> Any:
 
 
 def batching() -> AbstractContextManager[object]:
-    """One input a cycle."""
+    """One input per cycle."""
     return patch.object(_module("engine.runner"), "MAX_BATCH", 1)
 
 
 def fold() -> AbstractContextManager[object]:
-    """The policy's state is made anew from the rows for each cycle."""
+    """The policy's state is rebuilt from the rows for each cycle."""
     runner = _module("engine.runner").StudyRunner
     transact = runner._transact
 
@@ -115,7 +115,7 @@ def pipeline_mode() -> AbstractContextManager[object]:
 
 
 def prepared_statements() -> AbstractContextManager[object]:
-    """Postgres parses and plans each statement each time."""
+    """Postgres parses and plans each statement every time."""
     raw: Any = pipeline.AsyncRawCursor
 
     class Unprepared(raw):  # type: ignore[misc]  # its base is looked up
@@ -126,7 +126,7 @@ def prepared_statements() -> AbstractContextManager[object]:
 
 
 def rows_in_one() -> AbstractContextManager[object]:
-    """One statement a row where many rows go into one statement."""
+    """One statement per row, where many rows share one statement."""
     run = pipeline.Pipeline.run
 
     def single(self: Any, statement: Any, rows: Sequence[Any] | None = None, /, **values: Any) -> Any:
@@ -149,12 +149,12 @@ def json_by_msgspec() -> AbstractContextManager[object]:
 
 
 def acknowledgements_together() -> AbstractContextManager[object]:
-    """Each answer to a worker is a message of its own."""
+    """Each answer to a worker is a separate message."""
     return patch.object(_module("session.outgoing"), "_parted", lambda batch: (batch, []))
 
 
 def heartbeats_together() -> AbstractContextManager[object]:
-    """One transaction a heartbeat."""
+    """One transaction per heartbeat."""
 
     async def note(self: Any, beat: Any) -> Any:
         return (await self._write([beat]))[beat]
@@ -164,7 +164,7 @@ def heartbeats_together() -> AbstractContextManager[object]:
 
 @contextmanager
 def frozen_survivors() -> Iterator[None]:
-    """Each full garbage collection looks at everything."""
+    """Each full garbage collection traverses everything."""
     gc.unfreeze()
     yield
     gc.collect()
@@ -172,7 +172,7 @@ def frozen_survivors() -> Iterator[None]:
 
 
 def _by_another_engine(**changed: Any) -> AbstractContextManager[object]:
-    """The cycles run on an engine that is opened otherwise."""
+    """The cycles run on an engine that is opened differently."""
     database, runner = _module("store.database"), _module("engine.runner")
     with patch.multiple(database, **changed):
         other = database.open_engine(sys.argv[sys.argv.index("--database-url") + 1])
@@ -180,7 +180,7 @@ def _by_another_engine(**changed: Any) -> AbstractContextManager[object]:
 
 
 def kept_plans() -> AbstractContextManager[object]:
-    """Postgres chooses plans by the tables' sizes, anew where it thinks so."""
+    """Postgres chooses plans by the tables' sizes, again whenever it sees fit."""
     return _by_another_engine(PLANS="")
 
 
@@ -190,7 +190,7 @@ def one_dumper() -> AbstractContextManager[object]:
 
 
 def last_connection_first() -> AbstractContextManager[object]:
-    """The pool gives its connections in turn."""
+    """The pool hands out its connections in turn."""
     create = _module("store.database").create_async_engine
     return _by_another_engine(
         create_async_engine=lambda url, **more: create(url, **{**more, "pool_use_lifo": False})

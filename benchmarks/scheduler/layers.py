@@ -1,10 +1,10 @@
-"""What share of the reports a second each layer carries that serves speed alone.
+"""What share of the reports per second each layer that only serves speed contributes.
 
-For each layer one scheduler on a database of its own, with 64 streams that report as fast as they are answered.
-Turns with and without the layer alternate (`layer_switches.py`); two in a row are a pair, and every other pair begins
-without. So the machine's other work and the study's growth meet both sides. A layer's share is 1 - without / with, the
-median of the pairs with a 90 % bootstrap interval. Beside the rate stands the processor time of a report, in the
-scheduler and in Postgres, without over with: it depends less on who else uses the machine.
+For each layer there is one scheduler on a database of its own, with 64 streams that report as fast as they are
+answered. Turns with and without the layer alternate (`layer_switches.py`); two in a row are a pair, and every
+other pair starts without it. So the machine's other work and the study's growth affect both sides. A layer's share
+is 1 - without / with, the median of the pairs with a 90 % bootstrap interval. Next to the rate is the processor
+time of a report, in the scheduler and in Postgres, without over with: it depends less on other use of the machine.
 
     python benchmarks/scheduler/layers.py --pairs 8
 
@@ -35,7 +35,7 @@ from headrace import AsyncClient
 STREAMS = 64
 WARM_UP_S = 3.0
 SETTLES_S = 0.5
-"""After a switch, until what was on its way is answered."""
+"""The time after a switch until everything in flight is answered."""
 Turn = dict[str, float]
 Pair = dict[str, Turn]
 
@@ -94,7 +94,7 @@ async def _turn(crowd: Crowd, process: psutil.Process, turn_s: float) -> Turn:
 
 
 def shares(pairs: list[Pair]) -> dict[str, object]:
-    """What the pairs of a layer say."""
+    """The result of a layer's pairs."""
     rate = [1 - pair["without"]["reports_per_s"] / pair["with"]["reports_per_s"] for pair in pairs]
     spent = [pair["without"]["used_us"] / pair["with"]["used_us"] for pair in pairs]
     return {
@@ -107,7 +107,7 @@ def shares(pairs: list[Pair]) -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure, print, and keep the record."""
+    """Measure, print, and write the record."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,8 +1,8 @@
-"""What a cycle that places takes while many studies share 64 GPUs: 1, 100 and 1,000 active studies, all waiting.
+"""How long a placing cycle takes while many studies share 64 GPUs: 1, 100 and 1,000 active studies, all waiting.
 
-Trials end one after the other. Each end is one cycle of its study, which finds out who goes first; the studies that
-it leaves slots to have a cycle each. All run in this process, over a Postgres of its own. Prints, for each number of
-studies, the median and the 99th percentile of both kinds of cycles in milliseconds.
+Trials end one after the other. Each end is one cycle of its study, which finds out which study goes first; the
+studies to which it leaves slots have a cycle each. All run in this process, over a Postgres of its own. Prints,
+for each number of studies, the median and the 99th percentile of both kinds of cycles in milliseconds.
 """
 
 import argparse
@@ -31,14 +31,14 @@ WARM_UP = 20
 
 
 class Cluster:
-    """Studies on a database, their folds, and the leases that are live."""
+    """Studies on a database, their folds, and the live leases."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._folds: dict[int, Fold | None] = {}
         self.leases: dict[str, Lease] = {}
         self.cpu_s: list[float] = []
-        """Of this process, in all cycles."""
+        """The processor time of this process, in all cycles."""
 
     async def add(self, number: int, *, trials: int = 1000, steps: int = 9) -> int:
         """Create a study on workers."""
@@ -74,7 +74,7 @@ class Cluster:
             await workers.greet(conn, greeting, 36000.0)
 
     async def cycle(self, study_id: int, one: Input) -> tuple[float, Effects]:
-        """Run a cycle. Returns its seconds and what follows from it."""
+        """Run a cycle. Returns its duration in seconds and what follows from it."""
         fold = self._folds.pop(study_id, None)
         began, cpu = time.perf_counter(), time.process_time()
         async with transaction(self._engine) as conn:
@@ -89,7 +89,7 @@ class Cluster:
 
 
 async def measure(url: str, count: int, ends: int) -> dict[str, object]:
-    """Let trials end among so many studies."""
+    """Let trials end among that many studies."""
     engine = open_engine(url)
     await migrate(engine)
     cluster = Cluster(engine)

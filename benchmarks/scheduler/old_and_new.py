@@ -1,8 +1,9 @@
-"""Reports a second and the delay of a lone report, today's scheduler beside an older commit's, in alternating turns.
+"""Reports per second and the delay of a lone report, today's scheduler against an older commit's, in alternating
+turns.
 
-Each turn runs `bench_load.py` of one checkout, with that checkout's packages. The order changes from pair to pair (old,
-new, new, old, …), since a machine's speed drifts. For each figure: the median of the ratios new to old over the pairs,
-with a 90 % bootstrap interval.
+Each turn runs `bench_load.py` of one checkout, with that checkout's packages. The order changes from pair to pair
+(old, new, new, old, …), because a machine's speed drifts. For each figure: the median of the ratios new to old
+over the pairs, with a 90 % bootstrap interval.
 
     git worktree add ../old b0a4824
     python benchmarks/scheduler/old_and_new.py ../old --pairs 6
@@ -54,7 +55,7 @@ def interval(ratios: list[float]) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Measure, print, and keep the record."""
+    """Measure, print, and write the record."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

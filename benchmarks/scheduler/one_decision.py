@@ -1,4 +1,4 @@
-"""What one early-stopping decision takes in memory, of our policy and of Syne Tune's ASHA, on the same sequence."""
+"""The time of one early-stopping decision in memory, by our policy and by Syne Tune's ASHA, on the same sequence."""
 
 import logging
 import random
@@ -56,7 +56,7 @@ def syne_tune_decisions(spec: StudySpec, values: list[float], measured: int) -> 
 
 
 def decisions(spec: StudySpec, results: int, measured: int = 500) -> dict[str, Any]:
-    """One decision at `results` results, both."""
+    """One decision at `results` results, by both."""
     random_ = random.Random(1)
     values = [random_.random() for _ in range(results)]
     ours, theirs = our_decisions(spec, values, measured), syne_tune_decisions(spec, values, measured)

@@ -1,4 +1,4 @@
-"""Optuna's side of the comparison: its cycle, its storages, its proxy, and studies filled before."""
+"""Optuna's side of the comparison: its cycle, its storages, its proxy, and pre-filled studies."""
 
 import random
 import subprocess
@@ -26,12 +26,12 @@ def proxy_storage(address: str) -> BaseStorage:
 
 
 def serve_proxy(url: str, port: str) -> None:
-    """Be the proxy."""
+    """Act as the proxy."""
     optuna.storages.run_grpc_proxy_server(rdb_storage(url), host="127.0.0.1", port=int(port))
 
 
 def optuna_cycle(storage: BaseStorage, name: str) -> Cycle:
-    """Ask, report three times, tell, in Optuna's words."""
+    """Ask, report three times, tell, in Optuna's terms."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.load_study(
         study_name=name,
@@ -53,7 +53,7 @@ def optuna_cycle(storage: BaseStorage, name: str) -> Cycle:
 
 
 def of_optuna(url: str) -> str:
-    """The same server, a database of its own, in SQLAlchemy's spelling."""
+    """The same server with a database of its own, in SQLAlchemy's spelling."""
     with psycopg.connect(url, autocommit=True) as conn:
         conn.execute("CREATE DATABASE optuna")
     return make_url(url).set(drivername="postgresql+psycopg", database="optuna").render_as_string(False)
@@ -61,7 +61,7 @@ def of_optuna(url: str) -> str:
 
 @contextmanager
 def optuna_proxy(command: Sequence[str], url: str, port: int) -> Iterator[tuple[str, psutil.Process]]:
-    """Optuna's gRPC proxy in a process of its own: a command that calls `serve_proxy` with what it is given."""
+    """Optuna's gRPC proxy in a process of its own: a command that calls `serve_proxy` with its arguments."""
     process = subprocess.Popen([*command, url, str(port)])
     try:
         for _ in range(200):
@@ -77,7 +77,8 @@ def optuna_proxy(command: Sequence[str], url: str, port: int) -> Iterator[tuple[
 
 
 def fill_optuna(storage: str, name: str, trials: int) -> None:
-    """Give a study complete trials as its cycles leave them: the first is made by one, the others are like it."""
+    """Give a study complete trials as its cycles leave them: a cycle makes the first, and the others are copies of
+    it."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     optuna.create_study(study_name=name, storage=storage, direction="minimize")
     if not trials:
@@ -92,7 +93,7 @@ def fill_optuna(storage: str, name: str, trials: int) -> None:
                 params={parameter: random.uniform(LOW, HIGH) for parameter in PARAMETERS},
                 distributions=like.distributions,
                 intermediate_values=like.intermediate_values,
-                system_attrs=like.system_attrs,  # the pruner's notes
+                system_attrs=like.system_attrs,  # the pruner's data
                 value=like.value,
             )
         )

@@ -1,7 +1,7 @@
-"""A worker with one slot that plays one trial after the other on a session, for as long as it is asked to.
+"""A worker with one slot that plays one trial after the other on a session, as long as requested.
 
-Beside `simulated_worker`, which is a fleet under load, this one measures whole cycles: a trial is assigned, reports
-three times and waits for each decision, ends, and hears that its end is recorded.
+Unlike `simulated_worker`, which is a fleet under load, this one measures whole cycles: a trial is assigned,
+reports three times and waits for each decision, ends, and receives the acknowledgement of its end.
 """
 
 import asyncio
@@ -68,7 +68,8 @@ class OneSlot:
         self._beat_at = time.monotonic() + BEAT_EVERY_S
 
     async def _until(self, kind: str) -> worker_pb2.SessionResponse:
-        """The next message of a kind. An assignment that comes before it is kept; it may come with the last answer."""
+        """The next message of a kind. An assignment that arrives before it is kept; it may arrive with the last
+        answer."""
         if kind == "assign" and self._next is not None:
             message, self._next = self._next, None
             return message

@@ -1,7 +1,7 @@
-"""A worker daemon without processes: it speaks the real session protocol and makes its trials' reports up.
+"""A worker daemon without processes: it speaks the real session protocol and makes up its trials' reports.
 
-Its trials behave as real ones do: below a milestone a report is sent and the trial goes on, at a milestone it waits
-for the decision. They train in no time at all, so what limits them is the scheduler.
+Its trials behave like real ones: below a milestone a report is sent and the trial continues, at a milestone it
+waits for the decision. They train in no time at all, so the scheduler is what limits them.
 """
 
 import asyncio
@@ -25,34 +25,34 @@ class Figures:
     committed: int = 0
     """Reports that were acknowledged."""
     trials: int = 0
-    """How many trials were begun, as far as their numbers tell."""
+    """How many trials were started, as far as their numbers show."""
     decision_s: list[float] = field(default_factory=list)
-    """From sending a report at a milestone to hearing what was decided, with all workers at work."""
+    """From sending a report at a milestone to receiving the decision, with all workers active."""
     quiet_s: list[float] = field(default_factory=list)
-    """The same for every report, with one trial alone at work."""
+    """The same for every report, with a single active trial."""
 
 
 @dataclass(slots=True)
 class Crowd:
-    """All simulated workers; while it is hushed only the soloist sends reports, and waits for each answer."""
+    """All simulated workers. While they are silenced, only the soloist sends reports, and waits for each answer."""
 
     figures: Figures = field(default_factory=Figures)
     soloist: str = ""
     loud: asyncio.Event = field(default_factory=asyncio.Event)
 
     def hush(self, soloist: str) -> None:
-        """Let one worker alone go on."""
+        """Let only one worker continue."""
         self.soloist = soloist
         self.loud.clear()
 
     def go_on(self) -> None:
-        """Let all go on."""
+        """Let all workers continue."""
         self.soloist = ""
         self.loud.set()
 
 
 def loss(trial: str, step: int) -> float:
-    """A falling curve whose floor depends on the trial alone."""
+    """A falling curve whose floor depends only on the trial."""
     floor = (hash_of(trial) % 1000) / 1000
     return floor + math.exp(-step / 3)
 

@@ -1,9 +1,10 @@
-"""How long many studies of short trials take together, against the sum of their work.
+"""How long many studies of short trials take together, compared with the sum of their work.
 
-100 and 1,000 active studies share 2 slots, then 64. Trials are timers: each takes `--trial` seconds and ends with one
-report. All else is real: the hub, its runners and wake-ups, over a Postgres of its own. There is no sweeper, which
-would hide a slot that nobody was told of. For each cluster: seconds to the end, the least that the work could take
-(trials × seconds ÷ slots), their ratio, and the median and 99th percentile of a cycle in milliseconds.
+100 and 1,000 active studies share 2 slots, then 64. Trials are timers: each takes `--trial` seconds and ends with
+one report. Everything else is real: the hub, its runners and wake-ups, over a Postgres of its own. There is no
+sweeper, which would hide a slot of which nobody was notified. For each cluster it gives the seconds to the end,
+the minimum for the work (trials × seconds ÷ slots), their ratio, and the median and 99th percentile of a cycle in
+milliseconds.
 
     python benchmarks/scheduler/studies_to_the_end.py
 
@@ -31,7 +32,7 @@ from headrace_services.scheduler.store.database import open_engine
 from headrace_services.scheduler.store.migrate import migrate
 
 CASES = ((100, 2, 0.2, 3), (1000, 2, 0.1, 2), (100, 64, 1.0, 20), (1000, 64, 1.0, 4))
-"""Studies, slots, seconds a trial, trials a study."""
+"""Studies, slots, seconds per trial, trials per study."""
 
 
 class Timers:
@@ -67,7 +68,7 @@ class Timers:
 async def measure(
     engine: AsyncEngine, studies: int, slots: int, trial_s: float, trials: int
 ) -> dict[str, object]:
-    """Run so many studies to their ends."""
+    """Run that many studies to their ends."""
     await migrate(engine)
     cluster, took_s = Cluster(engine), list[float]()
     ids = [await cluster.add(number, trials=trials, steps=1) for number in range(studies)]
@@ -127,7 +128,7 @@ async def run(case: tuple[int, int, float, int]) -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure, print, and keep the record."""
+    """Measure, print, and write the record."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -2,10 +2,10 @@
 
     python benchmarks/scheduler/unequal.py --out benchmarks/results/unequal.json
 
-Simulated: two workers of four slots, a second a step, five seeds for each policy, with reservations and without. Real:
-`headrace up --slots 4` with its own Postgres, trials that are processes of 1, 2 or 4 CPU slots and sleep (about one
-minute on two cores). A wait begins when all trials with lower numbers have started. Utilisation includes the end of
-the study, where fewer trials are left than slots.
+Simulated: two workers of four slots, one second per step, five seeds for each policy, with and without
+reservations. Real: `headrace up --slots 4` with its own Postgres, where trials are sleeping processes of 1, 2 or 4
+CPU slots (about one minute on two cores). A wait starts when all trials with lower numbers have started.
+Utilisation includes the end of the study, when fewer trials than slots are left.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def real() -> dict[str, Any]:
 
 
 def row(where: str, tallies: list[Tally], agree: bool) -> dict[str, Any]:
-    """What is printed and kept."""
+    """The row to print and keep."""
     waits = {slots: max(tally.longest_wait_s[slots] for tally in tallies) for slots in (1, 2, 4)}
     return {
         "where": where,

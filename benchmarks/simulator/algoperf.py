@@ -2,13 +2,13 @@
 
     python benchmarks/simulator/algoperf.py algoperf_*.csv.gz --out benchmarks/simulator/results
 
-Every run of a file is a configuration; a step is one of its evaluations. For each seed the configurations arrive in
-another order, the same for all policies and for Syne Tune's schedulers (`syne_tune_peer`), which are driven in an event
-loop of the same shape: its random search and our run-all must agree to the second. Settings are everybody's defaults,
-η = 3 from the first evaluation on.
+Every run of a file is a configuration; a step is one of its evaluations. For each seed the configurations arrive
+in another order, the same for all policies and for Syne Tune's schedulers (`syne_tune_peer`). These run in an
+event loop of the same shape: their random search and our run-all must agree to the second. All tools use their
+defaults, with η = 3 from the first evaluation on.
 
-`pip install --no-deps syne-tune dill` brings the peer. The files are MLCommons AlgoPerf v0.5 submissions (Apache-2.0);
-docs/how-to/simulate-a-study.md says how to get them.
+`pip install --no-deps syne-tune dill` installs the peer. The files are MLCommons AlgoPerf v0.5 submissions
+(Apache-2.0); docs/how-to/simulate-a-study.md says how to get them.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def variants(spec: StudySpec, names: str) -> tuple[Variant, ...]:
 
 
 def one_seed(work: tuple[Scenario, int]) -> dict[str, dict[str, Any]]:
-    """Everybody on one seed: their figures and the traces of their regret."""
+    """All policies on one seed: their figures and the traces of their regret."""
     logging.disable(logging.CRITICAL)
     scenario, seed = work
     outcomes = simulate_seed(scenario, seed)
@@ -103,7 +103,7 @@ def _worse(scenario: Scenario, value: float, best: float) -> bool:
 
 
 def all_seeds(scenario: Scenario, seeds: range, processes: int, kept: Path | None) -> list[dict[str, Any]]:
-    """Everybody on every seed. What was computed before and lies in the folder `kept` is read there."""
+    """All policies on every seed. Results computed earlier and stored in the folder `kept` are read from there."""
     results: dict[int, dict[str, Any]] = {}
     for seed in seeds:
         if kept is not None and (kept / f"{seed}.json").exists():
@@ -122,7 +122,7 @@ def all_seeds(scenario: Scenario, seeds: range, processes: int, kept: Path | Non
 def evaluate(
     file: CurveFile, names: str, workers: int, seeds: range, processes: int, plot: Path, kept: Path | None
 ) -> dict[str, Any]:
-    """One workload on so many workers: estimates for everybody, and our ASHA beside the best peer."""
+    """One workload on that many workers: estimates for all policies, and our ASHA against the best peer."""
     spec = study(file)
     scenario = Scenario(variants=variants(spec, names), machines=machines(workers), file=file, within=WITHIN)
     results = all_seeds(scenario, seeds, processes, kept)
@@ -182,7 +182,8 @@ def _rounded(estimate: Any) -> dict[str, Any]:
 
 
 def _against(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Ratio of the expected costs and difference of the regrets, with paired bootstrap intervals over seeds."""
+    """The ratio of the expected costs and the difference of the regrets, with paired bootstrap intervals over
+    seeds."""
     picks = np.random.default_rng(1).integers(len(ours), size=(RESAMPLES, len(ours)))
 
     def cost(found: list[dict[str, Any]]) -> np.ndarray:

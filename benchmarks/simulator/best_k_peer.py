@@ -1,4 +1,4 @@
-"""The plain rule that is hard to beat: every configuration is evaluated once, and the best k go on to the end."""
+"""The plain rule that is hard to beat: every configuration is evaluated once, and the best k continue to the end."""
 
 import math
 
@@ -6,7 +6,7 @@ from peer_loop import Make, Peer, Task
 
 
 class BestK(Peer):
-    """Pauses everyone at the first evaluation, until all are there."""
+    """Pauses every trial at the first evaluation, until all have reached it."""
 
     def __init__(self, task: Task, *, share: float) -> None:
         self._sign = -1.0 if task.maximize else 1.0
@@ -35,7 +35,7 @@ class BestK(Peer):
 
 
 def tenth(task: Task) -> Peer:
-    """The best tenth goes on."""
+    """The best tenth continues."""
     return BestK(task, share=0.1)
 
 

@@ -1,10 +1,11 @@
-"""What targets cost and bring that start before their search ends (decision 0091).
+"""The cost and benefit of targets that start before their search ends (decision 0091).
 
     python benchmarks/simulator/early_targets.py [--seeds 60] [--width 1]
 
-Searches on synthetic curves, each with a study of three targets behind it, on a machine of eight slots in virtual time.
-A target takes `--width` slots, and its step four times as long as a search's. Compared: no early start, idle slots
-alone (`eager: 1`), and the share 0.5. "Best missed": with no place kept, all targets start early and the best has none.
+Searches on synthetic curves, each followed by a study of three targets, on a machine of eight slots in virtual
+time. A target takes `--width` slots, and its step takes four times as long as a search's. It compares no early
+start, idle slots only (`eager: 1`), and the share 0.5. "Best missed": with no place reserved, all targets start
+early and the best configuration has none.
 """
 
 import argparse
@@ -38,7 +39,7 @@ class Outcome:
     early: int
     """Targets that started before the search's end."""
     beaten: int
-    """Early ones whose configuration is not among the three best of the finished search."""
+    """Early targets whose configuration is not among the three best of the finished search."""
     has_best: bool
     """Whether the best of the finished search has a target that started early."""
 
@@ -82,7 +83,7 @@ def outcome(policy: dict[str, Any], seed: int, eager: float | None, width: int, 
 
 
 def main() -> None:
-    """Print a row for each policy and rule."""
+    """Print one row per policy and rule."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--seeds", type=int, default=60)
     parser.add_argument("--width", type=int, default=4)
@@ -93,7 +94,7 @@ def main() -> None:
     for name, policy in POLICIES.items():
         for eager in (None, 1.0, 0.5):
             found = [outcome(policy, seed, eager, asked.width) for seed in seeds]
-            # Were no place kept for the end, three could start early: one place more in all is that rule.
+            # If no place were kept for the end, three could start early: one more place in all gives that rule.
             unkept = [outcome(policy, seed, eager, asked.width, TOP + 1) for seed in seeds] if eager else []
             missed = [one for one in unkept if one.early == TOP and not one.has_best]
             means = [

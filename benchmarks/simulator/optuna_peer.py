@@ -9,7 +9,7 @@ from peer_loop import Make, Peer, Task
 
 
 class Optuna(Peer):
-    """A study with one of its pruners. It samples nothing: the configuration is the next one of the order."""
+    """A study with one of its pruners. It samples nothing: the configuration is the next one in the order."""
 
     def __init__(self, pruner: Any, task: Task) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -38,7 +38,7 @@ class Optuna(Peer):
 
     def resumes(self, *, more: bool) -> int | None:
         del more
-        return None  # pruned is pruned
+        return None  # a pruned trial stays pruned
 
 
 def successive_halving(task: Task) -> Peer:
@@ -47,7 +47,7 @@ def successive_halving(task: Task) -> Peer:
 
 
 def hyperband(task: Task) -> Peer:
-    """Its Hyperband, told the full budget."""
+    """Its Hyperband, given the full budget."""
     return Optuna(optuna.pruners.HyperbandPruner(max_resource=task.max_t), task)
 
 

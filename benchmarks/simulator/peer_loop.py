@@ -1,8 +1,8 @@
-"""The event loop that peers' schedulers run in: recorded curves, in a given order of arrival, on virtual workers.
+"""The event loop in which peers' schedulers run: recorded curves, in a given order of arrival, on virtual workers.
 
-Nothing but the decisions differs between peers and our policies: configurations arrive in the order given, a trial
-reports every evaluation, and a freed worker goes on at once. Equal times: the last worker first, as in our simulator.
-Machines fail when those of our simulator do, worker by worker.
+Only the decisions differ between peers and our policies: configurations arrive in the given order, a trial reports
+every evaluation, and a freed worker continues at once. At equal times the last worker comes first, as in our
+simulator. Machines fail when those of our simulator do, worker by worker.
 """
 
 import heapq
@@ -20,7 +20,7 @@ from headrace_services.scheduler.simulator.recorded import RecordedCurve
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What a peer is told of a study before it begins."""
+    """What a peer knows about a study before it starts."""
 
     maximize: bool
     max_t: int
@@ -32,18 +32,20 @@ class Task:
 
 
 class Peer(Protocol):
-    """A scheduler of somebody else. Evaluations are counted from 1, values are the metric's own."""
+    """Another tool's scheduler. Evaluations are counted from 1; values are the metric's own."""
 
     def begins(self, number: int) -> None:
         """A trial starts."""
         ...
 
     def goes_on(self, number: int, at: int, value: float, *, over: bool) -> bool:
-        """Whether a trial goes on after an evaluation. `over`: it was the last one, and the answer does not count."""
+        """Returns whether a trial continues after an evaluation. `over`: it was the last one, and the answer does
+        not count."""
         ...
 
     def resumes(self, *, more: bool) -> int | None:
-        """A trial that waits and goes on where a worker is free. `more`: some configurations did not start."""
+        """Returns a waiting trial that continues when a worker is free. `more`: some configurations have not
+        started."""
         ...
 
 
@@ -52,7 +54,7 @@ Make = Callable[[Task], Peer]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerRun:
-    """What a peer came to, in the same terms as our `Summary`."""
+    """A peer's result, in the same terms as our `Summary`."""
 
     slot_s: float
     wall_s: float
@@ -75,8 +77,8 @@ def run(
 ) -> PeerRun:
     """Run a peer's scheduler to the end of the study.
 
-    Where machines fail, a trial goes on from the last of the evaluations `saves_at` that it came to. Evaluations that
-    are made again are not shown to the peer.
+    After a machine failure, a trial continues from the last of the evaluations `saves_at` that it reached.
+    Repeated evaluations are not shown to the peer.
     """
     sign = -1.0 if task.maximize else 1.0
     loop = _Loop(make(task), order, task, workers, failures or Failures(), saves_at)
@@ -107,7 +109,7 @@ def run(
 
 
 class _Loop:
-    """Workers, what they do, and the heap of what will happen."""
+    """Workers, their work, and the heap of coming events."""
 
     def __init__(
         self,
@@ -129,7 +131,7 @@ class _Loop:
         self._idle = list(range(workers))[::-1]
         self._down = 0
         self._runs: dict[int, tuple[int, float]] = {}
-        """Of each worker: the trial, and since when."""
+        """For each worker: the trial, and since when."""
         self._trained: dict[int, int] = {}
         self._shown: dict[int, int] = {}
         self._started = 0
@@ -138,7 +140,7 @@ class _Loop:
         self._lost: deque[int] = deque()
 
     def run(self) -> None:
-        """Until nothing is left to do."""
+        """Run until nothing is left to do."""
         for worker in range(self._workers):
             self._break_later(worker, self._failures.clock(worker + 1))
         self._fill()
@@ -225,10 +227,10 @@ class _Loop:
 
 
 def _lasts(curve: RecordedCurve, at: int) -> float:
-    """Seconds from the evaluation before to the one of an index."""
+    """Seconds from the previous evaluation to the one with an index."""
     return curve.seconds[at] - (curve.seconds[at - 1] if at else 0.0)
 
 
 def _signed(value: float | None, sign: float) -> float:
-    """A value of which the smaller is the better; none and those that are not finite are the worst."""
+    """A value for which smaller is better; missing and non-finite ones are the worst."""
     return math.inf if value is None or not math.isfinite(value) else sign * value

@@ -1,6 +1,6 @@
 """Ray Tune's ASHA, driven through its own interface. Only the scheduler class runs.
 
-Its MedianStoppingRule is left out: at each report it adds up every trial's history again, which takes minutes for an
+Its MedianStoppingRule is left out: at each report it sums every trial's history again, which takes minutes for an
 order of long curves. The rule is Vizier's, which we have as `median:variant=vizier`.
 """
 

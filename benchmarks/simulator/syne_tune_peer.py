@@ -23,7 +23,7 @@ SPACE = {"x": uniform(0, 1)}
 
 
 class SyneTune(Peer):
-    """One of its schedulers. What it proposes is passed over: the configuration is the next one of the order."""
+    """One of its schedulers. Its proposals are ignored: the configuration is the next one in the order."""
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
@@ -80,7 +80,7 @@ def median(task: Task) -> Peer:
 
 
 def random(task: Task) -> Peer:
-    """Its random search, which stops nothing: as our run-all, so that the two event loops check each other."""
+    """Its random search, which stops nothing, like our run-all, so that the two event loops check each other."""
     return SyneTune(_random_search(task))
 
 

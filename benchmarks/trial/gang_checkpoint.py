@@ -1,16 +1,17 @@
-"""What a checkpoint of a gang costs: bytes and seconds, with a data-parallel model and Adam on each of four ranks.
+"""The cost of a gang's checkpoint: bytes and seconds, with a data-parallel model and Adam on each of four ranks.
 
     python benchmarks/trial/gang_checkpoint.py [--out benchmarks/results/gang_checkpoint.json]
 
-Four ways, in turns, each some times:
+Four ways, in turns, several times each:
 
-- `rank 0 alone`: what a gang did before each rank saved its state, and what a trial of one process does;
+- `rank 0 alone`: what a gang did before each rank saved its state, and what a single-process trial does;
 - `found equal`: every rank computes digests, rank 0 writes the model, the others their generators;
 - `said shared`: the same without digests of what `trial.shared(...)` names;
-- `all different`: no two ranks have an equal model, so each writes its own.
+- `all different`: no two ranks have equal models, so each writes its own.
 
-The seconds go from a barrier of all ranks to the end of the last one; the ranks share the machine's cores and its disk,
-as they do in training. `digest` and `write` are measured by themselves on one rank: the two halves of what is new.
+The seconds are from a barrier of all ranks to the end of the last one; the ranks share the machine's cores and its
+disk, as they do in training. `digest` and `write` are measured separately on one rank: the two halves of the new
+work.
 """
 
 import argparse
@@ -52,7 +53,7 @@ def objects(rank: int, way: str) -> dict[str, Any]:
 
 
 def rank_main(rank: int, folder: Path, barrier: Any, results: Any) -> None:
-    """Saves in each way, again and again; tells how long each save took on this rank."""
+    """Saves in each way, again and again; reports how long each save took on this rank."""
     torch.set_num_threads(1)
     made = {way: {name: tracked(name, one) for name, one in objects(rank, way).items()} for way in WAYS}
     for number in range(ROUNDS):
@@ -78,7 +79,7 @@ def rank_main(rank: int, folder: Path, barrier: Any, results: Any) -> None:
 
 
 def halves(folder: Path) -> dict[str, list[float]]:
-    """One rank by itself: the digests of what it has, and the write."""
+    """One rank alone: the digests of its state, and the write."""
     made = {name: tracked(name, one) for name, one in objects(0, "found equal").items()}
     found: dict[str, list[float]] = {"digest": [], "write": []}
     for number in range(ROUNDS):
@@ -103,13 +104,13 @@ def halves(folder: Path) -> dict[str, list[float]]:
 
 
 def told(seconds: list[float]) -> dict[str, float]:
-    """The median, and where the middle half lies."""
+    """The median, and the range of the middle half."""
     low, middle, high = statistics.quantiles(seconds, n=4)
     return {"median_s": round(middle, 3), "quarter_s": round(low, 3), "three_quarters_s": round(high, 3)}
 
 
 def main() -> None:
-    """Measure, print and keep."""
+    """Measure, print and write the record."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

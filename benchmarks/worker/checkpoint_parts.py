@@ -1,9 +1,10 @@
-"""What a save, and the store's part of a report, take of one core: for a machine that others keep too busy for a clock.
+"""The processor time of a save and of the store's part of a report, for a machine too busy to measure wall time.
 
     python benchmarks/worker/checkpoint_parts.py [--megabytes 256] [--rounds 3] [--other /dev/shm]
 
-The trial's save and the directory store's `put`, in one process, in turns: with hard links, with hard links refused,
-and with the store on another file system, in memory. Processor seconds, and seconds by the clock after the slash.
+The trial's save and the directory store's `put`, in one process, in turns: with hard links, with hard links
+refused, and with the store on another file system, in memory. It prints processor seconds, and wall seconds after
+the slash.
 """
 
 import argparse
@@ -27,7 +28,7 @@ took: dict[str, str] = {}
 
 
 def timed(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
-    """Keeps what a part takes."""
+    """Records the time of a part."""
 
     def call(*args: Any, **options: Any) -> Any:
         began, busy = time.monotonic(), time.thread_time()

@@ -1,18 +1,20 @@
-"""What a trial that saves at each step waits for: its own save, and its worker's part until the report is durable.
+"""How long a trial that saves at each step waits: for its own save, and for its worker until the report is
+durable.
 
     python benchmarks/worker/checkpoint_wait.py [--megabytes 1024] [--rounds 10] [--other /dev/shm]
 
-Real daemons and real trial processes, with a scripted scheduler that acknowledges at once. The trials train nothing:
-`t.steps(checkpoint_every=1)`, and a report at each step. Four of them take turns, a step each, in another order in each
-round:
+Real daemons and real trial processes, with a scripted scheduler that acknowledges at once. The trials train
+nothing: `t.steps(checkpoint_every=1)`, and a report at each step. Four of them take turns, one step each, in a
+different order in each round:
 
 - `left out`: the worker stores nothing, and acknowledges;
 - `linked`: the store is on the file system of the worker's home;
-- `copied`: the same, but hard links are refused: another disk as fast as this one;
+- `copied`: the same, but hard links are refused, as with another disk of the same speed;
 - `memory`: the store is on another file system, in memory.
 
-The first round is left out: it writes into fresh memory. Seconds a step: the median, and in brackets its bootstrap
-interval of 95%. Where other programs keep the cores busy, the clock measures them; the processor's seconds do not.
+The first round is left out: it writes into fresh memory. It prints seconds per step: the median, and in brackets
+its 95% bootstrap interval. If other programs keep the cores busy, wall seconds include them; processor seconds do
+not.
 """
 
 import argparse
@@ -82,11 +84,11 @@ def train(t):
 trial.main(train)
 """
 took: dict[str, float] = defaultdict(float)
-"""Seconds of the step under way, by part."""
+"""Seconds of the current step, by part."""
 
 
 def timed(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds what a part takes to its name."""
+    """Adds the time of a part to its name."""
 
     def call(*args: Any, **options: Any) -> Any:
         began, busy = time.monotonic(), time.thread_time()
@@ -100,7 +102,7 @@ def timed(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def measure_parts(patch: pytest.MonkeyPatch, steps: list[dict[str, float]]) -> None:
-    """Times the parts of the worker's way of a report, and leaves the copy out where the store's name says so."""
+    """Times the parts of a report's way through the worker, and omits the copy if the store's name says so."""
     for module, function, name in (
         (directory, "_link_or_copy", "copy"),
         (directory, "entry_of", "hash"),
@@ -140,7 +142,7 @@ def measure_parts(patch: pytest.MonkeyPatch, steps: list[dict[str, float]]) -> N
 
 
 def start(root: Path, way: str, other: Path, address: ScriptedScheduler) -> Site:
-    """A worker whose store is one of this way."""
+    """A worker with a store of this kind."""
     folder = root / way.replace(" ", "-")
     folder.mkdir()
     if way == "memory":
@@ -151,7 +153,7 @@ def start(root: Path, way: str, other: Path, address: ScriptedScheduler) -> Site
 
 
 async def next_step(site: Site, number: int) -> dict[str, float]:
-    """Lets a trial take its next step; returns what it saw of it."""
+    """Lets a trial take its next step; returns the step's measurements."""
     (site.marks / f"go-{number}").touch()
     rows: list[dict[str, float]] = []
     while len(rows) < number:
@@ -164,7 +166,7 @@ async def next_step(site: Site, number: int) -> dict[str, float]:
 
 
 async def measure(root: Path, other: Path, options: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
-    """All rounds; the parts of each step, by way."""
+    """All rounds; the parts of each step, by kind."""
     sites: dict[str, Site] = {}
     found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     steps: list[dict[str, float]] = []
@@ -192,7 +194,7 @@ async def measure(root: Path, other: Path, options: argparse.Namespace) -> dict[
 
 
 def parts_of(step: dict[str, float]) -> dict[str, float]:
-    """What adds up to the whole of a step."""
+    """The parts that add up to the whole of a step."""
     known = {name: step.get(name, 0.0) for name in ("copy", "hash", "flush", "delete")}
     save_s = step["save"]
     return {

@@ -1,6 +1,7 @@
-"""One rank of the training job: a small GPT as a two-stage DeepSpeed pipeline on the CPU. `run.py` starts two of them.
+"""One rank of the training job: a small GPT as a two-stage DeepSpeed pipeline on the CPU. `run.py` starts two
+of them.
 
-The only line that Headrace asks for is `attach(engine)`.
+The only line that Headrace needs is `attach(engine)`.
 """
 # ruff: noqa: N803, N806 - a tensor's name ends in its shape: B batch, L length, D width, H heads, V bytes
 
@@ -25,7 +26,7 @@ BYTES, ROWS, HEADS = 256, 8, 4
 
 
 class Embed(nn.Module):
-    """Bytes and their places."""
+    """Bytes and their positions."""
 
     def __init__(self, width: int, context: int) -> None:
         super().__init__()
@@ -36,7 +37,7 @@ class Embed(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention to what came before, then a two-layer perceptron."""
+    """Attention to earlier bytes, then a two-layer perceptron."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -53,7 +54,7 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """What byte comes next."""
+    """Predicts the next byte."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

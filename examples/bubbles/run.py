@@ -2,10 +2,10 @@
 
     python examples/bubbles/run.py
 
-It starts two ranks, each bound to a core, the scheduler, and a worker that has no slots but the stages' bubbles. Then
-it runs study.yaml. With --own-slot-after 20 a second worker brings an ordinary slot after 20 seconds, and members move
-there. At the end it prints what the agent saw and what became of the best trial, and writes the last second as a
-picture and as a trace for Perfetto.
+It starts two ranks, each bound to a core, the scheduler, and a worker whose only slots are the stages' bubbles.
+Then it runs study.yaml. With --own-slot-after 20 a second worker brings an ordinary slot after 20 seconds, and
+members move there. At the end it prints what the agent saw and the result of the best trial, and writes the last
+second as a chart and as a trace for Perfetto.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def free_port() -> int:
 
 
 def start_rank(rank: int, port: int, folder: Path, core: int, *options: str) -> "subprocess.Popen[bytes]":
-    """A rank, bound to a core."""
+    """Starts a rank, bound to a core."""
     env = {
         **os.environ,
         "RANK": str(rank),
@@ -52,7 +52,7 @@ def start_rank(rank: int, port: int, folder: Path, core: int, *options: str) -> 
 
 
 def start_agent(folder: Path) -> "subprocess.Popen[str]":
-    """The agent of a folder; returns when it serves."""
+    """Starts the agent of a folder; returns when it serves."""
     with (folder / "agent.log").open("ab") as log:
         agent = subprocess.Popen(
             [*HEADRACE, "bubble-agent", "--folder", str(folder)],
@@ -67,7 +67,7 @@ def start_agent(folder: Path) -> "subprocess.Popen[str]":
 
 
 def cores() -> tuple[int, int]:
-    """A core for each stage: the same one where there is no second."""
+    """A core for each stage, the same one if there is no second."""
     allowed = sorted(os.sched_getaffinity(0))
     return allowed[0], allowed[-1]
 
@@ -80,7 +80,7 @@ def wait_for(path: Path, process: "subprocess.Popen[bytes]") -> None:
 
 
 class Service:
-    """A scheduler of its own, and the workers that it is given."""
+    """A scheduler of its own, and workers that are started on it."""
 
     def __init__(self, home: Path, folder: Path) -> None:
         port = free_port()
@@ -96,13 +96,13 @@ class Service:
             time.sleep(0.2)
 
     def start(self, *command: str, name: str = "") -> None:
-        """Starts a part of it."""
+        """Starts a part of the service."""
         with (self._logs / f"{name or command[0]}.log").open("ab") as log:
             started = subprocess.Popen([*HEADRACE, *command], env=self.env, stdout=log, stderr=log)
         self.processes.append(started)
 
     def ask(self, *command: str) -> str:
-        """What a command prints; nothing where it fails."""
+        """The output of a command; empty if it fails."""
         ran = subprocess.run([*HEADRACE, *command], env=self.env, capture_output=True, text=True)
         return ran.stdout if ran.returncode == 0 else ""
 
@@ -118,7 +118,7 @@ class Service:
 
 
 def draw(service: Service, out: Path) -> None:
-    """The last second, unless nothing happened in it."""
+    """Draws the last second, unless nothing happened in it."""
     for name, option in (("bubbles.svg", "--svg"), ("bubbles.json", "--trace")):
         told = service.ask("bubbles", "--seconds=1", option, "-")
         if "quanta" in told:
@@ -126,7 +126,7 @@ def draw(service: Service, out: Path) -> None:
 
 
 def follow(service: Service, study: "subprocess.Popen[bytes]", options: argparse.Namespace) -> str:
-    """Looks on until the study ends; returns what the agent told last."""
+    """Watches until the study ends; returns the agent's last report."""
     began, report, own = time.monotonic(), "", options.own_slot_after
     while study.poll() is None:
         time.sleep(0.5)
@@ -145,7 +145,7 @@ def main() -> None:
     parser.add_argument("--own-slot-after", type=float, metavar="SECONDS", help="bring an ordinary slot then")
     parser.add_argument("--study", type=Path, default=HERE / "study.yaml")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended all the same
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything that was started ends
     ranks: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory(dir="/dev/shm") as words, tempfile.TemporaryDirectory() as home:
         folder = Path(words)

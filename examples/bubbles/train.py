@@ -21,7 +21,7 @@ WIDTH, ROWS = 64, 32
 
 
 def load_data() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same split for every trial: 1197 images to learn from, 600 to judge by."""
+    """The same split for every trial: 1197 images for training, 600 for validation."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32) / 16
     labels = torch.tensor(digits.target)
@@ -55,7 +55,7 @@ def validate(model: nn.Module, images: Tensor, labels: Tensor) -> float:
 
 
 def train(bundle: trial.Bundle) -> None:
-    """All trials of a bundle, each from its first epoch or from where it was paused."""
+    """Trains all trials of a bundle, each from its first epoch or from where it was paused."""
     torch.set_num_threads(1)
     images, labels, val_images, val_labels = load_data()
     group = hydro.fuse(bundle.model(make_model), optimizer="adamw")  # empty: trials join and leave

@@ -1,4 +1,4 @@
-"""A small GPT that learns to write Python from the one text that every machine has: Python's own standard library.
+"""A small GPT that learns to write Python from a text that every machine has: Python's own standard library.
 
 Run it by hand:  python train.py --depth 4
 Tune it:         headrace run study.yaml
@@ -48,7 +48,7 @@ def unigram_bits(text: bytes) -> float:
 
 
 class Block(nn.Module):
-    """Attention to what came before, then a two-layer perceptron; both are added to the stream."""
+    """Attention to earlier bytes, then a two-layer perceptron; both are added to the stream."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
@@ -94,8 +94,8 @@ def loss_of(model: GPT, rows: Tensor) -> Tensor:
 
 
 def train(t: trial.Trial) -> None:
-    """One configuration, from the first step or from where it was paused."""
-    torch.set_num_threads(t.cpus)  # other trials have the other cores
+    """Train one configuration, from the first step or from where it was paused."""
+    torch.set_num_threads(t.cpus)  # other trials use the other cores
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     text, val_text = load_text()
     rows, val_rows = windows(text).long(), windows(val_text)[::16].long().to(device)

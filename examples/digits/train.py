@@ -17,7 +17,7 @@ EPOCHS = 27
 
 
 def load_data() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same split for every trial: 1197 images to learn from, 600 to judge by."""
+    """The same split for every trial: 1197 images for training, 600 for validation."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(digits.target)
@@ -41,7 +41,7 @@ def build_model(width: int, dropout: float) -> nn.Module:
 
 
 def train(t: trial.Trial) -> None:
-    """One configuration, from the first epoch or from where it was paused."""
+    """Train one configuration, from the first epoch or from where it was paused."""
     torch.set_num_threads(1)  # several trials share this machine
     images, labels, val_images, val_labels = load_data()
 

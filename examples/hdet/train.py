@@ -1,11 +1,12 @@
-"""A small GPT that finds its learning rate while it trains: four replicas explore around the schedule, and converge.
+"""A small GPT that finds its learning rate during training: four replicas explore around the schedule, and
+converge.
 
 Run it:  torchrun --nproc_per_node 4 train.py
 Quicker: torchrun --nproc_per_node 4 train.py --steps 120
 
-It reads the text that every machine has, Python's own standard library. First a sweep finds the best rate of
-a plain OneCycle run, and says what finding it cost. Then OneCycle alone and OneCycle with HDET start from a
-tenth of that rate, and from ten times it.
+It reads the text that every machine has, Python's own standard library. First a sweep finds the best rate of a
+plain OneCycle run, and reports the cost of finding it. Then OneCycle alone and OneCycle with HDET start from a
+tenth of that rate, and from ten times that rate.
 """
 # ruff: noqa: N803, N806 - a tensor's name ends in its shape: B batch, L length, D width, H heads, K width of a head
 
@@ -41,7 +42,7 @@ SPREAD = 1 / 9
 
 
 class Block(nn.Module):
-    """Attention to what came before, then a two-layer perceptron; both are added to the stream."""
+    """Attention to earlier bytes, then a two-layer perceptron; both are added to the stream."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +106,7 @@ def loss_of(model: nn.Module, rows: Tensor) -> Tensor:
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """How a run ended."""
+    """The result of a run."""
 
     method: str
     seed: int
@@ -178,7 +179,7 @@ def train_hdet(text: Text, lr: float, seed: int, steps: int) -> Outcome:
 def outcome(
     method: str, model: nn.Module, text: Text, lr: float, seed: int, factor: float, began: float
 ) -> Outcome:
-    """Validates a model."""
+    """Validates a model, and returns the outcome."""
     loss = float(loss_of(model, text.validation))
     return Outcome(
         method=method,
@@ -187,7 +188,7 @@ def outcome(
         validation_loss=loss,
         rate_factor=factor,
         seconds=time.monotonic() - began,
-        diverged=not loss < 5.545,  # ln 256: worse than knowing nothing
+        diverged=not loss < 5.545,  # ln 256: worse than a uniform guess
     )
 
 

@@ -2,8 +2,8 @@
 
 Run it:  headrace run --local --slots 4 examples/hdet/study.yaml
 
-A trial is a gang of four ranks. It may be paused, moved or killed at any step: every rank saves its own state, and the
-trial goes on bit for bit. Each sync point is a report, with every replica's rate as a metric.
+A trial is a gang of four ranks. It may be paused, moved or killed at any step: every rank saves its own state, and
+the trial resumes bit for bit. Each sync point is a report, with every replica's rate as a metric.
 """
 
 import sys
@@ -28,13 +28,13 @@ REPORTED = 31  # rungs are multiples of it
 
 
 def train(t: trial.Trial) -> None:
-    """The replicas of one trial."""
+    """Train the replicas of one trial."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     text = Text()
     bare = GPT(t.seed)
-    # Before t.track, since it copies the weights of rank 0 to all; with buckets that stay as they are, since a resumed
-    # run would else add gradients up in another order.
+    # Before t.track, because it copies the weights of rank 0 to all. The buckets must not change: a resumed run would
+    # otherwise add gradients up in another order.
     model = DistributedDataParallel(bare, find_unused_parameters=True)
     optimizer = AdamW(
         model.parameters(), lr=1e-3, betas=(t.params["beta1"], 0.95), weight_decay=t.params["weight_decay"]

@@ -1,7 +1,7 @@
 """A GPT as a factory of a width: all that Hydro needs to know about it.
 
-Its readout and its queries start at zero. That is good practice at any size, and needed for small copies to start like
-the model they stand for (see docs/explanation/hydro.md).
+Its readout and its queries start at zero. That is good practice at any size, and necessary for small copies to
+start like the model that they represent (see docs/explanation/hydro.md).
 """
 # ruff: noqa: N803, N806 - a tensor's name ends in its shape: B batch, L length, D width, H heads, K width of a head
 
@@ -14,7 +14,7 @@ CONTEXT = 32
 
 
 class Attention(nn.Module):
-    """Causal attention; how many heads share the width is the model's to say."""
+    """Causal attention; the model says how many heads share the width."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention to what came before, then a two-layer perceptron; both are added to the stream."""
+    """Attention to earlier bytes, then a two-layer perceptron; both are added to the stream."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Bytes in, logits of the next byte out.
 
-    With the width grows the width of each of its `heads`; with `head_width`, their number.
+    The width of each of its `heads` grows with the model's width; with `head_width`, their number does.
     """
 
     def __init__(

@@ -22,12 +22,12 @@ BATCHES, ROWS = 10, 8  # of a step, and of a batch
 
 
 def make_model(width: int = 128) -> GPT:
-    """The model: 128 wide, with 16 heads. A narrower one has fewer heads, each as wide."""
+    """The model: 128 wide, with 16 heads. A narrower one has fewer heads of the same width."""
     return GPT(width=width, depth=2, head_width=8)
 
 
 def some_text() -> Tensor:
-    """A batch as the model takes it, with which the gate looks at it."""
+    """A batch as the model takes it, for the gate's check."""
     return Text().batch(0, 4)[0]
 
 
@@ -37,7 +37,8 @@ def loss_of(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def settings_of(member: trial.Member) -> dict[str, Any]:
-    """A trial as `fuse` takes it: its rate rises linearly, then falls along a cosine to the end of the full budget."""
+    """A trial as `fuse` takes it: its rate rises linearly, then follows a cosine down to the end of the full
+    budget."""
     updates = member.max_steps * BATCHES
     rise = round(member.params["warmup"] * updates)
     fall = hydro.Cosine(steps=updates - rise)
@@ -48,12 +49,12 @@ def settings_of(member: trial.Member) -> dict[str, Any]:
 
 @torch.no_grad()
 def validate(model: nn.Module, batch: Batch) -> float:
-    """The loss on text that no trial learns from."""
+    """The loss on text that no trial trains on."""
     return float(loss_of(model.eval(), batch))
 
 
 def train(bundle: trial.Bundle) -> None:
-    """All trials of a bundle. In the study they train small copies, in the study that follows the model itself."""
+    """Train all trials of a bundle. In the study they train small copies; in the transfer study, the model itself."""
     torch.set_num_threads(1)  # several bundles share this machine
     text = Text()
     group = hydro.fuse(bundle.model(make_model), optimizer="adam")  # empty: trials join and leave

@@ -1,4 +1,4 @@
-"""A policy that stops a trial once it has not improved for some looks, and a sampler that mutates the best so far."""
+"""A policy that stops a trial that has not improved for some checks, and a sampler that mutates the best so far."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from headrace_services.scheduler.plugins import (
 
 
 def make_policy(spec: StudySpec, options: Mapping[str, Value]) -> Policy:
-    """What the entry point `patience` of the policies names."""
+    """The entry point `patience` of the policies names this."""
     looks = options.get("looks", 2)
     if not isinstance(looks, int) or looks < 1 or options.keys() - {"looks"}:
         raise ValueError("patience has one option, looks: a whole number of at least 1")
@@ -31,7 +31,7 @@ def make_policy(spec: StudySpec, options: Mapping[str, Value]) -> Policy:
 
 
 def make_sampler(spec: StudySpec, options: Mapping[str, Value]) -> OwnSampler:
-    """What the entry point `mutate` of the samplers names."""
+    """The entry point `mutate` of the samplers names this."""
     share = options.get("share", 0.3)
     if not isinstance(share, int | float) or not 0 < share <= 1 or options.keys() - {"share"}:
         raise ValueError("mutate has one option, share: a number above 0 and up to 1")
@@ -39,7 +39,7 @@ def make_sampler(spec: StudySpec, options: Mapping[str, Value]) -> OwnSampler:
 
 
 class Patience(StoppingRule):
-    """Stops a trial that has not improved on its own best value for so many looks."""
+    """Stops a trial that has not improved on its own best value for `looks` checks."""
 
     rule = "patience"
 
@@ -49,7 +49,7 @@ class Patience(StoppingRule):
         super().__init__(ladder=ladder, grace=grace, maximize=spec.maximizes())
         self._looks = looks
         self._best: dict[int, tuple[float, int]] = {}
-        """Of each trial: its best value, signed so that less is better, and the look at which it came."""
+        """For each trial: its best value, signed so that less is better, and the check at which it occurred."""
 
     def _fold(self, result: RungResult) -> None:
         if result.value is None or not result.finite:
@@ -68,7 +68,7 @@ class Patience(StoppingRule):
 
 
 class Mutate:
-    """Takes the best configuration so far, and draws a share of its parameters anew."""
+    """Takes the best configuration so far, and draws a share of its parameters again."""
 
     def __init__(self, spec: StudySpec, share: float) -> None:
         self._spec = spec

@@ -1,7 +1,7 @@
-"""A learning-rate schedule to discover: plain SGD on handwritten digits, whose rate nobody lowers by itself.
+"""A learning-rate schedule to discover: plain SGD on handwritten digits, whose rate nothing lowers automatically.
 
-A high rate learns fast and then circles around the minimum, a low one never gets far: with a rate that stays as it is,
-one pays for the one or for the other. Population-based training finds a schedule while it trains.
+A high rate learns fast and then circles around the minimum; a low one never gets far. A constant rate pays for one
+or the other. Population-based training finds a schedule during training.
 
 Run it by hand:  python train.py --lr 0.03
 Tune it:         headrace run study.yaml
@@ -19,7 +19,7 @@ EPOCHS = 30
 
 
 def load_data() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same split for every trial: 1197 images to learn from, 600 to judge by."""
+    """The same split for every trial: 1197 images for training, 600 for validation."""
     digits = load_digits()
     images = torch.tensor(digits.data, dtype=torch.float32) / 16
     labels = torch.tensor(digits.target)
@@ -29,7 +29,7 @@ def load_data() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def train(t: trial.Trial) -> None:
-    """One member of the population, from the first epoch or from where it, or the member it copied, stopped."""
+    """Train one member of the population, from the first epoch or from where it, or the member it copied, stopped."""
     torch.set_num_threads(1)  # several trials share this machine
     images, labels, val_images, val_labels = load_data()
 
@@ -39,7 +39,7 @@ def train(t: trial.Trial) -> None:
     t.track(model=model, optimizer=optimizer, batches=batches)
 
     for _epoch in t.steps():
-        # A checkpoint brings the optimizer's settings along, those of another member after a copy: set them anew.
+        # A checkpoint brings the optimizer's settings along, after a copy those of another member: set them again.
         for group in optimizer.param_groups:
             group.update(lr=t.params["lr"], momentum=t.params["momentum"])
         model.train()

@@ -1,4 +1,4 @@
-"""What the checks say of values at their bounds and beyond."""
+"""What the checks say about values at their bounds and beyond."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from headrace.v1 import study_pb2 as pb
 
 
 def with_space(parameters: int, conditions: int = 0, values: int = 1, **fields: Any) -> spec_pb2.StudySpec:
-    """A spec with so many parameters, each with so many conditions of so many values."""
+    """A spec with that many parameters, each with that many conditions of that many values."""
     condition = spec_pb2.Condition(values=[spec_pb2.ParameterValue(bool_value=True)] * values)
     parameter = spec_pb2.Parameter(conditions=[condition] * conditions)
     return spec_pb2.StudySpec(space=[parameter] * parameters, **fields)
@@ -120,12 +120,12 @@ def test_what_is_out_of_bounds_is_named_with_value_bound_and_remedy(
         bounds.check(message)
 
 
-def test_all_faults_of_a_message_are_told_at_once() -> None:
+def test_all_faults_of_a_message_are_reported_at_once() -> None:
     message = report(request_id="x" * 129, step=-1, metrics={"a\0": 1.0, "b\0": 1.0})
     assert [found.field for found in bounds.violations(message)][:2] == ["request_id", "step"]
     assert len(bounds.violations(message)) == 4
 
 
-def test_of_many_faults_the_first_hundred_are_told() -> None:
+def test_the_first_hundred_of_many_faults_are_reported() -> None:
     unknown = report(metrics={f"m\0{number}": 1.0 for number in range(500)})
     assert len(bounds.violations(unknown)) == 100

@@ -1,4 +1,4 @@
-"""The table of bounds against the contract: every field has one, and none is left over."""
+"""The table of bounds against the contract: every field has one bound, and no bound is left over."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ REQUESTS = [
 
 
 def below(message: Descriptor, within: tuple[str, ...] = ()) -> Iterator[Descriptor]:
-    """The message and all that it can hold. A message within itself would need a bound on its depth."""
+    """The message and all messages in it. A message within itself would need a bound on its depth."""
     assert message.full_name not in within, f"{message.full_name} can hold itself"
     yield message
     for field in message.fields:

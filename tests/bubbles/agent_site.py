@@ -1,4 +1,4 @@
-"""Agents as processes, and the command that asks them."""
+"""Agents as processes, and the command that queries them."""
 
 import json
 import os
@@ -17,7 +17,7 @@ HEADRACE = [sys.executable, "-m", "headrace.cli"]
 
 
 class AgentProcess:
-    """`headrace bubble-agent` on a folder; made when it serves."""
+    """`headrace bubble-agent` on a folder. The constructor returns once it serves."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
@@ -37,20 +37,20 @@ class AgentProcess:
         self.process.communicate()
 
     def stop(self) -> tuple[int, str]:
-        """Ends it cleanly; its status and what it logged."""
+        """Stop it cleanly; returns its status and its log."""
         self.process.send_signal(signal.SIGTERM)
         _, log = self.process.communicate(timeout=30)
         return self.process.returncode, log
 
     def jobs(self) -> list[dict[str, Any]]:
-        """What `headrace bubbles --json` says."""
+        """The output of `headrace bubbles --json`."""
         code, out, err = bubbles(self.folder, "--json")
         assert code == 0, err
         return json.loads(out)["jobs"]
 
 
 def bubbles(folder: Path, *options: str) -> tuple[int, str, str]:
-    """Runs `headrace bubbles` in this process' place of a shell."""
+    """Runs `headrace bubbles` in this process instead of a shell."""
     ran = subprocess.run(
         [*HEADRACE, "bubbles", "--folder", str(folder), *options], capture_output=True, text=True, timeout=60
     )
@@ -58,7 +58,7 @@ def bubbles(folder: Path, *options: str) -> tuple[int, str, str]:
 
 
 def join(home: Path, signed_by: Authority, name: str = "w", *, ago: timedelta = timedelta(0)) -> Path:
-    """A worker's home, with its certificate of a day, signed so long ago."""
+    """A worker's home, with its certificate for a day, signed `ago` before now."""
     home.mkdir(exist_ok=True)
     key = credential.new_key()
     pem = signed_by.sign_worker(name, key.public_key(), now=datetime.now(UTC) - ago, lives=timedelta(days=1))

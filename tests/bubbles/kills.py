@@ -1,8 +1,8 @@
-"""What befalls a primary whose agent, trial or rank is killed, stopped or misbehaves: one run of DeepSpeed, measured.
+"""What happens to a primary whose agent, trial or rank is killed, stopped or misbehaves: one run of DeepSpeed.
 
     python tests/bubbles/kills.py --times 20      # prints figures as JSON; minutes
 
-The test makes the same run once. Every event must leave the primary stepping, and its losses as they are without us.
+The test makes the same run once. After every event the primary must continue, with the same losses as without us.
 """
 
 import argparse
@@ -44,7 +44,7 @@ STEPS = 3
 
 
 class Scene:
-    """A primary with an agent and a trial beside stage 0."""
+    """A primary with an agent, and a trial next to stage 0."""
 
     def __init__(self, primary: Primary, folder: Path, **run: Any) -> None:
         place = folder / "p"
@@ -67,7 +67,7 @@ class Scene:
         until(lambda: self.says("trial_stretches") > before + 2, "work in windows")
 
     def steps(self, what: str, count: int = STEPS) -> None:
-        """Waits for some steps of the primary, and keeps how long they took."""
+        """Waits for some steps of the primary, and records how long they took."""
         before = self.says("steps")
         until(lambda: self.says("steps") >= before + count + 1, f"steps: {what}")
         recent = self.file.records(1, AT["steps"], self.says("steps") - count)
@@ -134,7 +134,7 @@ def play(scene: Scene) -> None:
 
 
 def unlearnt(file: StageFile, least: int) -> list[tuple[int, ...]]:
-    """Stretches of work in windows of a generation that had not been seen often enough."""
+    """Work in windows of a generation that had not been seen often enough."""
     windows = file.records(0, AT["windows"], 0)
     first: dict[int, int] = {}
     for at, _, _, generation in windows:
@@ -174,7 +174,7 @@ def main() -> None:
 
 
 def kill_a_rank(scene: Scene) -> None:
-    """A rank dies: its gate closes by itself, and the trial works no more."""
+    """A rank dies: its gate closes by itself, and the trial stops working."""
     scene.trial = scene.start_trial()
     scene.harvests()
     os.kill(scene.running.pids[0], signal.SIGKILL)

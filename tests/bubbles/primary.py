@@ -1,7 +1,8 @@
-"""A training job of two stages on gloo, unmodified DeepSpeed. DeepSpeed is imported once; each run forks its ranks.
+"""A training job of two stages on gloo, with unmodified DeepSpeed. DeepSpeed is imported once; each run forks its
+ranks.
 
-It reads a run as a line of JSON from its input, and writes a line with the ranks' process ids, then one with their exit
-statuses. A rank that fails takes the others with it.
+It reads a run as a line of JSON from its input, and writes a line with the ranks' process ids, then one with their
+exit statuses. A rank that fails takes the others with it.
 """
 
 import gc
@@ -27,7 +28,7 @@ WIDTH = 32
 
 
 class Slow(torch.nn.Module):
-    """A layer that takes as long as it is told, asleep: a stage without a core of its own."""
+    """A layer that sleeps for a given time: a stage without a core of its own."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -73,8 +74,8 @@ def train(run: dict[str, object]) -> dict[str, object]:
         if step == run.get("change_at"):
             made.set_train_batch_size(4 * int(run["change_to"]))
         if step == run.get("break_at"):
-            attached.hook.words.release()  # what nobody foresaw
-        if step == run.get("reshape_at"):  # as with another sequence length
+            attached.hook.words.release()  # an unforeseen failure
+        if step == run.get("reshape_at"):  # as with a different sequence length
             batches = [(torch.cat([x, x]), torch.cat([y, y])) for x, y in batches]
             made.reset_activation_shape()
         if step == run.get("pause_at") and os.environ["RANK"] == "1":
@@ -96,7 +97,7 @@ def train(run: dict[str, object]) -> dict[str, object]:
 
 
 def rank(number: int, ranks: int, port: int, run: dict[str, object]) -> None:
-    """Runs in a forked process, and leaves it."""
+    """Runs in a forked process, and exits it."""
     folder = Path(str(run["folder"]))
     log = os.open(folder / f"rank{number}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)

@@ -1,4 +1,4 @@
-"""Starts the training job of `primary.py`, and tells how it goes."""
+"""Starts the training job of `primary.py`, and reports its progress."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ class Running:
         self._program, self.folder, self.place, self.pids = program, folder, place, pids
 
     def steps(self, rank: int = 0) -> int:
-        """How many steps the rank has made."""
+        """How many steps the rank has completed."""
         told = self.folder / f"rank{rank}.steps"
         return int(told.read_text() or 0) if told.exists() else 0
 
@@ -37,12 +37,12 @@ class Running:
         return self.place / f"gpt.0.{stage}.bubble"
 
     def codes(self) -> list[int]:
-        """Waits for the ranks; how they ended."""
+        """Waits for the ranks; returns their exit codes."""
         assert self._program.stdout is not None
         return json.loads(self._program.stdout.readline())
 
     def results(self) -> list[dict[str, Any]]:
-        """Waits for the ranks, and returns what each tells."""
+        """Waits for the ranks, and returns each one's results."""
         codes = self.codes()
         logs = "".join(path.read_text()[-3000:] for path in sorted(self.folder.glob("rank*.log")))
         assert codes == [0, 0], logs
@@ -62,7 +62,7 @@ class Primary:
         )
 
     def start(self, folder: Path, *, place: Path | None = None, **run: Any) -> Running:
-        """Starts two ranks; `run` is what `primary.train` reads."""
+        """Starts two ranks; `run` is the input of `primary.train`."""
         folder.mkdir(exist_ok=True)
         assert self._program.stdin is not None
         assert self._program.stdout is not None
@@ -73,6 +73,6 @@ class Primary:
         return Running(self._program, folder, where, json.loads(self._program.stdout.readline()))
 
     def close(self) -> None:
-        """Ends the program; its ranks have ended."""
+        """Stops the program; its ranks have ended."""
         self._program.kill()
         self._program.communicate()

@@ -1,7 +1,7 @@
 """A pipeline on a simulated clock: production hooks write their words, and a production agent reads them.
 
-Nothing sleeps. `pipeline.step` says when each stage waits and computes; the events of all stages are played in the
-order of their times, and the agent looks ten times a second in between, as in production.
+Nothing sleeps. `pipeline.step` says when each stage waits and computes. The events of all stages are played in the
+order of their times, and the agent checks ten times a second in between, as in production.
 """
 
 import os
@@ -35,7 +35,7 @@ class Opened:
 
     @property
     def overrun(self) -> bool:
-        """Whether a trial could still have begun a quantum when the stage went on."""
+        """Whether a trial could still have started a quantum when the stage resumed."""
         return self.length < self.predicted - GUARD_NS
 
 
@@ -50,15 +50,17 @@ class SimulatedPrimary:
     backward: float = 20.0 * MS
     shape: int = 64
     dynamic: bool = False
-    """Whether shapes change without notice; else the script says so before the step (`reset_activation_shape`)."""
+    """Whether shapes change without notice; otherwise the script announces it before the step
+    (`reset_activation_shape`)."""
     jitter: float = 0.0
     now: int = MS
     step: int = 0
     stalls: dict[tuple[int, pipeline.Pass, int], float] = field(default_factory=dict)
-    """How long a pass takes more in the next step, by stage, kind and micro-batch: the stage's process is stopped."""
+    """By stage, kind and micro-batch: how much longer a pass takes in the next step, because the stage's process
+    is stopped."""
     opened: list[Opened] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
-    """Of the steps."""
+    """The lengths of the steps."""
 
     def start(self, patch: pytest.MonkeyPatch) -> None:
         """Attach hooks and an agent to the clock."""
@@ -69,7 +71,7 @@ class SimulatedPrimary:
         self.agent = Agent(self.folder, clock=lambda: self.now)
 
     def reshape(self, times: float) -> None:
-        """Another sequence length: every pass takes so many times as long."""
+        """Change the sequence length: every pass takes `times` as long."""
         self.forward, self.backward = self.forward * times, self.backward * times
         self.shape += 1
         if not self.dynamic:
@@ -77,7 +79,7 @@ class SimulatedPrimary:
                 one.changed()
 
     def run(self, steps: int, *, pause_ns: float = 0) -> None:
-        """Steps of the job; before the first one every rank does something else for a while."""
+        """Run steps of the job. Before the first one every rank does something else for a while."""
         self._pass_time(self.now + int(pause_ns))
         for _ in range(steps):
             events, end = self._events()
@@ -122,7 +124,7 @@ class SimulatedPrimary:
         self.now = max(self.now, until)
 
     def _events(self) -> tuple[list[Event], int]:
-        """What the hooks of all stages are told in a step, with its time and its place among equals."""
+        """The calls of all stages' hooks in a step, each with its time and its order among equal times."""
         events: list[Event] = []
 
         def at(when: float, happen: Callable[[], None]) -> None:

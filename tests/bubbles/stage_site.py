@@ -1,4 +1,4 @@
-"""A rank of a primary that waits when the test says so, in the test's own process."""
+"""A rank of a primary, in the test's own process, that waits when the test says so."""
 
 import os
 import time
@@ -60,7 +60,7 @@ class Stage:
         return int(self.words[AT[name]])
 
     def play(self, steps: int, *, first: int = 0, window_s: float = 0.004, micro_batches: int = 4) -> None:
-        """Steps of one window, in which the stage waits for the next one's backward pass."""
+        """Steps with one window each, in which the stage waits for the next stage's backward pass."""
         for step in range(first, first + steps):
             self.hook.begin_step(step, micro_batches)
             self.hook.begin_forward(8)

@@ -1,4 +1,4 @@
-"""The agent on stages that the test plays: what it learns, permits and forbids, and whom it stops."""
+"""The agent on stages that the test plays: what it learns, permits and forbids, and which trials it stops."""
 
 import signal
 import subprocess
@@ -107,7 +107,7 @@ def test_a_window_is_learnt_then_opened_and_closed_again_without_the_agent(
     steps = [step for step in range(100, 140) if is_open(stage, step)]
     assert len(steps) > 30, "but for control steps, each window opens the gate"
     assert stage.says("lease") > time.monotonic_ns()
-    stage.words[AT["lease"]] = time.monotonic_ns()  # what time does where the agent is dead
+    stage.words[AT["lease"]] = time.monotonic_ns()  # what the passage of time does when the agent is dead
     assert not is_open(stage, 200)
 
 
@@ -173,7 +173,7 @@ def test_other_agents_of_a_job_bind_this_one(agent: Agent, stage: Stage) -> None
 
 
 def test_what_an_agent_invents_fills_no_memory(agent: Agent, stage: Stage) -> None:
-    """Whoever has a worker's certificate may say anything: other agents, replicas and stages without end."""
+    """The holder of a worker's certificate may claim anything: endless other agents, replicas and stages."""
     stage.play(2)
     said = PeerSaid(stages=2, micro_batches=4)
     for number in range(MOST_PEERS + 100):
@@ -195,7 +195,7 @@ def test_a_rank_that_ends_or_starts_again_is_followed(agent: Agent, stage: Stage
     assert agent.jobs == {}
 
 
-def test_a_file_that_cannot_be_read_is_told_once(
+def test_a_file_that_cannot_be_read_is_reported_once(
     agent: Agent, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (folder / "old.0.0.bubble").write_bytes(b"x" * 10)
@@ -350,7 +350,7 @@ def test_work_of_trials_one_after_the_other_adds_up(agent: Agent, stage: Stage, 
         sleeper.occupy(stage)
         stage.words[AT["trial_harvested"]] = harvested
         agent.look()
-        stage.words[AT["trial_harvested"]] += 10  # after the last look
+        stage.words[AT["trial_harvested"]] += 10  # after the last check
         stage.words[AT["trial_pid"]] = 0
         agent.look()
     agent.look()
@@ -377,7 +377,7 @@ def test_the_lease_is_short(agent: Agent, stage: Stage) -> None:
     file.close()
 
 
-def test_a_quantum_longer_than_every_window_is_told(agent: Agent, stage: Stage, sleeper: Trial) -> None:
+def test_a_quantum_longer_than_every_window_is_reported(agent: Agent, stage: Stage, sleeper: Trial) -> None:
     sleeper.occupy(stage)
     stage.words[AT["trial_usual"]] = 500 * MS
     stage.play(8)
@@ -385,7 +385,7 @@ def test_a_quantum_longer_than_every_window_is_told(agent: Agent, stage: Stage, 
     assert "the trial needs 500.0 ms from one point to the next" in agent.stages[PLACE].problem
 
 
-def test_memory_that_trials_may_use_is_told_after_five_steps(agent: Agent, stage: Stage) -> None:
+def test_memory_that_trials_may_use_is_reported_after_five_steps(agent: Agent, stage: Stage) -> None:
     stage.play(3)
     agent.look()
     assert stage.says("memory") == 0

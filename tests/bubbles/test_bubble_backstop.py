@@ -1,4 +1,4 @@
-"""The backstop's judgement, and what an agent makes of a stage and of a job."""
+"""The backstop's judgement, and an agent's conclusions about a stage and about a job."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ MS = 1_000_000
 CLOSED = GateSeen(open=False, ran=10 * MS, waiting=False, collective=False, quantum=MS)
 
 
-def test_a_trial_that_runs_two_quanta_after_its_gate_is_stopped_and_goes_on_with_the_next_window() -> None:
+def test_a_trial_that_runs_two_quanta_after_its_gate_is_stopped_and_continues_with_the_next_window() -> None:
     assert judge(Record(), replace(CLOSED, ran=2 * MS)) == (Record(), [])
     record, actions = judge(Record(), replace(CLOSED, ran=2 * MS + 1))
     assert actions == [Action.STOP]
@@ -105,7 +105,7 @@ def test_hints_learn_their_lag() -> None:
         windows = [WindowSeen(step=number, slot=2, began=began, ended=began + 20 * MS, generation=0)]
         job.observe((0, 0), windows, [])
     assert stage.hint(7, 2, 700 * MS) == 705 * MS
-    # A pass that begins before the wait leads its end all the same; one that had ended before says nothing.
+    # A pass that starts before the wait still predicts its end; one that had ended before predicts nothing.
     for number in range(8, 130):
         began = number * 100 * MS
         stage.hint(number, 2, began - 10 * MS)
@@ -137,7 +137,7 @@ def test_ranks_that_disagree_are_named_wherever_they_are() -> None:
     assert "agent 10.0.0.2:7442 says 4 stages" in job.disagreement()
 
 
-def test_a_primary_that_starts_again_is_learnt_anew() -> None:
+def test_a_primary_that_starts_again_is_relearnt() -> None:
     job = Job("gpt")
     job.register(registration())
     job.controller.alarm("memory")

@@ -1,4 +1,4 @@
-"""What agents of several machines show each other: a worker's certificate, or nothing where nobody joined."""
+"""What agents on several machines show each other: a worker's certificate, or nothing if nobody joined."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -69,7 +69,7 @@ def signer(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Authorit
 
 
 async def refused(channel: grpc.aio.Channel) -> bool:
-    """Whether a stream to share progress comes to nothing, for want of a connection."""
+    """Whether a stream to share progress fails for want of a connection."""
     async with channel:
         stub: Any = bubble_pb2_grpc.BubbleServiceStub(channel)
         try:
@@ -103,7 +103,7 @@ async def test_strangers_are_kept_out_and_trust_no_agent(
     stranger = WorkerCertificate(join(tmp_path / "stranger", theirs))
     ended = WorkerCertificate(join(tmp_path / "ended", ours, ago=timedelta(days=2)))
     without = grpc.ssl_channel_credentials(ours.trusted_pem)
-    # A scheduler's own certificate is none of a client.
+    # A scheduler's own certificate is not valid for a client.
     scheduler = grpc.ssl_channel_credentials(ours.trusted_pem, ours.server_key_pem, ours.server_pem)
     async with serving(near) as (heard, address):
         assert await refused(grpc.aio.insecure_channel(address))
@@ -111,7 +111,7 @@ async def test_strangers_are_kept_out_and_trust_no_agent(
         assert await refused(grpc.aio.secure_channel(address, ended.channel(), OPTIONS))
         assert await refused(grpc.aio.secure_channel(address, without, OPTIONS))
         assert await refused(grpc.aio.secure_channel(address, scheduler, OPTIONS))
-        # Who looks for a scheduler, by whatever name, does not take an agent for one.
+        # A client that looks for a scheduler, by whatever name, does not accept an agent in its place.
         assert await refused(grpc.aio.secure_channel(address, near.channel()))
         named = (("grpc.ssl_target_name_override", "w"),)
         assert await refused(grpc.aio.secure_channel(address, near.channel(), named))
@@ -130,7 +130,7 @@ async def test_a_certificate_that_was_renewed_is_shown_from_then_on(
         assert await refused(grpc.aio.secure_channel(address, far.channel(), options))
         join(tmp_path / "far", signer("theirs"))
         assert not await refused(grpc.aio.secure_channel(address, far.channel(), options))
-        (tmp_path / "far" / "credential.json").write_text("cut o")  # it goes on with what it has
+        (tmp_path / "far" / "credential.json").write_text("cut o")  # it continues with what it has
         assert not await refused(grpc.aio.secure_channel(address, far.channel(), options))
 
 
@@ -159,7 +159,7 @@ def test_a_home_without_a_certificate_to_show_is_refused(
 
 
 def _of_a_client(shown: x509.Certificate) -> str:
-    """The certificate of a client alone: without a host's name."""
+    """A certificate valid only for a client: without a host name."""
     key = credential.new_key()
     uris = shown.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     names = [name for name in uris if not isinstance(name, x509.DNSName)]

@@ -1,4 +1,4 @@
-"""The safety controller and its statistics, on drawn step times."""
+"""The safety controller and its statistics, on random step times."""
 
 import random
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from headrace_services.bubble_agent.slowdown import LEAST, slowdown
 def run(
     controller: Controller, *, steps: int, slower: Iterator[float] | float, noise: float, seed: int = 1
 ) -> list[int]:
-    """Plays steps of 0.1 s; returns every level that was visited."""
+    """Plays steps of 0.1 s; returns every level that the controller visited."""
     rng, visited = random.Random(seed), [controller.index]
     for _ in range(steps):
         control = rng.random() < controller.control_share
@@ -47,7 +47,7 @@ def test_a_slowed_primary_takes_the_budget_down_level_by_level() -> None:
 
 
 def test_half_the_windows_may_be_little_enough() -> None:
-    """A slowdown of 3 % that goes away with the budget: the controller stops where it is gone."""
+    """A slowdown of 3 % that disappears with a smaller budget: the controller stops where it is gone."""
     controller = Controller()
     rng = random.Random(3)
     for _ in range(20_000):
@@ -71,7 +71,7 @@ def test_noise_first_asks_for_control_steps_and_then_gives_up() -> None:
 
 
 def test_on_a_noisy_machine_harmless_trials_keep_theirs_and_harmful_ones_do_not() -> None:
-    """Steps that vary by 9 %, as on a virtual machine: a bound of few of them is wide, and says little alone."""
+    """Steps vary by 9 %, as on a virtual machine: the bound from a few steps is wide, and says little by itself."""
     harmless, harmful = [], []
     for seed in range(6):
         for levels, slower in ((harmless, 0.0), (harmful, 0.03)):

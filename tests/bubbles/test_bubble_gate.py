@@ -1,4 +1,4 @@
-"""The gate: points in a trial's step change no bit, and work is done in windows only."""
+"""The gate: its points in a trial's step change no bit, and work is done only in windows."""
 
 import os
 import subprocess
@@ -115,7 +115,7 @@ def test_a_gated_group_has_the_bits_of_a_plain_one(engine: str, stage: Stage) ->
     stage.open()
     with Gate(stage.file.path, idle_priority=False) as gate:
         gated = losses(gate)
-        # Layers, gradients and members of two steps with three members and one with two.
+        # Layers, gradients and members: two steps with three members, and one step with two.
         assert gate.quanta >= 3 * (3 + 4 + 2)
     assert torch.equal(gated, plain)
 
@@ -178,7 +178,7 @@ def test_work_is_done_between_the_opening_and_the_close(stage: Stage, worker: Wo
 
 def test_a_gate_closes_itself_at_its_deadline(stage: Stage, worker: Worker) -> None:
     until(lambda: stage.says("trial_waiting"))
-    while not worker.count:  # a window may pass before the trial has woken
+    while not worker.count:  # a window may pass before the trial has woken up
         stage.open(length=30 * MS)
         until(lambda: time.monotonic_ns() > stage.says("gate_deadline"))
         if not worker.count:
@@ -280,7 +280,7 @@ def test_a_stage_has_room_for_one_trial(stage: Stage) -> None:
     stage.words[AT["trial_pid"]], stage.words[AT["trial_started"]] = parent, started_ticks(parent) or 0
     with pytest.raises(GateError, match="room for one trial"):
         Gate(stage.file.path)
-    stage.words[AT["trial_started"]] += 1  # that one has ended
+    stage.words[AT["trial_started"]] += 1  # that trial has ended
     Gate(stage.file.path, idle_priority=False).close()
     gate.close()
     assert stage.says("trial_pid") == 0
@@ -299,7 +299,7 @@ def test_a_trial_follows_a_primary_that_starts_again(tmp_path: Path, stage: Stag
     assert not worker.is_alive()
 
 
-# What a trial is told of its stage.
+# What a trial is told about its stage.
 
 
 def test_join_takes_the_gate_that_the_environment_names(
@@ -366,7 +366,7 @@ def test_a_quantum_that_was_long_once_is_tried_again(stage: Stage) -> None:
     gate = Gate(stage.file.path, idle_priority=False)
     worker = Worker(gate)
     until(lambda: stage.says("trial_waiting"))
-    gate._needs[0] = 10_000 * MS  # its first run, perhaps
+    gate._needs[0] = 10_000 * MS  # perhaps its first run
     windows = 0
     while not worker.count:
         stage.open(length=20 * MS)
@@ -382,7 +382,7 @@ def test_a_quantum_that_was_long_once_is_tried_again(stage: Stage) -> None:
     gate.close()
 
 
-def test_a_trial_without_quanta_is_told(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_trial_without_quanta_is_reported(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     gate = Gate(stage.file.path, idle_priority=False)
     worker = Worker(gate)
     until(lambda: stage.says("trial_waiting"))
@@ -408,15 +408,15 @@ def test_a_trial_that_is_told_to_leave_does_not_wait_for_a_primary_that_is_gone(
     gate.leave()
     time.sleep(0.3)
     assert worker.count == 0, "the primary lives"
-    gate._file.header = replace(gate._file.header, started=1)  # another process has its number now
+    gate._file.header = replace(gate._file.header, started=1)  # another process now has its process id
     until(lambda: worker.count > 10)
     worker.ending = True
     worker.join(30)
     assert gate.harvested_s >= 0
 
 
-def test_a_trial_that_is_evicted_goes_on_to_its_end_where_its_primary_is_gone(stage: Stage) -> None:
-    """A worker's daemon says so when the job has ended: the trial is to leave at its next report."""
+def test_a_trial_that_is_evicted_continues_to_its_end_where_its_primary_is_gone(stage: Stage) -> None:
+    """A worker's daemon requests this when the job has ended: the trial should stop at its next report."""
     gate = Gate(stage.file.path, idle_priority=False)
     worker = Worker(gate)
     until(lambda: stage.says("trial_waiting"))

@@ -1,4 +1,4 @@
-"""The hook on unmodified DeepSpeed: the same losses, words that tell the truth, and what it leaves alone."""
+"""The hook on unmodified DeepSpeed: the same losses, correct words, and what it leaves alone."""
 
 import os
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_losses_are_bit_for_bit_those_without_the_hook(
         assert [step[0] for step in steps] == [0, 1, 2, 3, 4]
         assert all(step[3] == StepKind.UNUSED for step in steps), "without an agent no step says anything"
         slots = {window[0] & 0xFFFF for window in windows}
-        # Four micro-batches: a receive and a send for each in both directions, and the loss. None for the evaluation.
+        # Four micro-batches: a receive and a send for each in both directions, and the loss. The evaluation has none.
         assert slots == set(range(9))
         assert len(windows) == 5 * 9
         assert all(window[1] <= window[2] for window in windows)
@@ -68,7 +68,7 @@ def test_other_micro_batches_make_another_generation(primary: Primary, tmp_path:
 
 
 class PipelineEngine:
-    """Looks like DeepSpeed's as far as `attach` looks."""
+    """Looks like DeepSpeed's engine, as far as `attach` checks."""
 
     num_stages, stage_id, micro_batches, global_rank = 2, 0, 4, 0
 
@@ -104,7 +104,7 @@ class PipelineEngine:
         (PipelineEngine(device=type("d", (), {"type": "cuda"})), "0.19.8", "order of the stream"),
     ],
 )
-def test_what_has_no_windows_is_said_and_left_alone(
+def test_what_has_no_windows_is_reported_and_left_alone(
     engine: Any,
     version: str,
     why: str,
@@ -122,7 +122,7 @@ def test_what_has_no_windows_is_said_and_left_alone(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_of_somebody_else_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_somebody_else_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.__version__", "0.19.8", raising=False)
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()

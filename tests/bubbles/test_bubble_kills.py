@@ -1,4 +1,4 @@
-"""A primary beside an agent and trials that are killed, stopped and misbehave: it goes on, with the same losses."""
+"""A primary beside an agent and trials that are killed, stopped and misbehave: it continues, with the same losses."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_a_primary_goes_on_whatever_dies_beside_it(primary: Primary, folder: Path) -> None:
+def test_a_primary_continues_whatever_dies_beside_it(primary: Primary, folder: Path) -> None:
     scene = Scene(primary, folder, steps=5000)
     try:
         play(scene)
@@ -33,7 +33,7 @@ def test_a_primary_goes_on_whatever_dies_beside_it(primary: Primary, folder: Pat
 
 
 def test_after_a_change_no_window_is_used_before_it_is_learnt(primary: Primary, folder: Path) -> None:
-    """Other micro-batches, another shape, then a rank that stands still for eight steps' time."""
+    """Other micro-batches, a different shape, then a rank that stalls for the time of eight steps."""
     changes = {"change_at": 30, "change_to": 6, "reshape_at": 60, "pause_at": 85}
     scene = Scene(primary, folder, steps=110, **changes)
     try:

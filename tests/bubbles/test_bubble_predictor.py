@@ -1,4 +1,4 @@
-"""The predictor on simulated time: it leans to short predictions, and forgets a job that has changed."""
+"""The predictor on simulated time: it prefers short predictions, and forgets a job that has changed."""
 
 import random
 
@@ -35,7 +35,7 @@ def test_one_long_pause_of_the_primary_changes_nothing() -> None:
     assert fed([100] * 10 + [10_000]).length(0) == 100
 
 
-def test_two_short_windows_in_a_row_make_the_slot_learn_anew() -> None:
+def test_two_short_windows_in_a_row_make_the_slot_relearn() -> None:
     predictor = fed([100] * 10)
     predictor.observe(slot=1, length=100, generation=0)
     predictor.observe(slot=0, length=50, generation=0)
@@ -97,7 +97,7 @@ def test_a_window_is_left_out_until_it_is_known_when_it_begins() -> None:
     for _ in range(LEAST):
         assert predictor.table(shortest=1) == {}
         predictor.observe(slot=0, length=100, generation=0)
-        predictor.observe_begin(slot=0, after=7, generation=-1)  # of the generation before
+        predictor.observe_begin(slot=0, after=7, generation=-1)  # of the previous generation
     assert (predictor.length(0), predictor.table(shortest=1)) == (100, {})
     for _ in range(LEAST):
         predictor.observe_begin(slot=0, after=7, generation=0)
@@ -113,7 +113,7 @@ def test_one_late_begin_does_not_make_late_ones_usual() -> None:
 
 
 def test_a_hint_predicts_the_end_better_than_the_history() -> None:
-    """Before a pass of varying length, only the neighbour knows when it has begun."""
+    """Before a pass of varying length, only the neighbour knows when it started."""
     rng, predictor = random.Random(1), Predictor()
     for _ in range(HISTORY):
         before, last = rng.randrange(1000, 9000), rng.randrange(1900, 2100)

@@ -1,4 +1,5 @@
-"""The agent's process: one a folder, killed at any time, asked by `headrace bubbles`, and told of by its peers."""
+"""The agent's process: one per folder, killed at any time, queried by `headrace bubbles`, and informed by its
+peers."""
 
 import json
 import threading
@@ -25,7 +26,7 @@ from headrace_torch.bubble_shm.layout import TABLE
 
 
 class Player(threading.Thread):
-    """Two stages that step for ever, in one folder or each in its own. Stage 0 waits for stage 1."""
+    """Two stages that step forever, in one folder or in separate ones. Stage 0 waits for stage 1."""
 
     def __init__(self, near: Path, far: Path) -> None:
         super().__init__(daemon=True)
@@ -55,7 +56,7 @@ class Player(threading.Thread):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AgentProcess, AgentProcess, Player]]:
-    """Two agents of two machines that know each other, beside workers that have joined."""
+    """Two agents on two machines that know each other, beside workers that have joined."""
     near, far = tmp_path_factory.mktemp("n"), tmp_path_factory.mktemp("f")
     authority.make(ca := tmp_path_factory.mktemp("c") / "ca", ["localhost"], now=datetime.now(UTC))
     for folder in (near, far):
@@ -119,7 +120,7 @@ def test_the_view_as_text_picture_and_trace(site: Site, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_what_is_not_there_is_said(site: Site, tmp_path: Path) -> None:
+def test_what_is_not_there_is_reported(site: Site, tmp_path: Path) -> None:
     code, _, err = bubbles(tmp_path)
     assert (code, "no bubble agent answers" in err, "headrace bubble-agent" in err) == (1, True, True)
     code, _, err = bubbles(site[0].folder, "--job", "other")
@@ -167,7 +168,7 @@ def test_other_machines_read_nothing_and_cannot_fill_the_users_socket(site: Site
 
 
 @pytest.mark.full
-def test_a_killed_agent_leaves_no_gate_open_and_its_successor_goes_on(site: Site) -> None:
+def test_a_killed_agent_leaves_no_gate_open_and_its_successor_continues(site: Site) -> None:
     first, _, player = site
     until(lambda: player.near.says("permitted"))
     first.kill()

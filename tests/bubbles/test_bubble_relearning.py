@@ -1,6 +1,6 @@
-"""A primary that changes, or stands still for a while: windows are learnt anew, and no window is overrun meanwhile.
+"""A primary that changes, or stalls for a while: windows are relearnt, and no window is overrun meanwhile.
 
-Hooks and agent are those of production; their clock is simulated, so every window is exact. `examples/bubbles` and
+Hooks and agent are the production ones; their clock is simulated, so every window is exact. `examples/bubbles` and
 `test_bubble_hook.py` have real ranks.
 """
 
@@ -31,21 +31,21 @@ def started(folder: Path, patch: pytest.MonkeyPatch, **changes: object) -> Simul
 
 
 def learns_anew(job: SimulatedPrimary, since: int) -> None:
-    """No gate opens in the steps in which nothing is known; then they open again, and no window is overrun."""
+    """No gate opens in steps about which nothing is known. Then gates open again, and no window is overrun."""
     assert not job.overruns(CHANGE)
     assert job.first_used(since) == since + LEAST
     assert {one.stage for one in job.opened if one.step > since + LEAST} == set(range(job.stages))
 
 
 @pytest.mark.parametrize("micro_batches", [4, 7, 16])
-def test_other_micro_batches_are_learnt_anew(job: SimulatedPrimary, micro_batches: int) -> None:
+def test_other_micro_batches_are_relearnt(job: SimulatedPrimary, micro_batches: int) -> None:
     job.micro_batches = micro_batches
     job.run(15)
     learns_anew(job, CHANGE)
 
 
 @pytest.mark.parametrize("times", [0.3, 0.9, 2.0])
-def test_another_sequence_length_is_learnt_anew(job: SimulatedPrimary, times: float) -> None:
+def test_another_sequence_length_is_relearnt(job: SimulatedPrimary, times: float) -> None:
     job.reshape(times)
     job.run(15)
     learns_anew(job, CHANGE)
@@ -55,7 +55,7 @@ def test_another_sequence_length_is_learnt_anew(job: SimulatedPrimary, times: fl
 def test_a_sequence_length_that_changes_without_notice_overruns_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: float
 ) -> None:
-    """A stage sees the new length with its first input. It does not know how long it waits for that one."""
+    """A stage sees the new length with its first input, and does not know how long it will wait for that input."""
     job = started(tmp_path, monkeypatch, dynamic=True)
     job.reshape(times)
     job.run(15)
@@ -73,7 +73,7 @@ STALLS = [(0, "F", 5), (1, "B", 2), (2, "B", 6), (3, "F", 4), (3, "B", 5)]
 def test_a_stage_that_stands_still_for_a_moment_makes_nobody_overrun(
     job: SimulatedPrimary, stage: int, kind: str, micro_batch: int, stall_ms: int
 ) -> None:
-    """What its neighbours sent meanwhile lies there: the windows that follow in this step are short."""
+    """What its neighbours sent meanwhile is already there: the following windows in this step are short."""
     job.stalls = {(stage, kind, micro_batch): stall_ms * MS}  # type: ignore[dict-item]  # the kind is a parameter
     job.run(20)
     assert not job.overruns(CHANGE)
@@ -82,7 +82,7 @@ def test_a_stage_that_stands_still_for_a_moment_makes_nobody_overrun(
 
 
 @pytest.mark.parametrize(("stage", "kind", "micro_batch"), STALLS)
-def test_a_stage_that_stands_still_for_long_is_learnt_anew(
+def test_a_stage_that_stands_still_for_long_is_relearnt(
     job: SimulatedPrimary, stage: int, kind: str, micro_batch: int
 ) -> None:
     job.stalls = {(stage, kind, micro_batch): 2 * PAUSED * job.lengths[-1]}  # type: ignore[dict-item]  # the kind is a parameter
@@ -90,7 +90,7 @@ def test_a_stage_that_stands_still_for_long_is_learnt_anew(
     learns_anew(job, CHANGE + 1)
 
 
-def test_a_job_that_does_something_else_between_steps_is_learnt_anew(job: SimulatedPrimary) -> None:
+def test_a_job_that_does_something_else_between_steps_is_relearnt(job: SimulatedPrimary) -> None:
     job.run(15, pause_ns=2 * PAUSED * job.lengths[-1])
     learns_anew(job, CHANGE)
 

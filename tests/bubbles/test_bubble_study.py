@@ -71,7 +71,7 @@ class Cluster:
         until(lambda: any(one.name == name and one.connected for one in self.client.workers()), name)
 
     def study(self) -> dict[str, Any]:
-        """A study whose trials wait after each report until there is a file."""
+        """A study whose trials wait after each report until a file exists."""
         return {**STUDY, "trial": {**STUDY["trial"], "env": {"GO_ON": str(self.folder / "go")}}}
 
     def curves(self, study: str) -> dict[tuple[int, int], float]:

@@ -1,4 +1,4 @@
-"""A whole cluster on this machine, `headrace up`, and the means to hurt it."""
+"""A whole cluster on this machine, `headrace up`, and ways to damage it."""
 
 import json
 import signal
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # also where a scenario runs as a program of its own
+sys.path.insert(0, str(Path(__file__).parent.parent))  # also when a scenario runs as a program
 
 from ready_home import furnish
 
@@ -47,7 +47,7 @@ class Cluster:
     address: str
 
     def children(self, name: str) -> list[psutil.Process]:
-        """Return the processes of `postgres`, `scheduler` or `worker` that run now."""
+        """Return the `postgres`, `scheduler` or `worker` processes that run now."""
         found = []
         for process in self.process.children():
             try:
@@ -64,12 +64,12 @@ class Cluster:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """One per scheduler."""
+        """One address per scheduler."""
         return tuple(self.address.split(","))
 
     @property
     def database_url(self) -> str:
-        """The embedded Postgres, for a look past the product."""
+        """The embedded Postgres, for queries that bypass the product."""
         url = EmbeddedPostgres(data_dir=self.home / "postgres", log_path=self.home / "logs/postgres.log").url
         return url.replace("+psycopg", "")
 
@@ -86,7 +86,7 @@ class Cluster:
         return found
 
     def kill(self, process: psutil.Process | None, number: int = signal.SIGKILL) -> bool:
-        """Send a signal; False where there was nothing to send it to."""
+        """Send a signal; returns False if there was no process to send it to."""
         try:
             if process is None:
                 return False
@@ -97,7 +97,7 @@ class Cluster:
 
 
 def journals(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Return what the trials of a study wrote down, by lease. A line cut off by a kill is left out."""
+    """Return what the trials of a study recorded, by lease. A line cut off by a kill is left out."""
     return {
         path.stem: [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
         for path in folder.glob("*.jsonl")

@@ -1,4 +1,4 @@
-"""Real worker daemons, each a process of this one, and the means to stop, kill and count what they started."""
+"""Real worker daemons, each a child of this process, and ways to stop, kill and count what they started."""
 
 import ctypes
 import os
@@ -18,7 +18,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(slots=True)
 class DaemonSite:
-    """A worker daemon that can be started again under the same name, with or without its memory."""
+    """A worker daemon that can be restarted under the same name, with or without its memory."""
 
     name: str
     addresses: Sequence[str]
@@ -27,11 +27,11 @@ class DaemonSite:
     slots: int = 1
     labels: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    """Beside this process's own."""
+    """In addition to this process's own."""
     _process: subprocess.Popen[bytes] | None = None
 
     def start(self, home: Path | None = None) -> None:
-        """Start the daemon; on another home it knows nothing of what it did before."""
+        """Start the daemon. On another home it knows nothing of what it did before."""
         self.home = home or self.home
         self.home.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "headrace.cli", "worker", "--scheduler", ",".join(self.addresses)]
@@ -54,7 +54,7 @@ class DaemonSite:
         until(lambda: "session open" in (self.home / "daemon.log").read_text(), "a session")
 
     def family(self) -> list[psutil.Process]:
-        """The daemon and all that it started, the daemon first."""
+        """The daemon and everything that it started, the daemon first."""
         if self.pid is None:
             return []
         try:
@@ -64,7 +64,7 @@ class DaemonSite:
             return []
 
     def kill(self) -> list[psutil.Process]:
-        """`kill -9` of the daemon alone; returns what it had started, which must end by itself."""
+        """`kill -9` the daemon alone. Returns what it had started, which must end by itself."""
         family = self.family()
         if self._process is not None:
             self._process.kill()
@@ -72,20 +72,20 @@ class DaemonSite:
         return family[1:]
 
     def freeze(self) -> list[psutil.Process]:
-        """Stop the daemon and its trials, as a machine that hangs does."""
+        """Stop the daemon and its trials, as on a machine that hangs."""
         family = self.family()
         for process in family:
             send(process, signal.SIGSTOP)
         return family
 
     def leave(self) -> None:
-        """Ask it to end in good order."""
+        """Ask it to end cleanly."""
         if self.pid is not None and self._process is not None:
             self._process.send_signal(signal.SIGCONT)
             self._process.terminate()
 
     def stop(self) -> None:
-        """Wait for its end, which `leave` asked for."""
+        """Wait for the end that `leave` requested."""
         if self._process is None:
             return
         try:
@@ -96,7 +96,8 @@ class DaemonSite:
 
 
 def thaw(family: Sequence[psutil.Process]) -> None:
-    """Let frozen processes go on; the trials first, so that they act before the daemon can tell them anything."""
+    """Let frozen processes continue. The trials come first, so that they act before the daemon can tell them
+    anything."""
     for process in reversed(family):
         send(process, signal.SIGCONT)
 
@@ -110,7 +111,7 @@ def send(process: psutil.Process, number: signal.Signals) -> None:
 
 
 def running(process: psutil.Process) -> bool:
-    """Whether it runs; a zombie does not."""
+    """Whether it runs; a zombie does not count."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -118,7 +119,8 @@ def running(process: psutil.Process) -> bool:
 
 
 def zombies() -> set[int]:
-    """Processes that ended, and whose parent, a daemon that lives, has not waited for them: most of them only yet."""
+    """Processes that ended, and whose parent, a live daemon, has not waited for them. Most of them are zombies
+    only briefly."""
     ours = psutil.Process()
     found = set()
     for process in ours.children(recursive=True):
@@ -129,7 +131,7 @@ def zombies() -> set[int]:
 
 
 def reap(orphans: Sequence[psutil.Process]) -> None:
-    """Do what process 1 does for the processes that a dead daemon left behind."""
+    """Do what process 1 does with the processes that a dead daemon left behind."""
     for orphan in orphans:
         with suppress(ChildProcessError):
             os.waitpid(orphan.pid, os.WNOHANG)
@@ -137,7 +139,8 @@ def reap(orphans: Sequence[psutil.Process]) -> None:
 
 @contextmanager
 def orphans_come_here() -> Iterator[None]:
-    """Make this process the reaper of its descendants: what a killed daemon leaves behind can be seen and counted."""
+    """Make this process the reaper of its descendants, so that what a killed daemon leaves behind can be seen and
+    counted."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")

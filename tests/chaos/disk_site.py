@@ -15,15 +15,15 @@ SIZE = 8 << 20
 
 
 class Disk(Protocol):
-    """A place that can be out of room."""
+    """A place that can run out of space."""
 
     kind: str
 
     def fill(self) -> None:
-        """Leave no room."""
+        """Leave no space."""
 
     def free(self) -> None:
-        """Make room again."""
+        """Make space again."""
 
 
 class SmallDisk:
@@ -36,7 +36,7 @@ class SmallDisk:
         self._ballast = folder / "ballast"
 
     def fill(self) -> None:
-        """Write until there is no room for one more byte."""
+        """Write until there is no space for one more byte."""
         with self._ballast.open("ab", buffering=0) as out:
             for chunk in (1 << 16, 1 << 10, 1):
                 try:
@@ -52,7 +52,7 @@ class SmallDisk:
 
 
 class LimitedFiles:
-    """No file of a process may grow: the limit needs no privilege and can be lifted while it runs."""
+    """No file of a process may grow. The limit needs no privilege and can be lifted while the process runs."""
 
     kind = "a limit on file sizes (EFBIG)"
 
@@ -81,7 +81,7 @@ def small_disk(folder: Path) -> Iterator[SmallDisk]:
 
 
 def may_mount(folder: Path) -> bool:
-    """Whether this process can mount file systems: it tries."""
+    """Whether this process can mount file systems, found out by trying."""
     if os.geteuid():
         return False
     try:

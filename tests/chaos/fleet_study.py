@@ -1,4 +1,4 @@
-"""Studies for the fleet, and waiting without guessing."""
+"""Studies for the fleet, and polling without fixed sleeps."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,8 @@ ENDLESS = 100_000
 def fleet_spec(*, trials: int = ENDLESS, **changes: Any) -> StudySpec:
     """ASHA over three rungs, with a program that no simulated worker starts.
 
-    A study that is to be hurt all along must not be done before: leave `trials` out, and end it with `stopped`.
+    A study that must last as long as the faults do must not complete earlier: leave `trials` out, and end it with
+    `stopped`.
     """
     fields: dict[str, Any] = {
         "objective": {"metric": "score", "goal": "minimize"},
@@ -55,7 +56,7 @@ async def finished(study: AsyncStudy, deadline_s: float) -> StudyInfo:
 
 
 async def stopped(study: AsyncStudy, fleet: Fleet) -> StudyInfo:
-    """End a study in the middle of its work, and wait until the fleet has nothing left to say."""
+    """End a study in the middle of its work, and wait until the fleet has nothing more to send."""
     fleet.note_stop()
     await study.stop()
     info = await finished(study, DEADLINE_S)

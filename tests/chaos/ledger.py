@@ -1,6 +1,6 @@
-"""Compares what the fleet wrote down with what lies in the tables, past every line of the product's own code.
+"""Compares what the fleet recorded with what the tables contain, without any of the product's own code.
 
-The statements here are this file's own: if the product's queries were wrong, they would not agree with them.
+The statements here are independent: if the product's queries were wrong, they would not agree with these.
 """
 
 from collections import Counter, defaultdict
@@ -23,25 +23,25 @@ class Verdict:
     reports: int
     trials: int
     lost: tuple[str, ...]
-    """Reports that were acknowledged and are not stored, or not as they were sent."""
+    """Reports that were acknowledged, but are not stored or not stored as sent."""
     invented: tuple[str, ...]
     """Stored reports that nobody sent."""
     duplicates: tuple[str, ...]
     """The same step of the same attempt twice."""
     reordered: tuple[str, ...]
-    """Attempts whose steps were stored in another order than they were made."""
+    """Attempts whose steps were stored in another order than they were trained."""
     restarted: tuple[str, ...]
-    """Attempts that began again, or that were interrupted."""
+    """Attempts that started again, or that were interrupted."""
     contradicted: tuple[str, ...]
-    """Reports whose worker was told something else than what is stored."""
+    """Reports whose worker was told something other than what is stored."""
     stale: tuple[str, ...]
-    """Reports of an older attempt that were stored after a newer one had begun to report."""
+    """Reports of an older attempt that were stored after a newer one had started to report."""
     numbers: tuple[str, ...]
-    """Trial numbers that are missing or double."""
+    """Trial numbers that are missing or duplicate."""
 
     @property
     def faults(self) -> dict[str, int]:
-        """How many of each kind, and the first of each kind by name where there are any."""
+        """How many faults of each kind, and the first of each kind."""
         return {name: len(getattr(self, name)) for name in _FAULTS}
 
     @property
@@ -50,7 +50,7 @@ class Verdict:
         return not any(self.faults.values())
 
     def examples(self) -> str:
-        """Some of what is wrong, for people."""
+        """Some of the faults, for people to read."""
         found = [f"{name}: {item}" for name in _FAULTS for item in getattr(self, name)[:3]]
         return "; ".join(found) or "nothing"
 
@@ -87,7 +87,7 @@ def read(database_url: str, study: str) -> Tables:
 
 
 def compare(tables: Tables, journals: Sequence[Journal], *, interruptions_allowed: bool = False) -> Verdict:
-    """Hold the fleet's journals against the tables."""
+    """Compare the fleet's journals with the tables."""
     lease_ids = {(lease.number, lease.attempt): lease.id for lease in tables.leases}
     stored = {(lease_ids[r.number, r.attempt], r.sequence): r for r in tables.reports}
     lost, sent, contradicted = [], set(), []
@@ -133,7 +133,7 @@ def _duplicates(tables: Tables) -> Iterable[str]:
 
 
 def _reordered(tables: Tables) -> Iterable[str]:
-    """By the worker's sequence, by the time of the commit and by the event log, steps must go up."""
+    """Attempts whose steps do not increase by the worker's sequence, by commit time and in the event log."""
     attempts = defaultdict(list)
     for report in tables.reports:
         attempts[report.number, report.attempt].append(report)
@@ -150,7 +150,7 @@ def _reordered(tables: Tables) -> Iterable[str]:
 
 
 def stale_events(tables: Tables) -> Iterable[str]:
-    """Reports and moves that the log has for an attempt after a newer one was granted."""
+    """Reports and transitions in the log for an attempt after a newer one was granted."""
     newest: dict[int, int] = {}
     for event in tables.events:
         attempt = event.detail.get("attempt")
@@ -183,7 +183,7 @@ def stale_rows(tables: Tables) -> Iterable[str]:
 
 
 def stale_checkpoints(tables: Tables) -> Iterable[str]:
-    """Attempts that began from anything but the newest checkpoint that was committed before them."""
+    """Attempts that did not start from the newest checkpoint committed before them."""
     newest: dict[int, str] = {}
     starts: dict[tuple[int, int], str] = {}
     for event in tables.events:
@@ -198,7 +198,7 @@ def stale_checkpoints(tables: Tables) -> Iterable[str]:
 
 
 def lost_steps(tables: Tables) -> dict[tuple[int, int], int]:
-    """How many steps each interrupted attempt had reported beyond the place where the next one began."""
+    """How many steps each interrupted attempt had reported past the point where the next one started."""
     reached: dict[tuple[int, int], int] = {}
     for report in tables.reports:
         key = (report.number, report.attempt)

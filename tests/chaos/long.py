@@ -3,8 +3,8 @@
     python tests/chaos/long.py                              every scenario, at the counts that the product promises
     python tests/chaos/long.py kill-scheduler --times 20    one of them
 
-Prints a line for each fault, writes `NAME.json` and `chaos.svg` into `--out`, and ends with 1 if anything that must
-hold did not. Real processes, real signals, a real Postgres; some minutes for each scenario.
+Prints a line for each fault, writes `NAME.json` and `chaos.svg` into `--out`, and exits with 1 if anything that must
+hold does not. Real processes, real signals, a real Postgres; some minutes for each scenario.
 """
 
 import argparse
@@ -43,7 +43,7 @@ Run = Callable[..., dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One kind of fault, and how often it strikes."""
+    """One kind of fault, and how often it occurs."""
 
     run: Run
     times: int
@@ -95,7 +95,7 @@ SCENARIOS = {
 
 
 def strike(name: str, times: int | None, out: Path, options: dict[str, int]) -> bool:
-    """Run one scenario, write its record, and say whether all held that must."""
+    """Run one scenario, write its record, and return whether everything held that must."""
     scenario = SCENARIOS[name]
     began = time.monotonic()
 
@@ -128,8 +128,8 @@ def strike(name: str, times: int | None, out: Path, options: dict[str, int]) -> 
 
 
 def main() -> None:
-    """Run what was asked for."""
-    logging.getLogger("headrace_worker").setLevel(logging.CRITICAL)  # the fleet's lines break all the time
+    """Run the requested scenarios."""
+    logging.getLogger("headrace_worker").setLevel(logging.CRITICAL)  # connections break all the time
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

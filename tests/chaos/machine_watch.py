@@ -1,9 +1,9 @@
-"""How long this machine let a process wait: for a core, and for a commit.
+"""How long this machine kept a process waiting: for a core, and for a commit.
 
-A scenario that promises times runs this beside it, so that a time that was missed can be told from a machine that stood
-still. It is a process of its own, which asks for nothing but to wake up, and for one empty commit on the scenario's
-Postgres now and then. It notes each wait that is worth it as a line: what was waited for, when the wait was over
-(seconds of the attempt), and how long it was.
+A scenario that promises times runs this beside it. It distinguishes a missed time from a machine that stalled. It
+is a process of its own that only wakes up, and makes one empty commit on the scenario's Postgres now and then. It
+records each significant wait as a line: what was waited for, when the wait ended (seconds since the epoch), and
+how long it was.
 """
 
 import subprocess
@@ -22,7 +22,7 @@ WORTH_NOTING_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class MachineWatch:
-    """What was noted, in a file."""
+    """The recorded waits, in a file."""
 
     path: Path
 

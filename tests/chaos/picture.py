@@ -1,4 +1,4 @@
-"""The records of `make chaos` in one picture: how long recovery took, as a part of what is allowed."""
+"""The records of `make chaos` in one chart: how long recovery took, as a fraction of what is allowed."""
 
 import json
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Bar:
 
 
 def bars(record: dict[str, Any]) -> list[Bar]:
-    """What of a scenario's record has a limit."""
+    """The measurements in a scenario's record that have a limit."""
     match record["scenario"]:
         case "kill-scheduler":
             return [
@@ -58,7 +58,7 @@ def bars(record: dict[str, Any]) -> list[Bar]:
 
 
 def draw(folder: Path) -> Path | None:
-    """Draw the records in a folder; None where none of them has a limit to be compared with."""
+    """Draw the records in a folder; returns None if none of them has a limit."""
     records = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     found = [bar for record in records if "error" not in record for bar in bars(record)]
     if not found:

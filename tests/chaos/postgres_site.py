@@ -1,4 +1,4 @@
-"""A Postgres that a test may crash and keep down for as long as it likes, which `headrace up` would not allow."""
+"""A Postgres that a test may crash and keep down as long as it likes, which `headrace up` would not allow."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from headrace_services.up.postgres import EmbeddedPostgres
 
 
 class PostgresSite:
-    """The embedded server, started and ended by hand."""
+    """The embedded server, started and stopped by hand."""
 
     def __init__(self, folder: Path) -> None:
         self._postgres = EmbeddedPostgres(data_dir=folder / "postgres", log_path=folder / "postgres.log")
@@ -28,5 +28,5 @@ class PostgresSite:
         await self._child.wait()
 
     async def stop(self) -> None:
-        """End it in good order, if it runs."""
+        """Stop it cleanly, if it runs."""
         await self._child.stop()

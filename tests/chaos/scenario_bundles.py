@@ -1,7 +1,7 @@
 """Bundles whose process, worker, scheduler and database are killed, over and over.
 
-A study without bundles and without a kill gives every trial's curve. The fused study must give the same numbers at
-every step, whatever was killed in between, and charge nobody. Each member loses the steps since its last rung at most.
+A study without bundles and kills gives every trial's curve. The fused study must give the same numbers at every
+step, whatever was killed in between, and charge nobody. Each member loses at most the steps since its last rung.
 """
 
 import random
@@ -42,7 +42,7 @@ def run(folder: Path, say: Any, *, times: int = 20, trials: int = 24) -> dict[st
 
 
 def spec(trials: int, *, most: int | None) -> StudySpec:
-    """All trials go to the full budget, and save at each rung."""
+    """All trials run to the full budget, and save at each rung."""
     fields = {
         "objective": {"metric": "score", "goal": "minimize"},
         "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
@@ -63,14 +63,14 @@ def spec(trials: int, *, most: int | None) -> StudySpec:
 
 
 def _hurt(site: Cluster, daemon: DaemonSite, study: Study, times: int, say: Any) -> Counter[str]:
-    """Kill something whenever the study has come further since the last kill, until it has ended."""
+    """Kill something whenever the study has progressed since the last kill, until it has ended."""
     chance, kills, seen = random.Random(5), Counter[str](), -1
     while True:
         with suppress(HeadraceError):
             info = study.status()
             if info.state.ended:
                 return kills
-            # Nothing is killed before all live members have come past a rung since: so often killed, a trial fails.
+            # First every live member must have passed a rung since the last kill: a trial killed too often fails.
             further = sum(one.step // RUNG for one in study.trials())
             if kills.total() < times and further > seen + 6:
                 seen = further
@@ -137,6 +137,6 @@ def _judge(alone: Study, study: Study, kills: Counter[str]) -> dict[str, Any]:
 
 
 def _most_lost(trials: Sequence[Any]) -> float:
-    """The mean of the steps that a loss cost, of the trial where it cost the most."""
+    """The mean number of steps lost per interruption, for the trial with the largest mean."""
     lost = [(one.steps_spent - STEPS) / one.interruptions for one in trials if one.interruptions]
     return round(max(lost, default=0.0), 2)

@@ -1,7 +1,7 @@
-"""SIGTERM of a worker whose trials take long steps: each saves at its next report and goes on elsewhere.
+"""SIGTERM of a worker whose trials have long steps: each saves at its next report and continues elsewhere.
 
-Real daemons and trial processes. The trials keep a journal of every report that was answered, by lease. What two leases
-of a trial have both trained was lost; so was what a lease had begun to train when it was ended.
+Real daemons and trial processes. The trials keep a journal of every answered report, by lease. A step that two leases
+of a trial have both trained was lost. So was a step that a lease had started to train when it was ended.
 
     python tests/chaos/scenario_drain.py        four trials of 2 s steps, a line for each
 """
@@ -28,18 +28,18 @@ STEPS = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """What became of one trial."""
+    """What happened to one trial."""
 
     trial: int
     steps_before: int
-    """Reported by the lease on the worker that was drained."""
+    """The steps reported by the lease on the drained worker."""
     went_on_from: int
     to: str
     lost: int
     failures: int
     interruptions: int
     chained: bool
-    """Whether its two leases trained the steps from 1 on, each once or more often."""
+    """Whether its two leases together trained all steps from 1 on, each at least once."""
 
     @property
     def unharmed(self) -> bool:
@@ -51,7 +51,7 @@ class Moved:
 def two_workers(
     site: Cluster, client: Client, folder: Path, *, trials: int, step_s: float
 ) -> Iterator[tuple[Study, DaemonSite, DaemonSite]]:
-    """A study whose trials all train on a first worker, and a second one with as many slots."""
+    """A study whose trials all train on a first worker, and a second worker with as many slots."""
     going, staying = (
         DaemonSite(
             f"{name}-{folder.name}", site.addresses, folder / name / "home", folder / "store", slots=trials
@@ -76,12 +76,12 @@ def two_workers(
 
 
 def all_report(folder: Path, trials: int, *, attempt: int = 1) -> bool:
-    """Whether each trial has had an answer in this attempt."""
+    """Whether each trial has received an answer in this attempt."""
     return len([lease for lease in journals(folder) if lease.endswith(f".{attempt}")]) >= trials
 
 
 def moved(study: Study, folder: Path) -> list[Moved]:
-    """What became of the trials, by their journals and what the scheduler says."""
+    """What happened to the trials, by their journals and by the scheduler."""
     written = journals(folder)
     found = []
     for info in sorted(study.trials(), key=lambda trial: trial.number):
@@ -107,7 +107,7 @@ def moved(study: Study, folder: Path) -> list[Moved]:
 
 
 def run(folder: Path, say: Callable[[str], None], *, times: int = 4, step_s: float = 2.0) -> dict[str, Any]:
-    """Drain workers with so many trials each: by SIGTERM, and in bad company."""
+    """Drain workers with `trials` trials each: by SIGTERM, and together with other faults."""
     with cluster(folder, worker=False, lease_ttl_s=LEASE_TTL_S) as site, connect(site) as client:
         plain = by_sigterm(site, client, folder / "sigterm", say, trials=times, step_s=step_s)
         beside = {
@@ -118,27 +118,27 @@ def run(folder: Path, say: Callable[[str], None], *, times: int = 4, step_s: flo
 
 
 def kill_scheduler(site: Cluster, client: Client, going: DaemonSite) -> None:
-    """The scheduler dies right behind the drain."""
+    """Kill the scheduler right after the drain."""
     client.drain(going.name, reason="reboot")
     site.kill(site.child("scheduler"))
 
 
 def no_scheduler(site: Cluster, client: Client, going: DaemonSite) -> None:
-    """SIGTERM comes while there is no scheduler."""
+    """Send SIGTERM while there is no scheduler."""
     site.kill(site.child("scheduler"))
     going.leave()
 
 
 def kill_daemon(site: Cluster, client: Client, going: DaemonSite) -> None:
-    """The daemon dies right behind the drain."""
+    """Kill the daemon right after the drain."""
     client.drain(going.name, reason="reboot")
     going.kill()
 
 
 def terminate_twice(site: Cluster, client: Client, going: DaemonSite) -> None:
-    """A second SIGTERM comes behind the first one, which is not waited for."""
+    """Send a second SIGTERM after the first one, without waiting."""
     going.leave()
-    time.sleep(0.1)  # two that are pending together are one
+    time.sleep(0.1)  # two pending signals would be one
     going.leave()
 
 
@@ -159,7 +159,7 @@ def in_company(
     *,
     trials: int,
 ) -> bool:
-    """Whether all trials go on elsewhere, and none is charged a failure."""
+    """Return whether all trials continue elsewhere, and none is charged a failure."""
     with two_workers(site, client, folder, trials=trials, step_s=0.3) as (study, going, staying):
         company(site, client, going)
         until(lambda: going.pid is None, "the daemon's end", 90)
@@ -175,7 +175,7 @@ def in_company(
 def by_sigterm(
     site: Cluster, client: Client, folder: Path, say: Callable[[str], None], *, trials: int, step_s: float
 ) -> dict[str, Any]:
-    """Drain a worker by SIGTERM, and see what becomes of its trials."""
+    """Drain a worker by SIGTERM, and see what happens to its trials."""
     with two_workers(site, client, folder, trials=trials, step_s=step_s) as (study, going, staying):
         began = time.monotonic()
         going.leave()

@@ -1,9 +1,10 @@
-"""Workers that freeze past their lease and then go on: SIGSTOP, the trial is given to another one, SIGCONT.
+"""Workers that freeze past their lease and then continue: SIGSTOP, the trial is given to another worker, SIGCONT.
 
-Real daemons and real trial processes. Before a worker freezes, its line to the scheduler hangs for a moment, so that it
-wakes up with reports that nobody has seen: they are sent, and must change nothing. Half of the time the whole
-family freezes, as a machine that hangs does; else the daemon alone, and its trial waits for it. No report, move or
-checkpoint of a fenced attempt may be in the tables after its successor was granted.
+Real daemons and real trial processes. Before a worker freezes, its connection to the scheduler hangs for a moment,
+so that it wakes up with reports that nobody has seen. They are sent, and must change nothing. Half of the time the
+whole process family freezes, as on a machine that hangs. Otherwise only the daemon freezes, and its trial waits
+for it. The tables must have no report, transition or checkpoint of a fenced attempt after its successor was
+granted.
 """
 
 import asyncio
@@ -26,9 +27,9 @@ from headrace import AsyncClient
 LEASE_TTL_S = 2.0
 RUNG = 5
 RUNGS = list(range(RUNG, 60 * RUNG + 1, RUNG))
-"""All trials report the same, so they go through all rungs, each with its checkpoint, and leave none."""
+"""All trials report the same value, so that they go through all rungs, save at each and skip none."""
 UNSEEN = 2
-"""How many reports a worker is to have in hand when it freezes, where its next rung is not nearer."""
+"""How many unsent reports a worker should have when it freezes, unless its next rung is nearer."""
 
 
 async def hurt(
@@ -40,7 +41,7 @@ async def hurt(
     rng: random.Random,
     say: Any,
 ) -> dict[str, Any]:
-    """Freeze whoever runs the trials, `times` times in all, in rounds."""
+    """Freeze the workers that run the trials, `times` times in all, in rounds."""
     parallel = len(found) // 2
     spec = chain_spec(
         folder / "journal",
@@ -93,7 +94,7 @@ async def hurt(
 
 
 def _is_of(process: psutil.Process, trial: int, attempt: int) -> bool:
-    """Whether a process runs this attempt; one that stands by on its slot for the next trial has a life of its own."""
+    """Whether a process runs this attempt. A standby process on its slot for the next trial does not count."""
     try:
         return process.environ().get("HEADRACE_LEASE_ID", "").endswith(f".{trial}.{attempt}")
     except psutil.Error:
@@ -128,7 +129,7 @@ def judged(
 
 
 async def waiting_for_holders(client: AsyncClient, count: int) -> dict[int, str]:
-    """Which worker runs which trial, once `count` are running."""
+    """Return which worker runs which trial, once `count` trials run."""
     async with asyncio.timeout(120):
         while True:
             held = {
@@ -143,7 +144,8 @@ async def waiting_for_holders(client: AsyncClient, count: int) -> dict[int, str]
 
 
 async def progressed(study: Any, number: int, steps: int) -> int | None:
-    """Wait until a trial's present attempt is `steps` further, and return its number; None when the attempt is over."""
+    """Wait until a trial's current attempt is `steps` further, and return its number, or None if the attempt has
+    ended."""
     async with asyncio.timeout(300):
         info = await study.trial(number).info()
         attempt, goal = info.attempt, info.step + steps
@@ -156,18 +158,18 @@ async def progressed(study: Any, number: int, steps: int) -> int | None:
 
 
 async def said_more(folder: Path, trial: int, attempt: int, steps: int) -> None:
-    """Wait until an attempt has been answered so many steps more, or waits at its rung."""
+    """Wait until an attempt has received answers for `steps` more steps, or waits at its rung."""
     before = written(folder, trial, attempt)
     try:
         async with asyncio.timeout(LEASE_TTL_S / 2):
             while written(folder, trial, attempt) < before + steps:
                 await asyncio.sleep(0.02)
     except TimeoutError:
-        return  # it stands at a rung
+        return  # it waits at a rung
 
 
 async def reassigned(study: Any, number: int, attempt: int) -> None:
-    """Wait until a newer attempt of the trial has reported, or the trial is over."""
+    """Wait until a newer attempt of the trial has reported, or the trial has ended."""
     async with asyncio.timeout(120):
         while True:
             info = await study.trial(number).info()
@@ -181,7 +183,7 @@ async def reassigned(study: Any, number: int, attempt: int) -> None:
 
 
 def written(folder: Path, trial: int, attempt: int) -> int:
-    """How many steps an attempt wrote down itself."""
+    """How many steps an attempt recorded itself."""
     found = journals(folder / "journal")
     return sum(len(lines) for lease, lines in found.items() if lease.endswith(f".{trial}.{attempt}"))
 
@@ -190,7 +192,7 @@ def written(folder: Path, trial: int, attempt: int) -> int:
 async def behind_proxies(
     site: Cluster, folder: Path, count: int
 ) -> AsyncIterator[list[tuple[DaemonSite, TcpProxy]]]:
-    """Daemons, each with a line of its own to the scheduler."""
+    """Daemons, each with a connection of its own to the scheduler."""
     async with AsyncExitStack() as proxies:
         found = []
         for n in range(count):

@@ -1,8 +1,8 @@
 """Full disks under a real worker: the checkpoint store's, and the one that holds its outbox and logs.
 
-While there is no room, the worker must say so where people look (`headrace workers`), its trials must wait and not
-fail, and its lease must live. With room again all goes on by itself. At the end every report that a trial was
-answered is stored once, no trial was interrupted, and none was charged with a failure.
+While a disk is full, the worker must say so in `headrace workers`, its trials must wait and not fail, and its
+lease must stay live. Once there is space again, everything continues by itself. At the end every report that was
+answered is stored once, no trial was interrupted, and none was charged a failure.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ async def hurt(
         "states": states,
         "going_again_s_max": round(max(waits), 1),
         "reports": len(reports),
-        "reports_lost": 0,  # check_journals raises otherwise
+        "reports_lost": 0,  # otherwise check_journals raises
         "interruptions": interrupted,
         "failures_charged": charged,
         "state": info.state.value,
@@ -94,7 +94,7 @@ async def steps(study: AsyncStudy) -> int:
 
 
 async def further(study: AsyncStudy, count: int) -> None:
-    """Wait until the study has come so many steps further, or has ended."""
+    """Wait until the study has progressed that many steps, or has ended."""
     goal = await steps(study) + count
     async with asyncio.timeout(120):
         while (info := await study.status()).steps_spent < goal and not info.state.ended:
@@ -102,7 +102,7 @@ async def further(study: AsyncStudy, count: int) -> None:
 
 
 async def trouble(client: AsyncClient, disk: Disk) -> str:
-    """Wait until a worker says what keeps it, and return that. What it removes meanwhile is no room for more."""
+    """Wait until a worker says what blocks it, and return that. What it deletes meanwhile is no space for more."""
     async with asyncio.timeout(60):
         while not (said := [worker.trouble for worker in await client.workers() if worker.trouble]):
             disk.fill()

@@ -1,10 +1,10 @@
 """Gangs that are paused at every rung, moved between two workers and killed, over and over.
 
-Every rank writes down after each step a digest of all that it has drawn and of its weights. A study without a pause and
-without a kill writes the same. Line by line, whatever attempt wrote it, they must be equal to the bit.
+After each step every rank records a digest of all that it has drawn and of its weights. A study without pauses and
+kills records the same. Line by line, whichever attempt wrote it, they must be identical to the bit.
 
-A kill is `kill -9` of one rank, of a gang's leader or of a worker, at a random moment of a gang that has come further
-since the last one. What a gang loses by it is charged to nobody: no trial may fail.
+A kill is `kill -9` of one rank, of a gang's leader or of a worker, at a random moment of a gang that has
+progressed since the last one. What a gang loses by it is charged to nobody: no trial may fail.
 """
 
 import json
@@ -29,7 +29,7 @@ from headrace.errors import StudyEndedError
 from headrace.spec import StudySpec
 
 RUNG, STEPS, STEP_S = 4, 16, 0.1
-"""A pause that is asked for at a step has come before the next rung."""
+"""A pause requested at a step takes effect before the next rung."""
 LEASE_TTL_S = 6.0
 LATEST_S = 0.3
 MOST_BLOWS = 3
@@ -49,7 +49,7 @@ def run(
 
 
 def workers(site: Cluster, folder: Path, ranks: int) -> list[DaemonSite]:
-    """Two, each with room for one gang."""
+    """Two workers, each with room for one gang."""
     return [
         DaemonSite(f"w{n}", site.addresses, folder / f"w{n}" / "home", folder / "store", slots=ranks)
         for n in range(2)
@@ -69,18 +69,18 @@ def hurt(
     say: Any,
     longest_s: float = 2400.0,
 ) -> dict[str, Any]:
-    """Run the study undisturbed, then paused, moved and killed; returns what came of it."""
+    """Run the study undisturbed, and then paused, moved and killed. Returns the record."""
     client = Client(site.address, timeout_s=60, connect_timeout_s=60)
     options = (folder, kind, ranks, trials)
     _study(client, "straight", *options, {"kind": "run_all"}).wait(longest_s)
     say("the undisturbed study is done")
-    # With so few trials this rule stops none; its rungs are where a paused study's trials leave.
+    # With so few trials this rule stops none; its rungs are where the trials of a paused study stop.
     every = {"kind": "rung_median", "min_results": 100, "interval": RUNG}
     study = _study(client, "hurt", *options, every)
     turns = Turns(study, Killer(found, folder / "hurt", rng), times, say)
     deadline = time.monotonic() + longest_s
     while not study.status().state.ended:
-        with suppress(StudyEndedError):  # between two looks
+        with suppress(StudyEndedError):  # it may end between two checks
             turns.go_on()
         if time.monotonic() > deadline:
             raise AssertionError(f"the study does not come to its end: {turns.told()}")
@@ -91,10 +91,11 @@ def hurt(
 
 
 class Turns:
-    """Pauses the whole study at every rung, and lets it go on with the trials on each other's workers.
+    """Pauses the whole study at every rung, and resumes it with the trials on each other's workers.
 
-    A turn: all trials have come further → the study is paused, they leave at their next rung → one worker stops, the
-    study goes on, the first trial takes the other worker → the worker comes back, and the next trial takes it.
+    A turn: all trials have progressed → the study is paused, and they stop at their next rung → one worker stops,
+    the study resumes, and the first trial takes the other worker → the worker comes back, and the next trial takes
+    it.
     """
 
     def __init__(self, study: Study, killer: "Killer", times: int, say: Any) -> None:
@@ -110,14 +111,14 @@ class Turns:
         self._before: Counter[int] = Counter()
 
     def told(self) -> str:
-        """Where it stands."""
+        """The current state, for messages."""
         trials = [
             (one.number, one.state.value, one.step, one.worker, one.waits_for) for one in self._study.trials()
         ]
         return f"{self._phase}, turn {self.count}, trials {trials}"
 
     def go_on(self) -> None:
-        """Look once, and do what it is time for."""
+        """Check once, and do what is due."""
         trials = self._study.trials()
         for trial in trials:
             homes = self.workers.setdefault(trial.number, [])
@@ -131,7 +132,7 @@ class Turns:
                 self._phase, self._away = "running", None
             return
         saved = {trial.number: trial.step for trial in trials}
-        leave_alone = self._phase == "pausing" and self.count % 2 == 0  # so that some leave at their rung
+        leave_alone = self._phase == "pausing" and self.count % 2 == 0  # so that some stop at their rung
         if not leave_alone and sum(self.killer.count.values()) < self._times and self.killer.strike(saved):
             self._say(f"{sum(self.killer.count.values())}/{self._times} kills: {dict(self.killer.count)}")
         steps = self.killer.lines_by_trial()
@@ -155,7 +156,7 @@ class Turns:
 
 
 class Killer:
-    """Kills something of a gang that has just come further, and brings workers back."""
+    """Kills part of a gang that has just progressed, and brings workers back."""
 
     def __init__(self, found: Sequence[DaemonSite], journals: Path, rng: random.Random) -> None:
         self.count: Counter[str] = Counter()
@@ -164,18 +165,18 @@ class Killer:
         self._rng = rng
         self._seen: dict[str, int] = {}
         self._blows: Counter[tuple[int, int]] = Counter()
-        """Kills by trial and the step that it had saved."""
+        """The kills, by trial and by the step that it had saved."""
 
     def lines_by_trial(self) -> Counter[int]:
-        """How many steps the first rank of each trial has written down."""
+        """How many steps the first rank of each trial has recorded."""
         found = ((name.split("-"), len(lines)) for name, lines in _lines(self._journals).items())
         return Counter({int(trial): count for (trial, rank), count in found if rank == "0"})
 
     def strike(self, saved: Mapping[int, int]) -> bool:
-        """Kill, where a trial has come further since the last kill; says whether something was killed.
+        """Kill, if a trial has progressed since the last kill. Returns whether something was killed.
 
-        `saved` has each trial's last step with a checkpoint. Nothing is killed a fourth time before a trial saves anew:
-        a trial that is killed so often without progress fails, by design.
+        `saved` has each trial's last step with a checkpoint. No trial is killed a fourth time before it saves
+        again: a trial that is killed that often without progress fails, by design.
         """
         counts = {name: len(lines) for name, lines in _lines(self._journals).items()}
         further = sorted(name for name, count in counts.items() if count > self._seen.get(name, 0))
@@ -253,7 +254,7 @@ def _study(
 
 
 def _lines(journals: Path) -> dict[str, list[dict[str, Any]]]:
-    """What each rank of each trial wrote down; a line that a kill cut off is left out."""
+    """What each rank of each trial recorded. A line cut off by a kill is left out."""
     return {
         path.stem: [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
         for path in sorted(journals.glob("*.jsonl"))
@@ -261,7 +262,7 @@ def _lines(journals: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def _judge(study: Study, turns: Turns, folder: Path) -> dict[str, Any]:
-    """Compare what was written down, line by line."""
+    """Compare what was recorded, line by line."""
     straight, hurt = _lines(folder / "straight"), _lines(folder / "hurt")
     whole = {name: {line["step"]: line for line in lines} for name, lines in straight.items()}
     compared, different, again = 0, [], 0

@@ -1,13 +1,13 @@
-"""Homes and socket folders of workers are deleted and copied under them, and daemons started twice: real daemons with
-real trial processes.
+"""Workers' homes and socket folders are deleted and copied while they run, and daemons are started twice. The daemons
+and trial processes are real.
 
     vanished-home    the folder of the socket, or the whole home, is deleted while trials run
     copied-home      a daemon is started on a copy of the home, under the same name or another one
     daemon-twice     a second daemon is started on the home itself
 
-In each the study ends, no trial fails and none is charged. A copy and a second daemon are refused, and neither the
-first one's trials nor its socket notice them. Half of the rounds kill the first daemon afterwards: it comes back at
-once, which says that its lock and its identity are still its own.
+In each case the study ends, no trial fails and none is charged. A copy and a second daemon are refused, and neither
+the first one's trials nor its socket are affected. Half of the rounds kill the first daemon afterwards: it comes back
+at once, which shows that its lock and its identity are still its own.
 """
 
 import json
@@ -36,7 +36,7 @@ LEASE_TTL_S = 20.0
 
 
 class Vandal:
-    """Strikes one worker after the other and says what came of it."""
+    """Strikes one worker after the other and records the result."""
 
     def __init__(self, site: Cluster, found: list[DaemonSite], folder: Path, rng: random.Random) -> None:
         self._site, self._found, self._folder, self._rng = site, found, folder, rng
@@ -56,9 +56,9 @@ class Vandal:
             until(lambda: (folder / "rt").exists(), "the socket again", BACK_WITHIN_S)
         else:
             while daemon.home.exists():
-                shutil.rmtree(daemon.home, ignore_errors=True)  # what runs there writes on
+                shutil.rmtree(daemon.home, ignore_errors=True)  # running processes keep writing
                 if (daemon.home / "lock").exists():
-                    break  # it is back already
+                    break  # it has already been created again
             until(
                 lambda: all((daemon.home / name).exists() for name in ("lock", "outbox.sqlite")), "the home"
             )
@@ -72,7 +72,7 @@ class Vandal:
         way = ("same name", "another name")[turn // WORKERS % 2]
         self.ways[way] += 1
         copy = self._folder / f"copy-{turn}"
-        with suppress(shutil.Error):  # what comes and goes while it is copied
+        with suppress(shutil.Error):  # files that come and go while it is copied
             shutil.copytree(daemon.home, copy)
         (copy / "daemon.log").unlink(missing_ok=True)
         name = daemon.name if way == "same name" else f"copy-{turn}"
@@ -81,7 +81,7 @@ class Vandal:
         with self._untouched(daemon):
             other.start()
             until(lambda: words in (copy / "daemon.log").read_text(), "its refusal", BACK_WITHIN_S)
-            time.sleep(1.0)  # in which it would do what it must not
+            time.sleep(1.0)  # time in which it could do what it must not
             if "session open" in (copy / "daemon.log").read_text():
                 self.wrong.append(f"{name} on {copy} was taken")
         reap(other.kill())
@@ -102,14 +102,15 @@ class Vandal:
 
     @contextmanager
     def _untouched(self, daemon: DaemonSite) -> Iterator[None]:
-        """Nobody ends the daemon or deletes its socket; its trials end by themselves alone, which the ledger shows."""
+        """Check that nobody ends the daemon or deletes its socket. The ledger shows that its trials end only by
+        themselves."""
         folder, pid = _socket_folder(daemon), daemon.pid
         yield
         if daemon.pid != pid or not (folder / "rt").exists():
             self.wrong.append(f"{daemon.name} lost its socket {folder}, or ended")
 
     def _restart(self, daemon: DaemonSite) -> None:
-        """Kill the first daemon, every other time: it is to be taken again at once."""
+        """Kill the first daemon, every other time. The scheduler must accept it again at once."""
         if self._rng.random() < 0.5:
             return
         self.ways["restarts"] += 1
@@ -124,7 +125,7 @@ class Vandal:
 
 
 def _socket_folder(daemon: DaemonSite) -> Path:
-    """Where a worker's socket lies, as its home says."""
+    """The folder of a worker's socket, as its home says."""
 
     def noted() -> str | None:
         with suppress(OSError, ValueError):
@@ -135,7 +136,7 @@ def _socket_folder(daemon: DaemonSite) -> Path:
 
 
 def _progress(study: Study, client_of: Any) -> Study:
-    """The study, or a new one where it is over."""
+    """Return the study, or a new one if it has ended."""
     return client_of() if study.status().state is not StudyState.ACTIVE else study
 
 

@@ -1,8 +1,8 @@
 """`kill -9` of the scheduler at random points, under a fleet that reports as fast as it is answered.
 
-`headrace up` starts it again; the fleet finds it by itself. Afterwards nothing that was acknowledged may be
-missing or double, no trial may have been restarted, and each time the first acknowledgement of a new session
-must have come within `SERVING_WITHIN_S`.
+`headrace up` starts it again, and the fleet finds it by itself. Afterwards nothing acknowledged may be missing or
+duplicated, and no trial may have been restarted. Each time, the first acknowledgement of a new session must arrive
+within `SERVING_WITHIN_S`.
 """
 
 import asyncio

@@ -1,12 +1,12 @@
 """`kill -9` of workers, over and over: real daemons with real trial processes.
 
-Three ways back, at random: the daemon is started again at once and reports its losses itself; it is started again on
-an empty home, under its name, and knows nothing; it stays away until the lease has ended. In each the trial must be
-requeued within the lease time plus one sweep, go on from its last rung, and be charged nothing; and whatever the
-daemon had started must be gone.
+There are three ways back, chosen at random. The daemon is restarted at once and reports its losses itself; it is
+restarted under its name on an empty home, and knows nothing; or it stays away until the lease has ended. Each time
+the trial must be requeued within the lease time plus one sweep, continue from its last rung, and be charged
+nothing. Everything that the daemon had started must be gone.
 
-Each worker is pursued by itself, so that several are dead at any moment. What a machine with other things to do
-adds to these times is watched beside it (`machine_watch`) and recorded with the latest of them.
+Each worker is killed independently, so that several are dead at any moment. `machine_watch` runs beside it and
+records what a busy machine adds to these times.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ LEASE_TTL_S = 3.0
 SWEEP_S = LEASE_TTL_S / 4 * 1.2
 """The longest pause between two sweeps."""
 STEP_S = 0.5
-"""For the step that requeues, on a machine with other things to do."""
+"""For the cycle that requeues, on a busy machine."""
 WAYS = ("at once", "without memory", "after the lease")
 
 
 class Executioner:
-    """Kills the worker of one trial after the other and notes what follows."""
+    """Kills the worker of one trial after the other and records what follows."""
 
     def __init__(self, client: AsyncClient, found: list[DaemonSite], rng: random.Random) -> None:
         self._client = client
@@ -48,7 +48,7 @@ class Executioner:
         self.kills = 0
         self.ways: Counter[str] = Counter()
         self.killed_at: dict[tuple[int, int], tuple[float, str]] = {}
-        """By trial and attempt: when (seconds of the attempt), and how the worker came back."""
+        """By trial and attempt: when it was killed (seconds since the epoch), and how the worker came back."""
         self.survivors = 0
         self.zombies = 0
 
@@ -137,7 +137,7 @@ async def hurt(
 
 
 async def lasting_zombies() -> set[int]:
-    """Those that nobody waits for, however long they are looked at."""
+    """Those for which nobody waits, however long one watches."""
     left = zombies()
     with suppress(TimeoutError):
         async with asyncio.timeout(5):
@@ -150,9 +150,9 @@ async def lasting_zombies() -> set[int]:
 def complete_by_then(
     tables: ledger.Tables, killed_at: Mapping[tuple[int, int], tuple[float, str]]
 ) -> set[tuple[int, int]]:
-    """The attempts that had reported the full budget when their worker was killed: there was nothing left to requeue.
+    """The attempts that had reported the full budget when their worker was killed: there was nothing to requeue.
 
-    A report that was on its way by then is given the time of a step; one that comes later excuses nothing.
+    A report that was on its way at that moment is allowed the time of one step. A later one excuses nothing.
     """
     budgets = {
         (report.number, report.attempt): report.time.timestamp()
@@ -167,7 +167,7 @@ def complete_by_then(
 def judged(
     tables: ledger.Tables, killing: Executioner, workers: int, left: int, watch: MachineWatch, held_up: int
 ) -> dict[str, Any]:
-    """Compare the kills with what the log says of them."""
+    """Compare the kills with what the log says about them."""
     interrupted = {
         (event.number, event.detail["attempt"]): event.time.timestamp()
         for event in tables.events

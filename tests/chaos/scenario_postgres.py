@@ -1,8 +1,9 @@
 """Postgres goes away: `immediate` restarts, which are a crash with a recovery, and one long outage.
 
-Two kinds of workers at once. The fleet's journals say what was acknowledged; beside it a real worker runs real trial
-processes, whose pids must be the same before and after. Nothing may exit, every report that was kept meanwhile must
-land once, and the first acknowledgement must come within `RECOVERED_WITHIN_S` of the database's being back.
+There are two kinds of workers at once. The fleet's journals say what was acknowledged. Beside it a real worker
+runs real trial processes, whose pids must be the same before and after. No process may exit, and every report that
+was held meanwhile must be stored once. The first acknowledgement must arrive within `RECOVERED_WITHIN_S` after the
+database is back.
 """
 
 import asyncio
@@ -52,7 +53,7 @@ async def hurt(
     )
     recoveries, buffered = [], 0
     async with AsyncClient(site.address, timeout_s=120, connect_timeout_s=60) as client, fleet:
-        # Rungs so far apart that the trial processes never wait for a decision: they must train on all the time.
+        # Rungs so far apart that the trial processes never wait for a decision: they must train throughout.
         chain = chain_spec(
             folder / "journal",
             step_s=0.1,
@@ -141,14 +142,14 @@ def real_worker(site: Cluster, folder: Path) -> DaemonSite:
 
 
 def _pids(site: Cluster, daemon: DaemonSite) -> set[str]:
-    """The processes that must live on: schedulers, the worker and its trials."""
+    """The processes that must survive: schedulers, the worker and its trials."""
     return {f"scheduler {p.pid}" for p in site.children("scheduler")} | {
         f"{p.name()} {p.pid}" for p in daemon.family()
     }
 
 
 def _answered(folder: Path) -> int:
-    """How many reports the real trials were answered; they write them down themselves."""
+    """How many reports of the real trials were answered, as the trials themselves recorded."""
     return sum(len(lines) for lines in journals(folder / "journal").values())
 
 
@@ -171,7 +172,7 @@ async def _landed(real: Any, answered: dict[str, Any]) -> bool:
 
 
 async def _missing(real: Any, answered: dict[str, Any]) -> int:
-    """How many of the reports that real trials were answered are not stored, or not once."""
+    """How many of the reports for which real trials got answers are not stored exactly once."""
     stored: dict[tuple[int, int], list[tuple[int, float]]] = {}
     for report in await real.reports():
         stored.setdefault((report.trial, report.attempt), []).append((report.step, report.metrics["score"]))

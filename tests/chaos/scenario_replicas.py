@@ -1,8 +1,8 @@
 """Three schedulers on one study, one of them killed now and then.
 
-The fleet spreads over the replicas by itself. Every decision that any of them took is then replayed from the event
-log through one policy on one thread (`headrace replay`), and must be the same; trial numbers must be unique and
-without gaps. When a replica is killed, its workers must go on with the others.
+The fleet spreads over the replicas by itself. Every decision of any replica is then replayed from the event log
+through one policy on one thread (`headrace replay`), and must be the same. Trial numbers must be unique and
+without gaps. When a replica is killed, its workers must continue with the others.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ async def hurt(
 
 
 def _all_moved(orphans: list[Any], moment: float) -> float | None:
-    """Seconds until the last of them was welcomed again; a moment later than zero if there were none."""
+    """Seconds until the last of them was welcomed again; slightly more than zero if there were none."""
     again = [next((at for at in journal.welcomed if at > moment), None) for journal in orphans]
     if any(at is None for at in again):
         return None

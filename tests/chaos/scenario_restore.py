@@ -1,9 +1,9 @@
-"""A dump of the scheduler's database is restored behind newer outboxes and checkpoints, in mid-study.
+"""A dump of the scheduler's database is restored in mid-study, while outboxes and checkpoints are newer than it.
 
-    dump → the study goes on → the scheduler is killed, the database dropped and loaded from the dump → it starts again
+    dump → the study continues → the scheduler is killed, the database dropped and loaded from the dump → it restarts
 
-The workers live on: their trials run, their outboxes fill, and their store holds checkpoints of attempts that the dump
-does not know. No attempt may be issued twice (trials journal under their lease's id), nobody may be charged, and the
+The workers live on: their trials run, their outboxes fill, and their store has checkpoints of attempts that the dump
+does not contain. No attempt may be issued twice (trials keep a journal per lease), nobody may be charged, and the
 study must complete.
 """
 
@@ -39,7 +39,7 @@ def program(name: str) -> str | None:
 def run(
     folder: Path, say: Any, *, times: int = 3, workers: int = 2, trials: int = 12, step_s: float = 0.1
 ) -> dict[str, Any]:
-    """Restore `times` times in one study; returns what held."""
+    """Restore `times` times in one study; returns the record."""
     folder.mkdir(parents=True, exist_ok=True)
     return asyncio.run(_run(folder, say, times=times, workers=workers, trials=trials, step_s=step_s))
 
@@ -109,7 +109,8 @@ async def _restored(
 
 
 def _wrong(folder: Path) -> int:
-    """Journals in which a step comes twice: an attempt that was issued twice writes into one journal twice."""
+    """The number of journals in which a step occurs twice: an attempt that is issued twice writes twice into one
+    journal."""
     return sum(
         len({line["step"] for line in lines}) != len(lines) for lines in journals(folder / "journal").values()
     )
@@ -169,7 +170,7 @@ def _call(command: Sequence[str]) -> None:
 
 
 class SchedulerSite:
-    """A scheduler on one address, which can be killed and started again."""
+    """A scheduler on one address, which can be killed and restarted."""
 
     def __init__(self, url: str, folder: Path) -> None:
 

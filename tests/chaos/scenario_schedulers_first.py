@@ -1,8 +1,8 @@
-"""Schedulers that start while Postgres is down: they wait for it, and work goes on where it was.
+"""Schedulers that start while Postgres is down: they wait for it, and the work continues where it stopped.
 
-Each round crashes Postgres, kills both schedulers, starts them again and leaves the database away for some seconds. No
-scheduler may exit meanwhile, and once the database is back the fleet must be served again. Nothing that was
-acknowledged may be missing or double, and no trial may be charged.
+Each round crashes Postgres, kills both schedulers, starts them again and keeps the database away for some seconds.
+No scheduler may exit meanwhile, and once the database is back the fleet must be served again. Nothing acknowledged
+may be missing or duplicated, and no trial may be charged.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from headrace import AsyncClient
 from headrace.ports import any_port
 
 SERVING_WITHIN_S = 20.0
-"""From the database's return on: a scheduler looks again after 5 s at most, and the fleet after some seconds."""
+"""After the database is back: a scheduler checks again after 5 s at most, and the fleet after some seconds."""
 Schedulers = dict[str, "subprocess.Popen[bytes]"]
 
 
@@ -37,7 +37,7 @@ def start(address: str, url: str, folder: Path) -> "subprocess.Popen[bytes]":
 
 @contextmanager
 def running(addresses: list[str], url: str, folder: Path) -> Iterator[Schedulers]:
-    """Schedulers at these addresses, those that run at the end of the block are killed."""
+    """Schedulers at these addresses. Those that still run at the end of the block are killed."""
     schedulers = {address: start(address, url, folder) for address in addresses}
     try:
         yield schedulers

@@ -3,10 +3,10 @@
     away    the store's folder is moved away while trials save there and start from it. In its place there is nothing,
             an empty folder (a mount point without its file system), or another store. A worker is killed meanwhile, so
             that one starts while the store is away. After some seconds the folder is back.
-    damage  all workers are killed. Each file of the checkpoints that trials continue from is changed: a range of bytes
+    damage  all workers are killed. Each file of the checkpoints from which trials continue is changed: a range of bytes
             is flipped, the file is cut, or it is deleted. In every second round it is repaired while trials wait.
 
-Each round has a study of its own, of the chain program: a wrong resume shows in the values.
+Each round has a study of its own that runs the chain program: a wrong resume shows in the values.
 """
 
 import random
@@ -48,7 +48,7 @@ class Round:
         self.rng = random.Random(number)
 
     def begin(self, *, kept: int) -> None:
-        """Start the study, which keeps so many checkpoints of a trial, and wait until its trials have saved."""
+        """Start the study, which keeps `kept` checkpoints per trial, and wait until its trials have saved."""
         self.kept = kept
         spec = chain_spec(
             self.journal,
@@ -63,22 +63,22 @@ class Round:
             until(lambda: len(self.checkpoints()) > len(self.newest()), "a trial with two of them")
 
     def checkpoints(self) -> list[Path]:
-        """The checkpoints of the study that are complete, of those trials that are not over."""
+        """The study's complete checkpoints, of the trials that have not ended."""
         live = {trial.number for trial in self.study.trials() if trial.state.value != "terminated"}
         found = self.store.glob(f"studies/{self.name}-*/trials/*/*/manifest.json")
         return [path.parent for path in found if int(path.parent.parent.name) in live]
 
     def newest(self) -> list[Path]:
-        """Of these the last one of each trial: what lies before it stays sound."""
+        """The last of these checkpoints of each trial; earlier ones are not damaged."""
         return list({path.parent: path for path in sorted(self.checkpoints())}.values())
 
     def kill(self, daemon: DaemonSite) -> None:
-        """`kill -9` of a worker, which is started again at once."""
+        """`kill -9` a worker and restart it at once."""
         reap(daemon.kill())
         daemon.start()
 
     def away(self) -> dict[str, Any]:
-        """The store goes away for a while."""
+        """Move the store away for a while."""
         place = PLACES[self.number % len(PLACES)]
         aside = self.store.with_name("away")
         self.store.rename(aside)
@@ -95,7 +95,7 @@ class Round:
         return {"fault": f"away: {place}", "written_elsewhere": written}
 
     def damage(self) -> dict[str, Any]:
-        """All files of the checkpoints are harmed."""
+        """Damage all files of the checkpoints."""
         for daemon in self.found:
             reap(daemon.kill())
         harmed: Counter[str] = Counter()
@@ -111,7 +111,7 @@ class Round:
             daemon.start()
         heals = self.number % 2 == 0
         if heals:
-            with suppress(AssertionError):  # none of these trials may have anything to run for yet
+            with suppress(AssertionError):  # none of these trials may have any work left
                 until(lambda: any("tried again" in one.detail for one in self.study.trials()), "a try", 60)
             _pass(self.rng.uniform(1.0, HEALS_WITHIN_S))
             for path, content in sound.items():
@@ -120,7 +120,7 @@ class Round:
         return {"fault": f"damaged, {'repaired' if heals else 'for good'}", "harmed": dict(harmed)}
 
     def judged(self, record: dict[str, Any]) -> dict[str, Any]:
-        """Wait for the study's end, and say what became of it."""
+        """Wait for the study's end, and return what happened to it."""
         began = time.monotonic()
         until(lambda: self.study.status().state.ended, f"the end of {self.name}", LONGEST_S)
         tables = ledger.read(self.site.database_url, self.name)
@@ -170,7 +170,7 @@ def _pass(seconds: float) -> None:
 
 
 def holds(record: dict[str, Any]) -> bool:
-    """Whether a round came out as it must."""
+    """Whether a round ended as it must."""
     if record["fault"].startswith("away") and (record["written_elsewhere"] or record["anew"]):
         return False
     if record["fault"].endswith("repaired") and record["anew"]:
@@ -180,7 +180,7 @@ def holds(record: dict[str, Any]) -> bool:
 
 
 def run(folder: Path, say: Say, *, times: int = 20, fault: str = "away", workers: int = 2) -> dict[str, Any]:
-    """So many rounds of one kind of fault."""
+    """Run `times` rounds of one kind of fault."""
     rounds: list[dict[str, Any]] = []
     with (
         orphans_come_here(),

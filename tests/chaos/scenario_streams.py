@@ -1,14 +1,15 @@
-"""Hundreds of streams over a line that resets, goes half-open, and hangs; and one worker that never reads.
+"""Hundreds of streams over a connection that resets, goes half-open, and hangs; and one worker that never reads.
 
-The proxy resets each stream about every `RESET_EVERY_S`. Now and then it makes one half-open, which nobody is told. A
-worker that floods the scheduler with heartbeats and reads no answer must be cut off, whatever it holds.
+The proxy resets each stream about every `RESET_EVERY_S`. Now and then it makes one half-open without notice to
+either end. A worker that floods the scheduler with heartbeats and reads no answer must be cut off.
 
-Afterwards: nothing lost, doubled or reordered; no trial interrupted, since every worker noticed in time; the
-scheduler's event loop never stood still for long; and at SIGTERM it was gone within its grace.
+Afterwards nothing is lost, duplicated or reordered, and no trial was interrupted, because every worker noticed in
+time. The scheduler's event loop was never blocked for long, and at SIGTERM the scheduler exited within its grace
+period.
 
-The loop stands still for two reasons: the scheduler is busy, or its thread is ready and the machine gives it no core.
-`LoopWatch` leaves the wait for a core out, so the stall stays below `STALL_S` on a machine that others use, too. In the
-long form the fleet and the proxy, which stand for other machines, stand aside for the cluster.
+The loop stalls for two reasons: the scheduler is busy, or its thread is ready and the machine gives it no core.
+`LoopWatch` leaves out the wait for a core, so the stall stays below `STALL_S` also on a machine that others use.
+In the long form the fleet and the proxy, which play other machines, have a lower priority than the cluster.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ _SMALL_WINDOW = [
     ("grpc.http2.lookahead_bytes", 1024),
     ("grpc.http2.bdp_probe", 0),
 ]
-"""So that what is not read piles up at the scheduler, not in this process."""
+"""So that unread data accumulates at the scheduler, not in this process."""
 
 
 async def hurt(
@@ -59,10 +60,10 @@ async def hurt(
     reset_every_s: float = RESET_EVERY_S,
     half_open_every_s: float = HALF_OPEN_EVERY_S,
 ) -> dict[str, Any]:
-    """Keep a fleet busy over a bad line."""
+    """Keep a fleet busy over a bad connection."""
     counts = {"resets": 0, "half_open": 0, "cut_off_after_s": None}
     scheduler = await waiting_for(lambda: _at(site, site.addresses[0]), "the scheduler")
-    # One long ladder: many reports a trial, a decision now and then.
+    # One long ladder: many reports per trial, and a decision now and then.
     spec = fleet_spec(
         policy={"kind": "asha", "eta": 3, "rungs": [5, 15, 45], "variant": "promotion"},
         max_steps=45,
@@ -137,7 +138,7 @@ async def hurt(
 
 
 async def reset(proxy: TcpProxy, every_s: float, rng: random.Random, counts: dict[str, Any]) -> None:
-    """Reset every stream about so often, at times of its own."""
+    """Reset every stream about every `every_s` seconds, at independent times."""
     due: dict[Link, float] = {}
     while True:
         await asyncio.sleep(0.1)
@@ -150,7 +151,7 @@ async def reset(proxy: TcpProxy, every_s: float, rng: random.Random, counts: dic
 
 
 async def half_open(proxy: TcpProxy, every_s: float, rng: random.Random, counts: dict[str, Any]) -> None:
-    """Now and then, let a connection live on for both ends and carry nothing."""
+    """Now and then, let a connection stay open at both ends but carry nothing."""
     while True:
         await asyncio.sleep(every_s)
         healthy = [link for link in proxy.links if not link.up.swallow]
@@ -160,7 +161,8 @@ async def half_open(proxy: TcpProxy, every_s: float, rng: random.Random, counts:
 
 
 async def watch_the_deaf_one(client: AsyncClient, counts: dict[str, Any]) -> None:
-    """Wait until the scheduler has cut it off. (It cannot be told: the news waits behind what it does not read.)"""
+    """Wait until the scheduler has cut it off. (The worker cannot be told: the message waits behind what it does
+    not read.)"""
     began = time.monotonic()
     was_there = False
     while True:
@@ -173,7 +175,7 @@ async def watch_the_deaf_one(client: AsyncClient, counts: dict[str, Any]) -> Non
 
 
 async def never_read(address: str) -> None:
-    """Be a worker without slots that asks for answers and reads none."""
+    """Be a worker without slots that sends heartbeats and reads no answers."""
     async with grpc.aio.insecure_channel(address, options=_SMALL_WINDOW) as channel:
         call: Any = WorkerServiceStub(channel).Session()
         hello = worker_pb2.Hello(protocol=1, worker=DEAF, incarnation="1", log_dir="/simulated")
@@ -191,7 +193,7 @@ def _at(site: Cluster, address: str) -> psutil.Process | None:
 
 
 def _longest_stall_ms(log: Path) -> int:
-    """What the scheduler says of its event loop when it ends."""
+    """The longest stall of the event loop, which the scheduler logs when it ends."""
     found = re.findall(r"event loop: longest stall (\d+) ms", log.read_text())
     assert found, "the scheduler said nothing of its event loop"
     return int(found[-1])

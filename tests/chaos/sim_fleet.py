@@ -1,7 +1,7 @@
 """A fleet of simulated workers: the daemon's own half of the session protocol, with trials that only compute.
 
-What is real: `headrace_worker`'s session, core, courier and outbox (in memory here), so reconnects, resends and
-acknowledgements are the product's. What is made up: the trials, coroutines that report a curve.
+`headrace_worker`'s session, core, courier and outbox (in memory here) are real, so reconnects, resends and
+acknowledgements are the product's. The trials are simulated: coroutines that report a curve.
 
 Every worker keeps a journal of its own: what it started, what it reported, what was acknowledged and what was
 decided. A scenario compares it with the tables (`ledger`), so that the product is not its own witness.
@@ -28,7 +28,7 @@ from headrace_worker.session_core import Identity, SessionCore
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A report as its worker sent it."""
+    """A report as the worker sent it."""
 
     lease_id: str
     sequence: int
@@ -40,31 +40,31 @@ class Said:
 
 @dataclass(slots=True)
 class Journal:
-    """What one worker knows of its own doings."""
+    """What one worker knows of its own actions."""
 
     worker: str
     started: list[str] = field(default_factory=list)
     """Leases, in the order in which their trials were started."""
     reports: dict[int, Said] = field(default_factory=dict)
     acked: dict[int, float] = field(default_factory=dict)
-    """Sequences of acknowledged messages, and when they were."""
+    """Sequences of acknowledged messages, and when each was acknowledged."""
     decided: dict[int, str] = field(default_factory=dict)
-    """The action that a report was answered with."""
+    """The action in the answer to each report."""
     contradictions: list[str] = field(default_factory=list)
-    """Decisions that came twice and differed."""
+    """Decisions that arrived twice and differed."""
     fenced: list[str] = field(default_factory=list)
     """Leases whose trial was killed because the scheduler said that they are over."""
     stopped_at: float | None = None
-    """Monotonic; from then on the study was being stopped, and its leases end."""
+    """Monotonic seconds. From then on the study was being stopped, and its leases end."""
     fenced_before: frozenset[str] = frozenset()
-    """The leases that were over before that."""
+    """The leases that had ended before that."""
     welcomed: list[float] = field(default_factory=list)
     schedulers: list[str] = field(default_factory=list)
-    """Which replica answered, each time."""
+    """The replica that answered, for each connection."""
 
 
 def score(trial: str, step: int) -> float:
-    """A falling curve whose floor depends on the trial alone, so that it is the same on any worker."""
+    """A falling curve whose floor depends only on the trial, so that it is the same on any worker."""
     floor = int.from_bytes(hashlib.sha256(trial.encode()).digest()[:4], "big") / 2**32
     return floor + math.exp(-step / 3)
 
@@ -116,7 +116,7 @@ class SimWorker:
         """Whether nothing waits for an acknowledgement."""
         return not self.core.unacknowledged
 
-    # What the session asks for (headrace_worker.session.Handler).
+    # The session's interface (headrace_worker.session.Handler).
 
     async def handle(self, effect: Effect) -> None:
         """Carry out one effect."""
@@ -160,7 +160,7 @@ class SimWorker:
         return ""
 
     def beat(self) -> None:
-        """Nothing is pruned."""
+        """Nothing needs pruning."""
 
     # Trials.
 
@@ -205,7 +205,7 @@ class SimWorker:
         return await asyncio.shield(asyncio.create_task(self._post(report, value, awaits)))
 
     async def _post(self, report: worker_pb2.Report, value: float, awaits: bool) -> int:
-        """Once begun it is carried through and written down, also when the trial is killed meanwhile."""
+        """Once started, it finishes and is recorded, even if the trial is killed meanwhile."""
         lease = report.lease
         request = worker_pb2.SessionRequest(report=report)
         sequence = await self._courier.post(lease, request, awaits_decision=awaits)
@@ -233,13 +233,13 @@ class Fleet:
             raise ExceptionGroup("workers of the fleet failed", failures)
 
     def note_stop(self) -> None:
-        """The study is about to be stopped: what was acknowledged until now must be stored all the same."""
+        """Record that the study is about to be stopped: what was acknowledged until now must still be stored."""
         for journal in self.journals:
             journal.stopped_at, journal.fenced_before = time.monotonic(), frozenset(journal.fenced)
 
     @property
     def journals(self) -> list[Journal]:
-        """What each worker wrote down."""
+        """The journal of each worker."""
         return [worker.journal for worker in self.workers]
 
     def served_again_after(self, moment: float) -> float | None:

@@ -1,9 +1,9 @@
-"""Let what plays other machines take little from the cluster under test.
+"""Limits what the simulated machines take from the cluster under test.
 
-A fleet of simulated workers stands for machines of their own, and it shares this one with the scheduler. Where the
-kernel schedules by groups (autogroups: one for each session of processes), the fleet's session is given a low
-priority: a tenth of the weight of the cluster's, which `headrace up` starts in sessions of their own. The lowest, a
-seventieth, starved the fleet beside other work, and its workers lost their leases.
+A fleet of simulated workers represents other machines, but shares this one with the scheduler. If the kernel
+schedules by groups (autogroups: one for each session of processes), the fleet's session gets a low priority: a
+tenth of the weight of the cluster, which `headrace up` starts in sessions of their own. The lowest priority, a
+seventieth, starved the fleet next to other work, and its workers lost their leases.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ LOW = 10
 
 @contextmanager
 def standing_aside(autogroup: Path = _AUTOGROUP) -> Iterator[bool]:
-    """Lower the priority of this process's session until the block ends. Yields whether the kernel took it."""
+    """Lower the priority of this process's session until the block ends. Yields whether the kernel accepted it."""
     try:
         before = autogroup.read_text().split()[-1]
         autogroup.write_text(f"{LOW}\n")

@@ -3,10 +3,10 @@
 Each accepted connection is a `Link` with two directions, both pumped by one task each. What can be done to a link:
 
 - `cut`: both ends get a reset at once, as when a machine on the way forgets the connection;
-- `swallow`: bytes are still read and thrown away, nothing is forwarded, and neither end is told: a half-open
-  connection, the case that only a heartbeat can find;
+- `swallow`: bytes are still read and discarded, nothing is forwarded, and neither end notices: a half-open
+  connection, which only a heartbeat can find;
 - `stall`: the proxy stops reading what one side sends, so that side's buffers fill up: a reader that hangs;
-- `delay_s`: every chunk is held up before it goes on (order is kept);
+- `delay_s`: every chunk is delayed before it is forwarded (in order);
 - `bytes_per_s`: a slow line.
 
 `refuse` makes the proxy close new connections at once; `blackhole` makes it accept and swallow them.
@@ -26,7 +26,7 @@ _LINGER_RESET = struct.pack("ii", 1, 0)
 
 @dataclass(slots=True)
 class Direction:
-    """One way through a link."""
+    """One direction of a link."""
 
     delay_s: float = 0.0
     bytes_per_s: float | None = None
@@ -34,7 +34,7 @@ class Direction:
     open: asyncio.Event = field(default_factory=asyncio.Event)
     """Cleared while the direction is stalled."""
     bytes: int = 0
-    """How many came in."""
+    """How many arrived."""
 
     def __post_init__(self) -> None:
         self.open.set()
@@ -58,7 +58,7 @@ class Link:
                 _reset(writer)
 
     def swallow(self) -> None:
-        """Leave both ends in the belief that the other is there."""
+        """Leave both ends unaware that the connection is dead."""
         self.up.swallow = self.down.swallow = True
 
     def stall(self, *, down: bool = True) -> None:
@@ -86,7 +86,7 @@ class TcpProxy:
         self.bytes_per_s: float | None = None
 
     async def serve(self) -> asyncio.Server:
-        """Begin to listen; `address` says where."""
+        """Start to listen; `address` says where."""
         server = await asyncio.start_server(self._serve_link, "127.0.0.1", 0)
         self.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         return server
@@ -122,7 +122,7 @@ class TcpProxy:
             ]
             try:
                 await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-                if link.up.swallow:  # one end is gone; the other one is not told
+                if link.up.swallow:  # one end is gone; the other one is not notified
                     await asyncio.wait(pumps)
             finally:
                 for pump in pumps:
@@ -154,7 +154,7 @@ class TcpProxy:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close with a reset instead of an orderly end."""
+    """Close with a reset instead of a clean end."""
     raw = writer.get_extra_info("socket")
     if raw is not None:
         with suppress(OSError):

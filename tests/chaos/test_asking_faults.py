@@ -1,4 +1,4 @@
-"""Loops of users' own while the scheduler and Postgres are killed: what was answered is there, once, and goes on."""
+"""Ask/tell loops while the scheduler and Postgres are killed: answered reports are stored once, and work continues."""
 
 import random
 import signal
@@ -40,7 +40,7 @@ def spec() -> StudySpec:
 
 
 class Loop(threading.Thread):
-    """One loop over trials; it notes every report that was answered."""
+    """One loop over trials. It records every report that was answered."""
 
     def __init__(self, study: Study) -> None:
         super().__init__(daemon=True)
@@ -67,16 +67,16 @@ class Loop(threading.Thread):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One cluster; nobody who asks needs a worker."""
+    """One cluster; ask/tell needs no worker."""
     with cluster(tmp_path_factory.mktemp("asked"), worker=False) as running:
         yield running
 
 
-# While one loop waits for a scheduler that comes back, another may be told that it holds the last trial.
+# While one loop waits for a scheduler that comes back, another may learn that it holds the last trial.
 @pytest.mark.filterwarnings("ignore:Study asked-.* has no trial to run now")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_loops_survive_the_kill_of(fault: str, site: Cluster) -> None:
-    rng = random.Random(fault)  # for moments of kills
+    rng = random.Random(fault)  # for the moments of the kills
     with connect(site) as client:
         study = client.create_study(f"asked-{fault}", spec())
         loops = [Loop(study) for _ in range(LOOPS)]

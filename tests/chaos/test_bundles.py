@@ -59,7 +59,7 @@ def curves(study: Study) -> dict[int, dict[int, float]]:
 
 
 def lived(trials: Mapping[int, TrialInfo]) -> dict[int, dict[int, float]]:
-    """Each trial's curve, computed here: alone, but for what the service says that it copied."""
+    """Each trial's curve, computed here: alone, except for what it copied according to the service."""
     states: dict[tuple[int, int], dict[str, Any]] = {}
     found: dict[int, dict[int, float]] = {number: {} for number in trials}
     for step in range(1, STEPS + 1):
@@ -76,18 +76,18 @@ def lived(trials: Mapping[int, TrialInfo]) -> dict[int, dict[int, float]]:
 
 
 def said_of(study: Study, number: int) -> list[str]:
-    """A trial's log in words."""
+    """A trial's log as text."""
     return [event.message for event in study.trial(number).explain().events]
 
 
 def bundles_of(study: Study, number: int) -> list[str]:
-    """The bundles that a trial was in, in turn."""
+    """The bundles that a trial was in, in order."""
     placed = [message for message in said_of(study, number) if " in bundle " in message]
     return [message.rpartition(" in bundle ")[2] for message in placed]
 
 
 def bundle_of(trials: list[TrialInfo]) -> str | None:
-    """A bundle with several members that have come further than their first step."""
+    """A bundle with several members that have progressed past their first step."""
     found = [one.bundle for one in trials if one.bundle and one.bundle_members > 1 and one.step > 1]
     return found[0] if found else None
 
@@ -110,7 +110,7 @@ def site(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(scope="module")
 def alone(site: Cluster) -> dict[int, dict[int, float]]:
-    """The curves of the same study without bundles, to the full budget."""
+    """The curves of the same study without bundles, up to the full budget."""
     client = Client(site.address, timeout_s=60, connect_timeout_s=60)
     study = client.create_study("alone", spec(most=None, policy={"kind": "run_all"}))
     study.wait(120)
@@ -119,7 +119,7 @@ def alone(site: Cluster) -> dict[int, dict[int, float]]:
     return found
 
 
-def test_members_of_a_killed_bundle_go_on_as_if_alone(
+def test_members_of_a_killed_bundle_continue_as_if_alone(
     site: Cluster, alone: dict[int, dict[int, float]]
 ) -> None:
     client = Client(site.address, timeout_s=60, connect_timeout_s=60)
@@ -139,7 +139,7 @@ def test_members_of_a_killed_bundle_go_on_as_if_alone(
     assert any("in bundle" in message and "seat 2 of 4" in message for message in messages)
 
 
-def test_of_ten_members_only_the_guilty_are_charged(
+def test_only_the_guilty_of_ten_members_are_charged(
     site: Cluster, alone: dict[int, dict[int, float]]
 ) -> None:
     """All ten are in one bundle. One raises in its own data path, one diverges, one kills the process."""
@@ -172,7 +172,8 @@ def test_of_ten_members_only_the_guilty_are_charged(
 
 
 def test_a_population_copies_states_inside_one_bundle(site: Cluster) -> None:
-    """Four members in one process: whoever copies goes on there from the other's state, with parameters of its own."""
+    """Four members in one process: a trial that copies continues there from the other's state, with parameters of
+    its own."""
     client = Client(site.address, timeout_s=60, connect_timeout_s=60)
     policy = {"kind": "pbt", "interval": 1, "quantile": 0.5}
     study = client.create_study("population", spec(most=4, policy=policy, max_parallel=1, max_trials=4))
@@ -186,7 +187,7 @@ def test_a_population_copies_states_inside_one_bundle(site: Cluster) -> None:
 
 
 def test_a_model_proposes_while_bundles_train(site: Cluster) -> None:
-    """TPE hears of the results of members, and of those that still train."""
+    """TPE learns from the results of members, and from those that still train."""
     client = Client(site.address, timeout_s=60, connect_timeout_s=60)
     sampler = {"kind": "tpe", "startup_trials": 4}
     slow = {"FUSED_STEP_S": "0.04"}
@@ -208,7 +209,7 @@ def test_a_model_proposes_while_bundles_train(site: Cluster) -> None:
     assert len({one.params["x"] for one in trials.values()}) == 26
 
 
-def test_a_bundle_out_of_memory_goes_on_in_smaller_ones_and_charges_nobody(
+def test_a_bundle_out_of_memory_continues_in_smaller_ones_and_charges_nobody(
     site: Cluster, alone: dict[int, dict[int, float]]
 ) -> None:
     client = Client(site.address, timeout_s=60, connect_timeout_s=60)
@@ -243,6 +244,6 @@ def test_auto_finds_out_how_many_share_a_process(site: Cluster, alone: dict[int,
     assert size.trials >= 8, "a turn takes the same time, however many members it has"
     assert {2, 4} <= {turn.members for turn in size.turns}
     assert all(turn.turn_s >= 0.05 for turn in size.turns)
-    # A process says what it holds while it grows: once it has held more members, its turns say nothing of memory.
+    # A process reports its memory while it grows: once it has held more members, its turns report none.
     for members in (2, 4):
         assert max(turn.memory_bytes for turn in size.turns if turn.members == members) > 1 << 20

@@ -1,4 +1,4 @@
-"""Machines and devices are taken away under real processes: a worker at SIGTERM, a GPU that has an ECC error."""
+"""Machines and devices go away under running processes: a worker at SIGTERM, a GPU with an ECC error."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
-def test_at_sigterm_trials_save_at_their_next_report_and_go_on_elsewhere(
+def test_at_sigterm_trials_save_at_their_next_report_and_continue_elsewhere(
     site: Cluster, tmp_path: Path
 ) -> None:
     with connect(site) as client:
@@ -34,7 +34,7 @@ def test_at_sigterm_trials_save_at_their_next_report_and_go_on_elsewhere(
     assert found["holds"], found
 
 
-def test_an_ecc_error_quarantines_one_gpu_of_two_and_its_trial_goes_on_on_the_other(
+def test_an_ecc_error_quarantines_one_gpu_of_two_and_its_trial_continues_on_the_other(
     site: Cluster, tmp_path: Path
 ) -> None:
     driver = tmp_path / "nvml.json"

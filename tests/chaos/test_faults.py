@@ -1,8 +1,8 @@
 """Whatever is killed in the middle of a study, the study ends by itself, and nothing is lost or charged.
 
-Real processes, real signals, a real Postgres. The trials keep a journal of every report that was answered; it is
-compared with what the scheduler stored. Their values are a chain in which every step needs the one before, so a
-resume from the wrong state shows.
+Real processes, real signals, a real Postgres. The trials keep a journal of every answered report, which is
+compared with what the scheduler stored. Their values are a chain in which every step needs the one before, so that
+a resume from the wrong state shows.
 """
 
 import random
@@ -80,7 +80,7 @@ def test_a_frozen_worker_is_fenced_and_its_late_reports_change_nothing(tmp_path:
 
 
 def check(study: Study, folder: Path, *, fenced: bool = False) -> None:
-    """Compare what the study says with what its trials wrote down."""
+    """Compare what the study says with what its trials recorded."""
     info = study.wait(timeout_s=180)
     assert info.state is StudyState.COMPLETED, info.detail
     trials, reports = study.trials(), study.reports()

@@ -1,6 +1,6 @@
-"""Fleets of simulated workers on real replicas, hurt in the short form of `make chaos`.
+"""Fleets of simulated workers on real replicas under faults: the short form of `make chaos`.
 
-The scenarios are the same as there, with smaller counts; each one's record says whether all held that must.
+The scenarios are the same, with smaller counts. Each record says whether everything held that must.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 async def test_three_replicas_decide_like_one_though_they_are_killed(replicas: Cluster) -> None:
-    # A worker chooses its replica by lot: of 24, all three get some but for one time in 5,000.
+    # A worker chooses its replica at random: of 24 workers, all three get some except once in 5,000 times.
     record = await scenario_replicas.hurt(
         replicas, times=2, workers=24, rng=random.Random(2), say=print, step_s=0.1
     )
@@ -79,12 +79,12 @@ async def test_without_postgres_trials_train_on_and_every_report_lands_once(tmp_
     assert record["holds"], str(record)
 
 
-async def test_on_a_full_disk_a_worker_says_so_and_goes_on_by_itself(tmp_path: Path) -> None:
+async def test_on_a_full_disk_a_worker_says_so_and_continues_by_itself(tmp_path: Path) -> None:
     with cluster(tmp_path, worker=False) as site:
         daemon = DaemonSite("w", site.addresses, tmp_path / "worker", tmp_path / "store", slots=2)
         with daemons([daemon]):
             assert daemon.pid is not None
-            # Python ignores SIGXFSZ from its first line on; before it, the limit would kill.
+            # Python ignores SIGXFSZ from its first line on; before that, the limit would kill it.
             await asyncio.to_thread(daemon.until_connected)
             record = await scenario_full_disk.hurt(
                 site,

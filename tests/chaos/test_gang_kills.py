@@ -11,7 +11,7 @@ from daemon_site import daemons, orphans_come_here
 pytestmark = pytest.mark.full
 
 
-def test_every_rank_of_a_gang_goes_on_to_the_bit_though_it_is_killed_and_moved(tmp_path: Path) -> None:
+def test_every_rank_of_a_gang_continues_to_the_bit_though_it_is_killed_and_moved(tmp_path: Path) -> None:
     with (
         orphans_come_here(),
         cluster(tmp_path, worker=False, lease_ttl_s=scenario_gang.LEASE_TTL_S) as site,

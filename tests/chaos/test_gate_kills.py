@@ -1,6 +1,6 @@
 """The scheduler is killed between a pilot, a gate, their study and its transfer: nothing changes.
 
-Each kill waits for the moment: the study before has just ended, and the one behind it has no trial yet.
+Each kill waits for the moment when one study has just ended and the next one has no trial yet.
 """
 
 from itertools import pairwise
@@ -43,7 +43,7 @@ def train(bundle: trial.Bundle) -> None:
         time.sleep(0.5)
         bundle.report(loss=group.losses(scale), scale=[scale for _ in group.ids])
 """
-# Stands in for the library, which needs PyTorch, in the processes of trials alone: a copy is the number of its scale.
+# Replaces the library, which needs PyTorch, in trial processes only: a copy is the number of its scale.
 STAND_IN = """
 import sys
 import time

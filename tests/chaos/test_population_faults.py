@@ -1,8 +1,9 @@
-"""Population-based training under kill -9: each exploit happens once and whole, and the lineage is what took place.
+"""Population-based training under kill -9: each exploit happens once and completely, and the lineage is what took
+place.
 
 The last state of every member lists the rate of each of its steps, whoever computed it. It is compared with the
-schedule that follows from the stored lineage: a clone without its mutation, a mutation without its clone, or an
-exploit done twice would leave another list.
+schedule that follows from the stored lineage. A clone without its mutation, a mutation without its clone, or an
+exploit done twice would leave a different list.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""`make chaos ARGS=restore`, once: pg_dump of a live cluster, restored behind its workers. Half a minute."""
+"""`make chaos ARGS=restore`, once: pg_dump of a live cluster, restored while its workers run. Half a minute."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The fleet lowers its own priority, and leaves it as it was."""
+"""The fleet lowers its own priority, and restores it afterwards."""
 
 from pathlib import Path
 

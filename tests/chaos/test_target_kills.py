@@ -1,4 +1,4 @@
-"""The scheduler is killed before a target starts early: it begins all the same, once, and the last place stays."""
+"""The scheduler is killed before a target starts early: it still starts, once, and the last place remains."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The proxy does to a connection what it says: the other chaos tests rest on it."""
+"""The proxy does to a connection what it says: the other chaos tests rely on it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ DEADLINE_S = 60.0
 
 @asynccontextmanager
 async def echoing() -> AsyncIterator[str]:
-    """A server that says everything again."""
+    """A server that echoes everything."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -30,7 +30,7 @@ async def echoing() -> AsyncIterator[str]:
 
 
 async def dial(proxy: TcpProxy) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect and see that it works."""
+    """Connect and check that it works."""
     host, port = proxy.address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     await ask(reader, writer, b"hello")
@@ -38,14 +38,14 @@ async def dial(proxy: TcpProxy) -> tuple[asyncio.StreamReader, asyncio.StreamWri
 
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, words: bytes) -> None:
-    """Say something and hear it again."""
+    """Send something and read it back."""
     writer.write(words)
     async with asyncio.timeout(DEADLINE_S):
         assert await reader.readexactly(len(words)) == words
 
 
 async def silent(reader: asyncio.StreamReader) -> bool:
-    """Whether nothing comes, for a moment."""
+    """Whether nothing arrives, for a moment."""
     try:
         async with asyncio.timeout(0.2):
             await reader.read(1)
@@ -79,7 +79,7 @@ async def test_a_swallowed_link_takes_everything_and_gives_nothing() -> None:
         writer.close()
 
 
-async def test_a_stalled_link_goes_on_where_it_stopped() -> None:
+async def test_a_stalled_link_continues_where_it_stopped() -> None:
     async with echoing() as server, proxied(server) as proxy:
         reader, writer = await dial(proxy)
         proxy.links[0].stall()

@@ -1,4 +1,4 @@
-"""Compares what trials wrote down themselves with what the scheduler says it stored."""
+"""Compares what trials recorded themselves with what the scheduler says it stored."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from headrace.client.model import Report
 
 
 def check_journals(reports: list[Report], folder: Path, *, fenced: bool) -> None:
-    """Every report that a trial was answered is stored once. (What a fenced lease still said is not.)"""
+    """Check that every answered report of a trial is stored once. (Later reports of a fenced lease are not.)"""
     written = journals(folder)
     uid = next(iter(written)).split(".")[0]
     stored: dict[str, list[Report]] = {}
@@ -23,7 +23,7 @@ def check_journals(reports: list[Report], folder: Path, *, fenced: bool) -> None
 
 
 def check_chain(number: int, reports: list[Report]) -> None:
-    """Every step has one value, whoever computed it, and no step is left out."""
+    """Check that every step has one value, whoever computed it, and that no step is missing."""
     by_step: dict[int, set[float]] = {}
     for report in reports:
         by_step.setdefault(report.step, set()).add(report.metrics["score"])

@@ -1,4 +1,4 @@
-"""A script to check, in processes that are forked (`forked.py`); one test uses those of `headrace check` itself."""
+"""A script to check, in forked processes (`forked.py`); one test uses the processes of `headrace check` itself."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +42,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def check(tmp_path: Path) -> Callable[..., CheckReport]:
-    """Checks the base script with each (old, new) replaced, or another script altogether."""
+    """Checks the base script with each (old, new) replaced, or a different script."""
 
     def run(*changes: tuple[str, str], source: str = BASE, **options: object) -> CheckReport:
         for old, new in changes:

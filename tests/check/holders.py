@@ -1,6 +1,8 @@
-"""Scripts that keep state in each kind of place that Python has: tracked or not, read by the curve, the end or nothing.
+"""Scripts that keep state in each kind of place that Python has. It may be tracked or not, and be read by the
+curve, by the end or by nothing.
 
-`P` stands for the variable. A holder is changed in each step, read as a number, and saved and loaded by its script.
+`P` stands for the variable. A holder is changed in each step, read as a number, and saved and loaded by its
+script.
 """
 
 import re
@@ -84,7 +86,7 @@ class Read(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """One kind of state: its first value, what a step does with it, its number; and how it is saved and loaded."""
+    """One kind of state: its first value, what a step does with it, its number, and how it is saved and loaded."""
 
     first: str
     change: str
@@ -96,7 +98,7 @@ class Holder:
 
 
 def _numbered(first: str, change: str, number: str) -> Holder:
-    """One of which the number says all."""
+    """A holder that is fully described by its number."""
     return Holder(first=first, change=change, number=number, saved=number, load=f"{number} = S")
 
 
@@ -231,7 +233,7 @@ CASES = tuple(product(HOLDERS, Place))
 
 
 def path_of(kind: str, place: Place) -> str:
-    """How a finding calls the variable, as far as it begins."""
+    """The start of the name that a finding uses for the variable."""
     return HOLDERS[kind].named or _PATHS[place]
 
 

@@ -1,4 +1,4 @@
-"""`headrace check` as first tried: a plain function, a study without a baseline, averages that nobody saves."""
+"""The first use of `headrace check`: a plain function, a study without a baseline, averages that nobody saves."""
 
 import os
 import re
@@ -330,7 +330,7 @@ def test_a_checkpoint_of_the_scripts_own_in_its_folder_is_named_where_two_runs_p
 
 
 @pytest.mark.full
-def test_of_a_script_with_numbered_checkpoints_of_its_own_the_check_says_that_steps_begin_anew(
+def test_the_check_says_that_steps_start_again_in_a_script_with_numbered_checkpoints_of_its_own(
     tmp_path: Path,
 ) -> None:
     source = TRAIN.replace("    t.track(model, optimizer)\n", "")
@@ -347,7 +347,7 @@ def test_of_a_script_with_numbered_checkpoints_of_its_own_the_check_says_that_st
 
 
 def test_a_check_runs_where_trials_run_and_names_what_it_leaves_there(tmp_path: Path) -> None:
-    """As the trials of a study do, in its `working_dir`: it reads files there, and writes some."""
+    """Like the trials of a study, in its `working_dir`: it reads files there, and writes some."""
     (tmp_path / "data.txt").write_text("1")
     script = tmp_path / "code" / "script.py"
     script.parent.mkdir()

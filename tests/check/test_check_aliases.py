@@ -1,4 +1,5 @@
-"""`headrace check` names what `t.state` holds without a copy: a restore parts it from what it changed with."""
+"""`headrace check` names what `t.state` holds without a copy: a restore separates it from the object that it
+shared."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -76,7 +77,7 @@ NUMPY = BEST.replace("IMPORT", "import numpy").replace("VALUE", "numpy.array([4.
     ("source", "owner"), [(PLAIN, "net"), (NUMPY, "net"), (MODULE, "model")], ids=["list", "NumPy", "PyTorch"]
 )
 def test_a_best_state_without_a_copy_is_named(tmp_path: Path, source: str, owner: str) -> None:
-    """It said that nothing explains the difference, and to look outside the script's variables."""
+    """Formerly the check said that nothing explains the difference, and to look outside the script's variables."""
     script = tmp_path / "best.py"
     script.write_text(source.replace("COPY", "net.state_dict()"))
     report = run_check(script, folder=tmp_path, launch=launch_segment)

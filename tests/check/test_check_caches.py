@@ -1,4 +1,4 @@
-"""`headrace check` on functions with an lru_cache that a pause empties, and on those of which it loses nothing."""
+"""`headrace check` on functions with an lru_cache that a pause empties, and on those for which that loses nothing."""
 
 from collections.abc import Callable
 

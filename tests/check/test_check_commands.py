@@ -52,7 +52,7 @@ def project(folder: Path, command: str, lost: str = "") -> Path:
 def test_a_python_program_is_checked_with_its_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, lost: str
 ) -> None:
-    """`check` used to refuse it: it named no callable."""
+    """`check` used to refuse it, because it named no callable."""
     monkeypatch.setattr(runner, "_launch", launch_segment)
     folder = project(tmp_path, command, lost)
     done = headrace_command("check", "study.yaml", "--steps", "3", folder=folder)

@@ -1,4 +1,4 @@
-"""`headrace check` compares where and how a script ends: early stopping that a pause changes is found, and named."""
+"""`headrace check` compares where and how a script ends: early stopping that a pause changes is found and named."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,7 +32,7 @@ def train(t):
 
 trial.main(train, steps=12)
 """
-"""The best loss is that of step 2, so a patience of 3 ends with step 5."""
+"""The best loss is that of step 2, so a patience of 3 ends at step 5."""
 IN_VARIABLES = ("best, bad = float('inf'), 0", "bad = 0 if loss < best else bad + 1; best = min(best, loss)")
 IN_STATE = (
     "t.state.setdefault('best', float('inf')); t.state.setdefault('bad', 0)",
@@ -198,8 +198,8 @@ def test_slow_imports_leave_time_for_the_restores_that_tell_most() -> None:
     assert affordable(RESTORES, limit_s=60.0, spent_s=1.0, train_s=1.0) == RESTORES
 
 
-def test_the_time_limit_that_covers_all_is_told() -> None:
-    """It was 600 s for everybody, also for those who had given more."""
+def test_the_time_limit_that_covers_all_is_reported() -> None:
+    """It was 600 s for everybody, even for those who had specified more."""
     run = {"straight_s": 25.0, "train_s": 20.0, "process_s": 10.0}
     enough_s = limit_for_all(RESTORES, tried_s=60.0, share=0.1, **run)
     assert enough_s == 15 * 60, "of 200 s of training in a third of it, and half as much again"
@@ -263,8 +263,8 @@ def test_a_late_check_makes_the_restores_that_tell_most_and_names_the_others(tmp
 
 
 def test_a_late_check_finds_a_patience_in_plain_variables(tmp_path: Path) -> None:
-    """As a framework saves that its training is over: then only a restore before the end shows that the count is
-    lost."""
+    """A framework that saves the end of its training does so: then only a restore before the end shows that the
+    count is lost."""
     before, count = IN_VARIABLES
     ends = script(before, f"{count}; t.state['over'] = bad >= 3", first="if t.state.get('over'): break")
     report = late_check(ends, tmp_path)
@@ -345,7 +345,7 @@ trial.main(train, steps=12)
 def test_what_a_script_leaves_at_its_end_is_compared(
     check: Check, before: str, better: str, after: str, *, passes: bool
 ) -> None:
-    """The weights of the best step, put back after the loop, are what is kept of the trial."""
+    """The weights of the best step, restored after the loop, are what is kept of the trial."""
     source = BEST_AT_THE_END.replace("BEFORE", before).replace("BETTER", better).replace("AFTER", after)
     report = check(source=source, steps=None)
     assert report.passed == passes, render(report)

@@ -104,7 +104,7 @@ def test_a_file_of_shipped_code_that_a_resumed_process_misses_is_named(tmp_path:
 def test_a_study_with_shipped_code_is_checked_as_workers_run_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, code: str, options: tuple[str, ...]
 ) -> None:
-    """The first failed only in studies; the second was said not to be deterministic, for the file that a run left."""
+    """The first failed only in studies. The second was called not deterministic, because of a file that a run left."""
     monkeypatch.setattr(runner, "_launch", launch_segment)
     (tmp_path / "script.py").write_text(source)
     (tmp_path / "study.yaml").write_text(STUDY.replace("CODE", code))
@@ -133,7 +133,7 @@ def test_a_file_of_shipped_code_that_changes_what_a_resumed_process_computes_is_
 
 @pytest.mark.full
 def test_a_file_is_written_where_the_study_does_not_pause_and_a_restore_goes_there(tmp_path: Path) -> None:
-    """It lives for three steps of forty: a sample of ten would miss it."""
+    """It exists for three of forty steps: a sample of ten would miss it."""
     source = """
 import os
 def train(t):
@@ -152,7 +152,7 @@ def train(t):
 
 
 def test_what_a_process_writes_for_itself_is_no_loss(tmp_path: Path) -> None:
-    """A cache that each process makes, a file for one step, a log, and a path that differs in each copy."""
+    """A cache that each process creates, a file for one step, a log, and a path that differs in each copy."""
     report = checked(tmp_path, SCRATCH, ships=True)
     assert report.verdict is Verdict.PASSED, render(report)
     assert not report.warnings
@@ -201,7 +201,7 @@ OWN = [
     ('f"out-{t.id}/hist.json"', "out"),
     ('f"logs/hist-{t.id}.json"', "logs"),
 ]
-"""Names of a trial's own file, and what has to be made for it."""
+"""Names of a trial's own file, and what must be created for it."""
 
 
 @pytest.mark.cases(1)
@@ -211,7 +211,7 @@ OWN = [
 def test_a_file_with_the_trials_id_in_its_name_is_no_earlier_runs(
     tmp_path: Path, name: str, made: str
 ) -> None:
-    """The second of two straight runs went on from the first one's file, and that was called not deterministic."""
+    """The second of two straight runs continued from the first one's file, and that was called not deterministic."""
     source = HISTORY.replace('"hist.json"', name)
     if "/" in name:
         source = source.replace(

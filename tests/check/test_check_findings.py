@@ -1,4 +1,4 @@
-"""`headrace check` on scripts that lose state in less obvious ways, and on scripts it must not blame."""
+"""`headrace check` on scripts that lose state in less obvious ways, and on scripts that it must not blame."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -207,14 +207,14 @@ def test_a_loop_that_starts_over_is_named(check: Check, loop: str, found: str, r
 
 
 @pytest.mark.full
-def test_a_loop_of_ones_own_that_goes_on_or_whose_count_nothing_reads_passes(check: Check) -> None:
+def test_a_loop_of_ones_own_that_continues_or_whose_count_nothing_reads_passes(check: Check) -> None:
     body = ("blurred = inputs[batch]", "blurred = epoch + inputs[batch]")
     assert check((LOOP, "for epoch in range(t.step, t.max_steps):"), body).passed
     assert check((LOOP, "for epoch in range(9):")).passed
 
 
 def test_a_step_that_is_reported_again_and_again_is_named(check: Check) -> None:
-    """Two straight runs of it are compared at the same report, so it is not taken for nondeterminism."""
+    """Its two straight runs are compared at the same report, so it is not mistaken for nondeterminism."""
     report = check(
         (LOOP, "for epoch in range(t.step + 1, t.max_steps + 1):"),
         ("            opt.step()\n", "            opt.step()\n            t.report(loss=loss, step=epoch)\n"),
@@ -315,7 +315,7 @@ def test_nothing_else_than_the_trial_is_saved_by_t_state(check: Check) -> None:
 
 @pytest.mark.full
 def test_a_pickled_estimator_in_t_state_is_judged_by_its_values(check: Check) -> None:
-    """Reading and pickling it again changes the bytes of its pickle, and nothing that it predicts."""
+    """Reading it and pickling it again changes the bytes of its pickle, but none of its predictions."""
     keeps = (
         (
             "import torch\n",
@@ -391,7 +391,7 @@ def test_a_missing_script_and_too_few_steps_are_errors(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_in_real_processes_of_its_own(tmp_path: Path) -> None:
-    """The processes that users get: new interpreters, no PyTorch needed by this script."""
+    """The processes that users get: new interpreters. This script needs no PyTorch."""
     script = tmp_path / "train.py"
     script.write_text(
         "import random\n"

@@ -1,4 +1,4 @@
-"""Which attributes of a trainer of the script's own class are the library's to save."""
+"""Which attributes of a trainer of the script's own class the library must save."""
 
 import sys
 from types import ModuleType
@@ -38,7 +38,7 @@ class TrainerCallback:
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A library whose classes have the names of those of transformers."""
+    """A library whose classes have the same names as those of transformers."""
     module = ModuleType("transformers.trainer")
     module.__file__ = "/site-packages/transformers/trainer.py"
     exec(compile(LIBRARY, module.__file__, "exec"), vars(module))
@@ -99,7 +99,7 @@ def test_a_way_through_a_librarys_private_attribute_is_the_last_of_its_length(li
 
 
 def segment(framework: Framework | None) -> SegmentResult:
-    """A process that begins its loop with a model that trains, and reports when it has evaluated it."""
+    """A process that starts its loop with a model in training mode, and reports after it has evaluated it."""
     begun, reported = (
         Snapshot(
             moment=moment,

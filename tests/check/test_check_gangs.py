@@ -1,4 +1,4 @@
-"""`headrace check` on several ranks: it names the rank and the object, and nothing else is blamed."""
+"""`headrace check` on several ranks: it names the rank and the object, and blames nothing else."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""`headrace check` finds state in every kind of place, says nothing of what is tracked, and agrees with the truth."""
+"""`headrace check` finds state in every kind of place, is silent about what is tracked, and agrees with the truth."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ from headrace.check.variables import Variables, is_plain
 
 
 def checked(folder: Path, kind: str, place: Place, read: Read, *, tracked: bool) -> tuple[CheckReport, bool]:
-    """What the check says, and whether it is true that a pause changes nothing."""
+    """What the check says, and whether a pause really changes nothing."""
     script = folder / "script.py"
     script.write_text(holders.script(kind, place, read, tracked=tracked))
     report = run_check(script, folder=folder, steps=3, launch=launch_segment)
@@ -71,7 +71,8 @@ def test_a_member_and_a_function_are_found_on_every_way_to_them() -> None:
 
 
 def test_an_object_that_is_called_by_its_class_is_looked_at_beside_the_class() -> None:
-    """As a callback that only a trainer holds: `Stop.bad` is its attribute, and `Stop` is a class of the script."""
+    """For example a callback that only a trainer holds: `Stop.bad` is its attribute, and `Stop` is a class of the
+    script."""
     values = Variables(Classes())
     values.add(Found("Key", Key, own=True))
     assert values.found["Key"].startswith("function Key")

@@ -1,4 +1,5 @@
-"""`headrace check`: what a process begins its loop without is lost only if it still differs at the next report."""
+"""`headrace check`: state missing at the start of a process's loop is lost only if it still differs at the next
+report."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`headrace check` names what a pause loses: each of the six pieces taken away in turn, and nothing else is blamed."""
+"""`headrace check` names what a pause loses: with each of the six pieces removed in turn, it blames nothing else."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""`headrace check` on a population: a parameter that mutates must have an effect on the training that goes on."""
+"""`headrace check` on a population: a parameter that mutates must affect the training that continues."""
 
 from collections.abc import Callable
 

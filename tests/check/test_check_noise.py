@@ -1,4 +1,4 @@
-"""`headrace check` on scripts with a metric that differs in each run, such as a time: the others judge."""
+"""`headrace check` on scripts with a metric that differs in each run, such as a time: the other metrics decide."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""`headrace check --param` with a name that the script, or the study's space, does not have."""
+"""`headrace check --param` with a name that neither the script nor the study's space has."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`headrace check` restores where the study pauses, and while a variable holds what a restore may lose."""
+"""`headrace check` restores where the study pauses, and while a variable contains what a restore may lose."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def train(t):
 if __name__ == "__main__":
     trial.main(train, defaults={"lr": 0.02}, steps=40)
 """
-"""A range test in the steps 7 to 10: its results are lost by a pause after 7, 8 or 9, and at no other step."""
+"""A range test in steps 7 to 10: a pause after 7, 8 or 9 loses its results, and no other pause does."""
 KEPT = "keep it in t.state: `{} = t.state.get("
 LATER = [
     ("SWEEP = {7: 0.3, 8: 0.1, 9: 0.03, 10: 0.01}", "SWEEP = {24: 0.3, 25: 0.1, 26: 0.01}"),
@@ -130,7 +130,7 @@ def test_the_same_in_saved_state_passes_with_the_places_and_the_configuration(ch
 def test_what_is_tracked_or_follows_from_another_loss_is_not_named(
     check: Check, changes: list[tuple[str, str]], lost: list[str]
 ) -> None:
-    """After the loss at step 7 all that is computed from it differs from the straight run."""
+    """After the loss at step 7 everything computed from it differs from the straight run."""
     report = check(*changes, source=SWEEP, steps=12)
     named = [*report.missing, *report.warnings]
     remedies = sorted(missing.remedy for missing in named)
@@ -139,7 +139,7 @@ def test_what_is_tracked_or_follows_from_another_loss_is_not_named(
 
 
 def late_check(tmp_path: Path, *, rungs: tuple[int, ...], pauses: bool) -> CheckReport:
-    """A check of the sound script whose time is over with the first process of its resumed run."""
+    """A check of the correct script whose time is over with the first process of its resumed run."""
     now, started = 0.0, 0
 
     def launch(control_file: Path, log_file: Path, ranks: int) -> None:
@@ -195,7 +195,7 @@ trials: 4
 
 
 @pytest.mark.full
-def test_of_a_study_file_the_rungs_are_tried(tmp_path: Path) -> None:
+def test_the_rungs_of_a_study_file_are_tried(tmp_path: Path) -> None:
     """In real processes: this is what users type."""
     source = SWEEP
     for old, new in SAVED:
@@ -239,7 +239,7 @@ def test_the_phases_of_a_variable() -> None:
     assert seen({4: 1, 6: 2}, fresh=None, last=9) == [(6, 9, False), (4, 5, False)], "first set in the loop"
 
 
-def test_of_variables_that_live_alike_one_stands_for_all() -> None:
+def test_one_of_several_variables_with_equal_lives_represents_all() -> None:
     phases = Phases()
     phases.begin({"a": 0, "b": 0, "c": 0})
     for step in range(1, 10):

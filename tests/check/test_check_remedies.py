@@ -88,7 +88,7 @@ def test_a_variable_of_a_closure_is_replaced_by_the_state(first: str, told: str)
 
 
 def test_the_default_of_an_argument_is_made_where_it_can_be_tracked(tmp_path: Path) -> None:
-    """`generator=jitter(rng)` was no code: there is no `rng`, and it would call the function."""
+    """`generator=jitter(rng)` was not valid: there is no `rng`, and it would call the function."""
     script = tmp_path / "jitter.py"
     script.write_text(
         textwrap.dedent("""

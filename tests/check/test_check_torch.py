@@ -1,4 +1,5 @@
-"""What torch keeps beside every state_dict(): gradients, requires_grad, modes, and what lives in a loader's workers."""
+"""State that torch keeps outside every state_dict(): gradients, requires_grad, modes, and what a loader's workers
+hold."""
 
 from collections.abc import Callable
 
@@ -29,8 +30,8 @@ def only(report: CheckReport) -> tuple[Kind, str, str]:
 
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_gradients_that_are_accumulated_over_a_report_are_named(check: Check, set_to_none: bool) -> None:
-    """Three batches a step, and an update after every two: one gradient is left over. It was "outside the script's
-    variables"."""
+    """Three batches per step, and an update after every two: one gradient is left over. It was called "outside the
+    script's variables"."""
     report = check(CLEARED, ACCUMULATED, ("zero_grad()", f"zero_grad(set_to_none={set_to_none})"))
     kind, finding, remedy = only(report)
     assert kind is Kind.GRADIENTS
@@ -39,7 +40,7 @@ def test_gradients_that_are_accumulated_over_a_report_are_named(check: Check, se
 
 
 def test_gradients_that_a_step_clears_first_are_not_blamed(check: Check) -> None:
-    """Each step leaves gradients at its report. What differs is another thing."""
+    """Each step leaves gradients at its report, but something else differs."""
     report = check(
         ("            opt.zero_grad()", "            opt.zero_grad(set_to_none=False)"),
         ("t.report(loss=loss,", "t.report(loss=loss * (1 + t.resumed),"),
@@ -122,7 +123,7 @@ trial.main(train, steps=4)
 
 
 def test_persistent_workers_are_told_from_workers_that_fetch_ahead(check: Check) -> None:
-    """It was said that they fetch ahead, and to report at the end of an epoch, as this script does."""
+    """The check said that they fetch ahead, and to report at the end of an epoch, which this script does."""
     kind, finding, remedy = only(check(source=LOADER.replace("PERSISTENT", "persistent_workers=True")))
     assert kind is Kind.DATA
     assert finding == (

@@ -1,4 +1,4 @@
-"""`headrace check` names what makes a resumed process raise, and nothing harmless where the end alone moves."""
+"""`headrace check` names what makes a resumed process raise, and nothing harmless if only the end moves."""
 
 from collections.abc import Callable
 
@@ -59,7 +59,7 @@ def test_all_that_is_reset_is_named_where_the_line_that_raises_reads_none_of_it(
     assert report.warnings == ()
 
 
-def test_an_error_that_no_loss_explains_is_told_with_its_line(check: Check) -> None:
+def test_an_error_that_no_loss_explains_is_reported_with_its_line(check: Check) -> None:
     source = METER.replace("READ", NOT_BY_A_LOSS).replace("seen += 1", "pass")
     report = check(source=source.replace('meter.top.append(t.state["w"])', "pass"), steps=4)
     (error,) = report.missing
@@ -139,7 +139,7 @@ def ends(first: str = "net.train()", last: str = "pass", after: str = "pass", ra
 def test_what_each_step_sets_first_is_not_named_where_the_end_alone_moves(
     check: Check, steps: int | None
 ) -> None:
-    """Neither the mode nor the variables: the report after each restore is that of a run without a pause."""
+    """Neither the mode nor the variables: the report after each restore equals that of a run without a pause."""
     report = check(source=ends(after="if step == 3: break"), steps=steps)
     assert found(report) == [(Kind.END, END)], render(report)
     assert [warning.variable for warning in report.warnings] == ["value"]
@@ -161,7 +161,7 @@ def test_a_mode_that_is_set_once_is_named_beside_the_end(check: Check) -> None:
 
 
 def test_a_variable_that_decides_the_end_before_a_step_sets_it_again_is_named(check: Check) -> None:
-    """Each report after a restore is equal, and so is the variable there."""
+    """Each report after a restore is equal, and so is the variable at that point."""
     report = check(
         source=ends(first="net.train()\n        if last: break", last="last = step == 3"), steps=None
     )

@@ -1,4 +1,5 @@
-"""What holds only for some steps, in places that no state_dict() and no plain variable has: it gets a restore there."""
+"""State that matters only for some steps, in places outside every state_dict() and plain variable: it gets a
+restore there."""
 
 from collections.abc import Callable
 
@@ -25,7 +26,8 @@ def train(t):
 
 trial.main(train, steps=45)
 """
-"""Set in step 17, read in step 21 and reset in step 23: lost by a pause after 17 to 20, and at no other step."""
+"""Set in step 17, read in step 21 and reset in step 23: a pause after steps 17 to 20 loses it, and no other pause
+does."""
 PHASE = "SET=phase.boost = 2.0", "READ=phase.boost", "RESET=phase.boost = 1.0", "MADE=phase = Phase()"
 SLOTS = (
     "BEFORE=from dataclasses import dataclass\n@dataclass(slots=True)\nclass Phase:\n    boost: float = 1.0"
@@ -278,7 +280,7 @@ trial.main(train, steps=5)
 
 
 def test_a_patience_whose_defaults_are_in_the_class_is_warned_of(check: Check) -> None:
-    """With the defaults in `__init__` it was."""
+    """With the defaults in `__init__` the check already warned."""
     report = check(source=STOPPER)
     assert report.passed, render(report)
     (found,) = report.warnings

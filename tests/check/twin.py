@@ -1,4 +1,5 @@
-"""The truth that `headrace check` must tell: a script, undisturbed and paused after each step, with no observer."""
+"""The truth with which `headrace check` must agree: a script, undisturbed and paused after each step, with no
+observer."""
 
 import os
 import runpy
@@ -66,7 +67,7 @@ class Part:
 
 
 def run(script: Path, folder: Path, *, pauses: bool) -> tuple[Curve, str]:
-    """The curve and the end; with `pauses`, each step is trained by a process of its own."""
+    """The curve and the end. With `pauses`, a process of its own trains each step."""
     part = Part(folder=folder, pauses=pauses)
     while True:
         done = _forked(script, part)
@@ -77,7 +78,7 @@ def run(script: Path, folder: Path, *, pauses: bool) -> tuple[Curve, str]:
 
 
 def same(script: Path, folder: Path) -> bool:
-    """Whether pauses change nothing of the curve and the end."""
+    """Whether pauses leave the curve and the end unchanged."""
     straight = run(script, folder / "straight", pauses=False)
     return straight == run(script, folder / "paused", pauses=True)
 

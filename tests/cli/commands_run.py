@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Result:
-    """What a command left behind."""
+    """The outcome of a command."""
 
     code: int
     out: str

@@ -29,7 +29,8 @@ baseline: {optimizer: adam, lr: 0.001}
 
 @pytest.fixture(scope="session")
 def script() -> Script:
-    """A study that has run to its end. All tests share it: one that changes a script makes its own, `race(NAME)`."""
+    """A study that has run to its end. All tests share it; a test that changes a script makes its own with
+    `race(NAME)`."""
     return race()
 
 
@@ -64,7 +65,7 @@ def invoke(capsys: pytest.CaptureFixture[str]) -> Invoke:
 
 @pytest.fixture
 def study_file(tmp_path: Path) -> Path:
-    """A study whose program is there and reports the metric."""
+    """A study file whose program exists and reports the metric."""
     (tmp_path / "train.py").write_text(
         "def train(t):\n    for _ in t.steps():\n        t.report(val_loss=1.0)\n"
     )

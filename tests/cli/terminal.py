@@ -1,4 +1,4 @@
-"""A command on a terminal of its own, typed at and read from."""
+"""A command on a terminal of its own, with typed input and readable output."""
 
 import fcntl
 import os
@@ -24,7 +24,7 @@ class Terminal:
         self.seen = ""
 
     def read_until(self, pattern: str, timeout_s: float = 90.0) -> str:
-        """All that was shown until the pattern is there."""
+        """Everything shown until the pattern appears."""
         deadline = time.monotonic() + timeout_s
         while not re.search(pattern, self.seen):
             ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))
@@ -33,7 +33,7 @@ class Terminal:
         return self.seen
 
     def read_to_end(self, timeout_s: float = 90.0) -> str:
-        """All that was shown when the command had ended."""
+        """Everything shown until the command ended."""
         deadline = time.monotonic() + timeout_s
         while True:
             ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))
@@ -49,7 +49,7 @@ class Terminal:
 
 @contextmanager
 def terminal(*arguments: str, columns: int = 110, lines: int = 40) -> Iterator[Terminal]:
-    """Runs `headrace ARGUMENTS` on a terminal of a size; kills it at the end if need be."""
+    """Runs `headrace ARGUMENTS` on a terminal of a given size, and kills it at the end if necessary."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     own = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}

@@ -1,4 +1,4 @@
-"""A member's log, followed while its bundle prints: each line once, in its place, whatever is read when."""
+"""A member's log, followed while its bundle prints: each line once, in order, whatever is read when."""
 
 import random
 from pathlib import Path
@@ -124,7 +124,7 @@ def test_a_member_s_log_is_read_since_a_time_while_its_bundle_prints(tmp_path: P
     files.add(files.own, "==== attempt 2 ====\n")
     marked(files.own, (1000, 0), (2000, own), (4000, files.own.stat().st_size))
     files.add(files.own, "alone\n")
-    assert read_since(files, 4000)[:2] == (b"alone\n", True)  # its bundle, which it left, is not read
+    assert read_since(files, 4000)[:2] == (b"alone\n", True)  # the bundle that it has left is not read
 
 
 def test_what_is_followed_is_what_comes_after_the_time(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`headrace checkpoint get` and `headrace.load`: which checkpoint, its files, and why it cannot be had."""
+"""`headrace checkpoint get` and `headrace.load`: which checkpoint, its files, and why it is not available."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ class Kept:
         self.store.set_up("0123456789abcdef", used=False)
 
     def save(self, step: int, **saved: object) -> trial_pb2.CheckpointRef:
-        """What a worker does with what a trial saved: of the parts that are given, this."""
+        """Save one of the given parts, as a worker saves a trial's checkpoint."""
         folder = self.root / f"made-{step}"
         part = {
             "trial": self.trial.name,
@@ -60,7 +60,7 @@ class Kept:
         return ref
 
     def show(self, field: str, ref: trial_pb2.CheckpointRef) -> None:
-        """The scheduler says so from now on, of the trial wherever it stands."""
+        """From now on the scheduler returns this for the trial, wherever the trial appears."""
         final = self.script.final
         for shown in (final.trials[self.number], final.study.status.best):
             getattr(shown, field).CopyFrom(ref)
@@ -104,7 +104,7 @@ def test_it_says_where_in_the_checkpoint_the_trial_has_saved(
     member: str,
     with_torch: bool,
 ) -> None:
-    """A trial that tracks nothing has all in t.state: `.tracked` is empty there."""
+    """A trial that tracks nothing has everything in t.state: `.tracked` is empty there."""
     if with_torch:
         weights = pytest.importorskip("torch").ones(2, requires_grad=True)
         saved = saved | {key: {"w": weights} for key in ("tracked", "state") if key == member}
@@ -166,7 +166,7 @@ def test_why_there_is_none(kept: Kept, invoke: Invoke) -> None:
     assert "Name a trial by its number" in invoke("checkpoint", "get", "digits").err
 
 
-def test_a_store_that_is_elsewhere_or_emptied_is_told_with_the_remedy(kept: Kept, invoke: Invoke) -> None:
+def test_a_store_that_is_elsewhere_or_emptied_is_reported_with_the_remedy(kept: Kept, invoke: Invoke) -> None:
     ref = kept.trial.checkpoint
     kept.store.delete(ref.uri)
     gone = invoke("checkpoint", "get", "digits", "--out", "x")
@@ -188,7 +188,7 @@ def test_a_damaged_checkpoint_is_not_copied(kept: Kept, invoke: Invoke) -> None:
 
 
 class Remote(DirectoryStore):
-    """A store that is no folder of this machine, as S3 is."""
+    """A store that is not a folder of this machine, such as S3."""
 
     folder = None  # type: ignore[assignment]
     answers = True

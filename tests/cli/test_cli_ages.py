@@ -1,4 +1,4 @@
-"""Ages on the command line: those that are none are refused before anything starts."""
+"""Retention times on the command line: invalid ones are refused before anything starts."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Steering, logs, the doctor, and how the command line fails."""
+"""Control commands, logs, the doctor, and how the command line fails."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ def test_pause_resume_stop(fake: FakeStudyService, invoke: Invoke, script: Scrip
     assert fake.requests["PauseTrial"][0].name == "studies/digits/trials/1"
 
 
-def test_a_trial_that_runs_pauses_later_and_one_that_is_not_promoted_does_not_go_on(
+def test_a_trial_that_runs_pauses_later_and_one_that_is_not_promoted_does_not_continue(
     fake: FakeStudyService, invoke: Invoke
 ) -> None:
     steered = race()
@@ -212,14 +212,14 @@ def test_the_address_may_stand_anywhere(fake: FakeStudyService, invoke: Invoke) 
     assert invoke("studies", "--json", "--address", fake.address).code == 0
 
 
-def test_an_address_without_a_value_is_told(invoke: Invoke) -> None:
+def test_an_address_without_a_value_is_reported(invoke: Invoke) -> None:
     result = invoke("studies", "--address")
     assert (result.code, result.out) == (2, "")
     assert result.err.splitlines()[0] == "error: --address has no value."
 
 
 @pytest.mark.parametrize("seconds", ["soon", "0", "nan"])
-def test_a_timeout_that_is_none_is_told(
+def test_a_timeout_that_is_none_is_reported(
     fake: FakeStudyService, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, seconds: str
 ) -> None:
     monkeypatch.setenv("HEADRACE_TIMEOUT_S", seconds)

@@ -1,4 +1,4 @@
-"""`headrace drain`, `undrain`, `cordon` and `uncordon` in a pipe, and what the lists and the doctor say of it."""
+"""`headrace drain`, `undrain`, `cordon` and `uncordon` in a pipe, and what the lists and the doctor show of them."""
 
 import json
 from typing import Any

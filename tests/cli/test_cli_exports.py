@@ -1,4 +1,4 @@
-"""What leaves the command line as a file: `headrace export`, and the data frame beside it."""
+"""What the command line writes to files: `headrace export`, and the data frame beside it."""
 
 import csv
 import io
@@ -66,7 +66,7 @@ def test_every_metric_is_a_column_of_an_export_and_of_the_data_frame(
 def test_an_export_and_the_data_frame_tell_trials_that_failed_or_diverged(
     fake: FakeStudyService, invoke: Invoke
 ) -> None:
-    """Their best values stay: they are what the trial reported."""
+    """Their best values stay, because the trials reported them."""
     trials = fake.add(race()).final.trials
     trials[1].termination_reason = trial_pb2.TERMINATION_REASON_FAILED
     trials[2].value = float("nan")

@@ -165,7 +165,7 @@ def test_show_says_what_a_warm_start_brought(
     assert json.loads(invoke("show", "warm", "--json").out)["warm_results"] == results
 
 
-def test_what_a_list_leaves_out_is_said_beside_it(fake: FakeStudyService, invoke: Invoke) -> None:
+def test_what_a_list_leaves_out_is_reported_beside_it(fake: FakeStudyService, invoke: Invoke) -> None:
     fake.unshown.append(study_pb2.Unshown(name="studies/broken", reason="its spec cannot be read"))
     for arguments in (["studies"], ["studies", "--json"]):
         result = invoke(*arguments)
@@ -174,7 +174,7 @@ def test_what_a_list_leaves_out_is_said_beside_it(fake: FakeStudyService, invoke
         assert result.err == "studies/broken cannot be shown: its spec cannot be read\n"
 
 
-def test_no_studies_is_said_beside_the_result(fake: FakeStudyService, invoke: Invoke) -> None:
+def test_no_studies_is_shown_beside_the_result(fake: FakeStudyService, invoke: Invoke) -> None:
     fake.scripts.clear()
     result = invoke("studies")
     assert (result.code, result.out) == (0, "")
@@ -362,7 +362,7 @@ def test_events_of_a_running_study_end_with_the_newest(fake: FakeStudyService, i
 
 
 def test_a_slot_that_goes_to_the_trial_itself_is_no_news(fake: FakeStudyService, invoke: Invoke) -> None:
-    """It paused, and was promoted in the same step."""
+    """It paused, and was promoted in the same cycle."""
     own = race()
     for event in own.events:
         if event.trial_number == 5 and event.decision_made.explanation.slot_goes_to:

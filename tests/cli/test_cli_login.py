@@ -79,7 +79,7 @@ def test_the_first_token_a_login_and_what_follows(
         viewer = json.loads(
             invoke("token", "create", "--role", "viewer", "--project", "p", "--expires", "3d", "--json").out
         )
-        monkeypatch.setenv("HEADRACE_TOKEN", viewer["secret"])  # wins over the login's
+        monkeypatch.setenv("HEADRACE_TOKEN", viewer["secret"])  # overrides the login's
         who = invoke("doctor", "--json")
         (identity,) = [one for one in json.loads(who.out) if one["what"] == "identity"]
         assert identity["level"] == "warn", "it expires soon"

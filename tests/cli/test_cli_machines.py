@@ -55,7 +55,7 @@ def test_how_busy_devices_are(fake: FakeStudyService, invoke: Invoke, command: s
     assert fake.requests["ListWorkers"][-2 if command == "cluster" else -1].history
     worker.connected = False
     fake.workers[:] = [worker]
-    if command == "workers":  # what an absent worker measured last is not how it is now
+    if command == "workers":  # what an absent worker measured last is no longer current
         assert invoke(command).out.splitlines()[1].split().count("-") >= 2
 
 

@@ -1,4 +1,4 @@
-"""Against a real scheduler: one meaning for each word and number, in tables for people and in what programs read."""
+"""Against a real scheduler: each word and number has one meaning, in tables for people and in output for programs."""
 
 import csv
 import io
@@ -46,7 +46,7 @@ def address(database_url: str) -> Iterator[str]:
 
 @pytest.fixture
 def study(address: str, tmp_path: Path) -> Iterator[Study]:
-    """A study that ran to its end in a loop of one's own."""
+    """A study that a user's own loop ran to its end."""
     file = tmp_path / "study.yaml"
     file.write_text(STUDY)
     with Client(address, timeout_s=60) as client:

@@ -1,4 +1,4 @@
-"""A transfer's plan on the command line: what `run` refuses before anything starts, and what `show` says of it."""
+"""A transfer's plan on the command line: what `run` refuses before anything starts, and what `show` says about it."""
 
 import json
 from dataclasses import replace

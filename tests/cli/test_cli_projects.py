@@ -1,4 +1,4 @@
-"""`headrace project`, and which project a client's calls name."""
+"""`headrace project`, and the project that a client's calls name."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from headrace.v1 import project_pb2_grpc
 
 
 class Projects(project_pb2_grpc.ProjectServiceServicer):
-    """Answers with what it was asked, and keeps the metadata."""
+    """Echoes each request, and keeps the metadata."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []

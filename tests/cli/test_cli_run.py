@@ -26,7 +26,7 @@ from headrace.v1 import study_pb2, trial_pb2
 
 
 def creates(fake: FakeStudyService, change: Callable[[Script], None], **options: int) -> None:
-    """The service creates studies that have run, each changed so."""
+    """The service creates studies that have already run, each changed this way."""
 
     def answer(name: str) -> Script:
         script = race(name, **options)
@@ -207,7 +207,7 @@ def test_a_long_error_is_told_in_full_once(fake: FakeStudyService, invoke: Invok
     assert said.count("… (as above)") == len(race("long").events) - 1
 
 
-def test_warnings_of_trials_are_told_once_where_they_differ_by_numbers_alone(
+def test_warnings_of_trials_are_reported_once_where_they_differ_by_numbers_alone(
     fake: FakeStudyService, invoke: Invoke, study_file: Path
 ) -> None:
     def change(script: Script) -> None:
@@ -339,7 +339,7 @@ def test_best_fails_where_there_is_none(
     assert (result.code, result.out) == (1, "null\n" if options else "")
 
 
-def test_what_a_warm_start_brings_is_said_once(
+def test_what_a_warm_start_brings_is_reported_once(
     fake: FakeStudyService, invoke: Invoke, study_file: Path
 ) -> None:
     def change(script: Script) -> None:
@@ -405,7 +405,7 @@ def test_ctrl_c_on_a_terminal_detaches(fake: FakeStudyService, study_file: Path)
     assert "Traceback" not in seen
 
 
-def test_a_lost_connection_is_told_once_and_its_return_too(
+def test_a_lost_connection_is_reported_once_and_its_return_too(
     fake: FakeStudyService, invoke: Invoke, study_file: Path
 ) -> None:
     fake.cut_watch_after.extend([(1, grpc.StatusCode.UNAVAILABLE), *[(0, grpc.StatusCode.UNAVAILABLE)] * 3])
@@ -420,13 +420,13 @@ def test_the_live_view_says_that_it_tries_again(fake: FakeStudyService, study_fi
     with terminal("run", str(study_file)) as screen:
         screen.read_until("of run-all")
         deadline = time.monotonic() + 30
-        while not fake.requests["WatchStudy"] and time.monotonic() < deadline:  # the picture is there before
+        while not fake.requests["WatchStudy"] and time.monotonic() < deadline:  # the picture comes first
             threading.Event().wait(0.05)
         fake.stop()
         screen.read_until("Connection lost; reconnecting")
 
 
-def test_a_taken_name_says_how_to_go_on(fake: FakeStudyService, invoke: Invoke, study_file: Path) -> None:
+def test_a_taken_name_says_how_to_continue(fake: FakeStudyService, invoke: Invoke, study_file: Path) -> None:
     assert invoke("run", str(study_file), "--name", "taken").code == 0
     refused = invoke("run", str(study_file), "--name", "taken")
     said = " ".join(refused.err.split())
@@ -438,7 +438,7 @@ def test_a_taken_name_says_how_to_go_on(fake: FakeStudyService, invoke: Invoke, 
     assert "Study new created" in invoke("run", str(study_file), "--name", "new", "--replace").out
 
 
-def test_of_a_study_that_runs_nothing_is_replaced_that_came_with_it(
+def test_nothing_that_came_with_a_running_study_is_replaced(
     fake: FakeStudyService, invoke: Invoke, study_file: Path
 ) -> None:
     study_file.write_text(study_file.read_text() + "transfer: {callable: train:train, top: 1}\n")

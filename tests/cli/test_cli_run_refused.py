@@ -68,7 +68,7 @@ def test_the_preflight_comes_first_and_can_be_skipped(
     assert invoke("run", str(study_file), "--no-preflight", "--detach").code == 0
 
 
-def test_a_folder_that_is_not_there_is_told_before_anything_starts(
+def test_a_folder_that_is_not_there_is_reported_before_anything_starts(
     fake: FakeStudyService, invoke: Invoke, study_file: Path
 ) -> None:
     text = study_file.read_text().replace("train:train}", "train:train, working_dir: ./nowhere}")
@@ -93,7 +93,7 @@ def test_a_folder_that_is_not_there_is_told_before_anything_starts(
 def test_needs_that_no_worker_has_are_told(
     fake: FakeStudyService, invoke: Invoke, study_file: Path, lacking: list[str], warning: str | None
 ) -> None:
-    """The scheduler's placement judges which of the two sizes fit."""
+    """The scheduler's placement decides which of the two sizes fit."""
     worker = study_pb2.WorkerStatus(name="workers/node-1", connected=True)
     worker.slots.add(index=0, device="NVIDIA H200", memory_bytes=2**37)
     fake.workers.append(worker)

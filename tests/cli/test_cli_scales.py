@@ -1,4 +1,5 @@
-"""What is said of scales that pilots find: at a study's creation, in its summary, in the gate's and in the pilot's."""
+"""What is shown of scales that pilots find: at a study's creation, in its summary, in the gate's and in the
+pilot's."""
 
 from typing import Any
 

@@ -15,7 +15,7 @@ from headrace.home import ADDRESS_FILE, LOCK_FILE
 
 @pytest.fixture
 def up(fake: FakeStudyService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TextIO]:
-    """The lock of an `up` that starts."""
+    """The lock of an `up` that is starting."""
     monkeypatch.delenv("HEADRACE_ADDRESS")
     home = tmp_path / "home"
     home.mkdir()
@@ -41,7 +41,7 @@ def test_a_command_waits_for_the_address(
 
 
 @pytest.mark.parametrize("runs", [True, False])
-def test_a_scheduler_that_an_up_starts_anew_is_waited_for(
+def test_a_scheduler_that_an_up_starts_again_is_waited_for(
     up: TextIO,
     fake: FakeStudyService,
     invoke: Invoke,

@@ -1,4 +1,4 @@
-"""What the scheduler leaves out of an answer: every command that drops something says so."""
+"""What the scheduler leaves out of an answer: every command that omits something says so."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,7 @@
-"""What the documents show as output is what the program prints, but for what "…" leaves out.
+"""The output shown in the documents is what the program prints, except where it has "…".
 
-Each block ```` ```output ```` of a page has a proof here, which has the program print it. Lines may be folded anywhere.
+Each block ```` ```output ```` of a page has a proof here, which makes the program print it. Lines may be folded
+anywhere.
 """
 
 import io
@@ -73,7 +74,7 @@ def pages() -> dict[str, int]:
 
 
 def is_shown(sample: str, printed: str) -> bool:
-    """Whether a sample is a part of what was printed."""
+    """Whether a sample is part of what was printed."""
     parts = [re.escape(" ".join(part.split())) for part in sample.split("…")]
     return re.search(r"\s?.*?\s?".join(parts), " ".join(printed.split())) is not None
 
@@ -96,7 +97,7 @@ def of_study(**changes: object) -> StudyInfo:
 
 
 def of_trial(number: int, **fields: object) -> TrialInfo:
-    """A trial of a study, with other fields of its message."""
+    """A trial of a study, with some fields of its message replaced."""
     trial = race("digits").final.trials[number]
     for name in ("worker", "slots", "score", "score_step", *fields):
         trial.ClearField(name)
@@ -109,7 +110,7 @@ def lines(study: StudyInfo, **more: object) -> str:
 
 
 def a_priced_pause() -> str:
-    """Of ten trials the fourth, one rung before the end."""
+    """The fourth of ten trials, one rung before the end."""
     driver = Driver(policy_study(AshaPolicy(price_pauses=True, rungs=(1, 2)), max_steps=2))
     cost = RungCost(step_s=120.0, checkpoint_bytes=84 * 10**9, write_s=42.0)
     for other in range(1, 10):
@@ -222,7 +223,7 @@ def a_transfer() -> str:
 
 
 def asked_of_a_planner(model: str, cluster: str) -> StudySpec:
-    """The study of the page, with another model or cluster; a planner of its own answers."""
+    """The study of the page, with another model or cluster. A planner of its own answers."""
     (text,) = [
         block["code"]
         for block in FENCE.finditer((ROOT / TRANSFER).read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""CSV cells that a spreadsheet would run as formulas come out as text; numbers and JSON stay what they are."""
+"""CSV cells that a spreadsheet would run as formulas are exported as text; numbers and JSON stay unchanged."""
 
 import csv
 import io

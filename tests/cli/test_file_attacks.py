@@ -1,7 +1,7 @@
-"""Files made to hurt who reads them: each gets one clear message, soon, in little memory.
+"""Files made to harm their reader: each gets one clear message, quickly, and in little memory.
 
 The tests run the commands in this process, and the worst cases once more in a process with little memory. Run as a
-program, this file runs each case so and prints what was said.
+program, this file runs each case that way and prints what was said.
 """
 
 import gzip
@@ -42,7 +42,7 @@ def bomb(path: Path) -> None:
 
 
 def long_bomb(path: Path) -> None:
-    """The same as sound rows."""
+    """The same size in valid rows."""
     row = b"a,,1,0.5\n" * 100_000
     with gzip.open(path, "wb", compresslevel=1) as file:
         file.write(CURVES.encode())
@@ -113,7 +113,7 @@ CASES = [
 
 
 def prepare(command: str, name: str, place: Path) -> dict[str, str]:
-    """Makes the file; returns the environment that the command is to have."""
+    """Makes the file; returns the environment for the command."""
     file = place / READERS[command][0]
     READERS[command][2][name][0](file)
     (place / "sound.yaml").write_text(SOUND)
@@ -127,7 +127,8 @@ def words(command: str, place: Path) -> list[str]:
 
 
 def attack(command: str, name: str, place: Path) -> tuple[int, str, float]:
-    """Runs the command on the file, with little memory; its exit code, what it said, and seconds."""
+    """Runs the command on the file, with little memory; returns its exit code, its message, and the seconds that
+    it took."""
     environ = {**os.environ, **prepare(command, name, place)}
     began = time.monotonic()
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What is said of gates: at a study's creation, in its summary, and in the gate's own."""
+"""What is shown of gates: at a study's creation, in its summary, and in the gate's own."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`headrace gc`: what ended studies left, and nothing else."""
+"""`headrace gc`: deletes what ended studies left, and nothing else."""
 
 import json
 from pathlib import Path
@@ -131,7 +131,7 @@ def test_a_study_that_changed_after_it_was_listed_is_left_alone(
 
 
 def test_a_best_checkpoint_that_lies_in_another_trials_place_stays(ended: Left, invoke: Invoke) -> None:
-    """As that of a member of a population that has copied another one."""
+    """For example that of a member of a population that has copied another one."""
     best = ended.script.final.study.status.best.number
     (trial,) = (one for one in ended.script.final.trials if one.number == best)
     donor, lender = [one.number for one in ended.script.final.trials if one.number != best][:2]
@@ -160,7 +160,7 @@ def test_a_live_study_and_other_folders_are_never_touched(
     mine.mkdir()
     (mine / "1.log").touch()
     trials = ended.script.final.trials
-    trials[1].log_path = str(mine / "1.log")  # a folder of another name
+    trials[1].log_path = str(mine / "1.log")  # a folder with another name
     trials[2].checkpoint.uri = f"file://{namesake}/"
     trials[3].checkpoint.uri, trials[3].checkpoint.manifest_sha256 = str(mine), ""
     trials[4].checkpoint.uri = f"file://{live.checkpoint(1)}/"
@@ -189,7 +189,7 @@ def test_a_link_in_place_of_a_studys_folder_is_not_followed(
     assert (outside / "trials/1/precious").exists()
 
 
-def test_what_is_on_another_machine_is_said(ended: Left, invoke: Invoke) -> None:
+def test_what_is_on_another_machine_is_reported(ended: Left, invoke: Invoke) -> None:
     (ended.root / "store").rename(ended.root / "away")
     done = invoke("gc", "--dry-run")
     assert f"{(ended.root / 'store').as_uri()} cannot be read from here" in done.err

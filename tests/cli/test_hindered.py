@@ -1,4 +1,4 @@
-"""Whoever looks at a study or a trial is told what its worker says: a full disk, a program being prepared."""
+"""The views of a study and of a trial show what its worker says: a full disk, a program being prepared."""
 
 import threading
 
@@ -17,7 +17,7 @@ PREPARES = "studies/digits/trials/4: installs requirements.txt"
 
 @pytest.fixture
 def worker(fake: FakeStudyService) -> study_pb2.WorkerStatus:
-    """One that runs trials 4 and 5 of a study, and has a full disk."""
+    """A worker that runs trials 4 and 5 of a study, and has a full disk."""
     script = race("digits")
     script.final.study.state = study_pb2.STUDY_STATE_ACTIVE
     for number in (4, 5):

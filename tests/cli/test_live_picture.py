@@ -1,4 +1,4 @@
-"""The live picture: figures, bars within the terminal's width, an estimate only where there is ground for one."""
+"""The live picture: figures, bars within the terminal's width, and an estimate only when there is a basis for one."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -19,7 +19,7 @@ from headrace.v1 import event_pb2, spec_pb2
 
 
 def picture_of(script: Script, first: int, last: int) -> Picture:
-    """A view that began after `first` events and has seen `last`."""
+    """A view that started after `first` events and has seen `last`."""
     picture = Picture(
         convert.study(script.moments[first].study), expected_steps=143, now=BEGAN + timedelta(seconds=5)
     )
@@ -162,7 +162,7 @@ def test_a_study_with_several_objectives_is_followed_though_it_has_no_best_trial
     assert fallen(study, replace(study, leader=None)) == ""
 
 
-def test_that_a_trial_goes_on_is_no_news_of_a_rule_that_looks_at_every_step() -> None:
+def test_that_a_trial_continues_is_no_news_of_a_rule_that_looks_at_every_step() -> None:
     def made(rule: str, action: Action) -> Event:
         proto = event_pb2.Event()
         proto.decision_made.explanation.rule = rule

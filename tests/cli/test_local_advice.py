@@ -1,4 +1,4 @@
-"""What a user writes who has read little, for real: a script and a study file for `headrace run`."""
+"""What a user writes who has read little, run for real: a script and a study file for `headrace run`."""
 
 import json
 import os
@@ -61,7 +61,7 @@ Run = Callable[[str, str, str], tuple["CompletedProcess[str]", list[dict[str, ob
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A service with two slots."""
-    folder = Path(tempfile.mkdtemp(prefix="hr-"))  # a short path: Unix sockets lie in it
+    folder = Path(tempfile.mkdtemp(prefix="hr-"))  # a short path: Unix sockets are created in it
     furnish(folder / "home")
     with local_service(folder / "home", slots=2, notes=Output()) as found:
         yield found
@@ -113,7 +113,7 @@ def test_a_dictionary_of_metrics_objects_without_names_and_a_metric_with_a_slash
     assert not any("saved no checkpoint" in str(line["message"]) for line in lines[:-1])
 
 
-def test_a_metric_that_is_never_reported_is_told_at_the_first_report(run: Run) -> None:
+def test_a_metric_that_is_never_reported_is_named_at_the_first_report(run: Run) -> None:
     done, lines = run(NAMED_OTHERWISE, "val_loss", "rungs: [2, 4]")
     assert done.returncode == 1
     told = [str(line["message"]) for line in lines[:-1]]

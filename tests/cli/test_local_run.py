@@ -1,4 +1,4 @@
-"""`run --local` for real: a database, a scheduler, a worker and trials from one command, and nothing left of them."""
+"""`run --local` for real: a database, a scheduler, a worker and trials from one command, and no leftovers."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def target(t: trial.Trial) -> None:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder with a short path: Unix sockets lie in it."""
+    """A folder with a short path: Unix sockets are created in it."""
     made = Path(tempfile.mkdtemp(prefix="hr-"))
     (made / "study.yaml").write_text(STUDY)
     (made / "tiny.py").write_text(PROGRAM)
@@ -79,7 +79,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 
 @pytest.mark.full
 def test_a_study_from_one_command(folder: Path) -> None:
-    """Its target's trials follow a plan. One is killed, and finds the plan again where it goes on."""
+    """Its target's trials follow a plan. One is killed, and finds the plan again where it resumes."""
     (folder / "study.yaml").write_text(STUDY.replace("steps: 3}", f"steps: 3, {PLAN}}}"))
     run = start(folder)
     out, err = run.communicate(timeout=120)

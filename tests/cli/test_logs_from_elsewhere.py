@@ -16,7 +16,7 @@ AWAY = WorkerAwayError("worker 'gpu-7', which runs the trial, is not connected n
 
 
 class Reading(FakeStudyService):
-    """A service that has a log, in parts."""
+    """A service with a log, in parts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Reading(FakeStudyService):
 
 @pytest.fixture
 def reading(fake: FakeStudyService, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A service in the place of the fixture's, with the same study."""
+    """A service that replaces the fixture's, with the same study."""
     service = Reading()
     service.answers, service.batch = fake.answers, fake.batch
     for script in fake.scripts.values():

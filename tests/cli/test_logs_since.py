@@ -1,4 +1,4 @@
-"""`headrace logs --since`: durations and times, of a log that lies here and of one elsewhere."""
+"""`headrace logs --since`: durations and times, with a log on this machine and with one elsewhere."""
 
 import time
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ def test_what_is_no_time_that_was_is_refused(text: str) -> None:
 
 @pytest.fixture
 def log(fake: FakeStudyService, script: Script, tmp_path: Path) -> Iterator[Path]:
-    """The log of trial 5, which lies here: a line of an hour ago, one of half an hour ago, and one of now."""
+    """The log of trial 5, on this machine: a line from an hour ago, one from half an hour ago, and one from now."""
     trial, before = script.final.trials[5], script.final.trials[5].log_path
     path = tmp_path / "5.log"
     path.write_text("one\ntwo\nthree\n")
@@ -98,7 +98,7 @@ def test_a_log_without_marks_is_printed_whole_and_says_so(log: Path, invoke: Inv
     assert f"{log}: when it was printed is not known, so all of it is shown." in result.err
 
 
-def test_of_a_log_elsewhere_the_service_is_asked_for_it(reading: Reading, invoke: Invoke) -> None:
+def test_the_service_is_asked_for_a_log_elsewhere(reading: Reading, invoke: Invoke) -> None:
     assert invoke("logs", "digits", "5", "--since", "10m").code == 0
     first = reading.within[0]
     assert first is not None

@@ -1,4 +1,4 @@
-"""On terminals of 80 and of 60 columns nothing is cut: lines go on below, and words are not torn."""
+"""On terminals of 80 and 60 columns nothing is cut off: lines wrap, and words are not split."""
 
 import re
 

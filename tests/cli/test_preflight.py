@@ -114,7 +114,7 @@ def test_a_module_that_does_not_import(tmp_path: Path, source: str, says: str) -
     assert says in refused(spec_of(tmp_path)).message
 
 
-def test_an_import_that_takes_for_ever(tmp_path: Path) -> None:
+def test_an_import_that_takes_forever(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import threading\nthreading.Event().wait()\n")
     violation = refused(spec_of(tmp_path), timeout_s=1.0)
     assert "within 1 s" in violation.message

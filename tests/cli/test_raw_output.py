@@ -8,7 +8,7 @@ from headrace.cli.output import Output
 
 
 class Terminal(io.StringIO):
-    """Says that it is one."""
+    """Claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True

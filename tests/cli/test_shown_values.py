@@ -1,4 +1,4 @@
-"""A value is shown beside the parameters that produced it, and of several objectives no trial is simply the best."""
+"""A value is shown with the parameters that produced it, and with several objectives no trial is called the best."""
 
 import csv
 import io
@@ -29,7 +29,7 @@ def own(fake: FakeStudyService) -> Script:
 
 @pytest.fixture
 def copied(own: Script) -> float:
-    """Trial 4 had its best value with the rate that is returned, then copied and went on with 0.42873."""
+    """Trial 4 had its best value with the returned rate, then copied and continued with 0.42873."""
     trial = own.final.trials[4]
     before = trial.parameters.values["lr"].float_value
     exploit = trial.lineage.add(rung=1, step=trial.best_step, donor=f"{own.name}/trials/2")
@@ -117,7 +117,7 @@ def test_json_of_several_objectives_has_no_best(invoke: Invoke) -> None:
 
 @pytest.mark.usefixtures("several")
 def test_trials_off_the_front_are_in_the_order_of_what_is_shown(several: Script, invoke: Invoke) -> None:
-    """Of the last report, not of the best value that any step had."""
+    """By the last report, not by the best value of any step."""
     several.final.trials[4].best_value = 1e-9
     listed = json.loads(invoke("trials", "digits", "--json").out)
     sound = [one for one in listed[1:] if one["objectives"] and one["reason"] != "failed"]
@@ -146,7 +146,7 @@ def test_a_trial_that_diverged_comes_behind_the_sound_ones_and_is_named_where_it
 def test_the_best_of_a_population_is_shown_with_its_schedule(
     fake: FakeStudyService, invoke: Invoke, own: Script
 ) -> None:
-    """The best state was trained by trial 4 up to step 3, and with another rate after it: no single rate made it."""
+    """Trial 4 trained the best state up to step 3, and with another rate after that: no single rate made it."""
     own.final.study.spec.policy.pbt.interval = 3
     best, donor = own.final.trials[22], own.final.trials[4]
     first = donor.parameters.values["lr"].float_value
@@ -172,7 +172,7 @@ def test_the_best_of_a_population_is_shown_with_its_schedule(
 def test_a_schedule_ends_at_the_step_that_is_asked_for(
     fake: FakeStudyService, invoke: Invoke, copied: float
 ) -> None:
-    """Trial 4 had its best value before it copied trial 2, so nothing of trial 2 led to it."""
+    """Trial 4 had its best value before it copied trial 2, so nothing of trial 2 contributed to it."""
     with Client(fake.address) as client:
         trials = {trial.number: trial for trial in client.study("digits").trials()}
     best_step = trials[4].best_step

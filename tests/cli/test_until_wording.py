@@ -1,4 +1,5 @@
-"""How near a study is to its end by hours, in words: a date while a trial runs, and what is left while none does."""
+"""How close a study is to its end by hours, in words: a date while a trial runs, and the remaining time while none
+does."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

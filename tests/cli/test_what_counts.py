@@ -1,5 +1,5 @@
-"""A trial that got worse after an extension counts with its earlier result, wherever its values are shown: the baseline
-and the best one alike. Its last report stays what it is, and is told as that."""
+"""A trial that got worse after an extension counts with its earlier result, wherever its values are shown: the
+baseline and the best one alike. Its last report is unchanged, and is shown as the last report."""
 
 import csv
 import io
@@ -25,7 +25,7 @@ COMPLETED = trial_pb2.TERMINATION_REASON_COMPLETED
 
 
 def keep(trial: trial_pb2.Trial, **metrics: float) -> None:
-    """The trial counts with what it had at step 9, and trained on to step 27, worse, with too much memory."""
+    """The trial counts with its result at step 9, and trained on to step 27: worse, and with too much memory."""
     trial.metrics["mem"] = 99
     trial.earlier_ends.add(
         reason=COMPLETED, step=9, budget=9, score=metrics["val_loss"], score_step=9, metrics=metrics
@@ -95,7 +95,7 @@ def test_the_baseline_is_compared_by_its_earlier_result_and_told_with_both(
     assert '<div class="figure">0.6059</div>' not in page
 
 
-def test_a_baseline_that_failed_after_an_extension_is_told_with_what_counts(
+def test_a_baseline_that_failed_after_an_extension_is_reported_with_what_counts(
     invoke: Invoke, one: Script
 ) -> None:
     baseline = one.final.study.status.baseline
@@ -104,7 +104,7 @@ def test_a_baseline_that_failed_after_an_extension_is_told_with_what_counts(
     assert "did not reach the full budget (failed, 12 steps); what counts is 0.5 at step 9" in said
 
 
-def test_the_values_of_several_objectives_are_told_with_the_step_that_they_are_of(
+def test_the_values_of_several_objectives_are_reported_with_the_step_that_they_are_of(
     fake: FakeStudyService, invoke: Invoke, several: Script
 ) -> None:
     said = words(invoke("show", "digits").out)

@@ -1,4 +1,5 @@
-"""Reasons in `headrace why`: an error is told in full once, and what holds a trial stands before the policy's word."""
+"""Reasons in `headrace why`: an error is shown in full once, and what blocks a trial comes before the policy's
+reason."""
 
 import pytest
 

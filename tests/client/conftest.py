@@ -10,7 +10,7 @@ from scripted_study import Script, race
 
 from headrace import Client
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "chaos"))  # the proxy that misbehaves
+sys.path.insert(0, str(Path(__file__).parent.parent / "chaos"))  # the misbehaving proxy
 
 
 @pytest.fixture(scope="session")

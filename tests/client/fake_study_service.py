@@ -1,8 +1,9 @@
 """A StudyService on a loopback port, with scripted studies in memory.
 
-Tests put `Script`s in and set traps: `fail_next` makes calls of a method fail with a status before (or, with
-`after=True`, after) they did their work; `cut_watch_after` ends watch streams after so many messages. Every request is
-kept, so that tests see what was sent. It serves from threads: clients under test may then use any event loop.
+Tests add `Script`s and set traps: `fail_next` makes calls of a method fail with a status before (or, with
+`after=True`, after) they do their work; `cut_watch_after` ends watch streams after that many messages. Every
+request is kept, so that tests see what was sent. It serves from threads: clients under test may then use any event
+loop.
 """
 
 import threading
@@ -45,14 +46,15 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         self.watch_delay_s = 0.0
         self.watch_moves_on = True
         self.watch_tells_of_now = False
-        """Whether a message has the study as it is now, as a scheduler's has; else as it was after its last event."""
+        """Whether a message has the study as it is now, like a scheduler's messages; otherwise as it was after its
+        last event."""
         self.batch = 5
         self.suggestions: deque[study_pb2.SuggestTrialResponse] = deque()
         self.decisions: deque[event_pb2.Decision] = deque()
         self.missing_metrics: list[str] = []
-        """What constraints read and last reports lack."""
+        """What the last reports lack for the constraints."""
         self.companions: list[study_pb2.PreviewCompanion] = []
-        """What a preview says of the studies beside a study."""
+        """What a preview says about other studies."""
         self.workers: list[study_pb2.WorkerStatus] = []
         self.upkeep = study_pb2.GetUpkeepResponse(
             kinds=[
@@ -65,9 +67,9 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         self.lacking: list[str] = []
         """Sizes of trials that fit nowhere."""
         self.importances: list[tuple[str, float, int]] = []
-        """Of each objective: a parameter, its share and its trials."""
+        """For each objective: a parameter, its share and its trials."""
         self.unshown: list[study_pb2.Unshown] = []
-        """What lists of studies, trials and reports leave out."""
+        """What lists of studies, trials and reports omit."""
         self.page_size: int | None = None
         self.stopped = threading.Event()
         self._server = grpc.server(ThreadPoolExecutor(16))
@@ -84,7 +86,7 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         self._server.stop(None).wait()
 
     def add(self, script: Script, *, shown: int | None = None) -> Script:
-        """Adds a study, as it is after `shown` events (all if None)."""
+        """Adds a study as it is after `shown` events (all of them if None)."""
         self.scripts[script.name] = script
         self.shown[script.name] = len(script.events) if shown is None else shown
         return script

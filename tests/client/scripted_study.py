@@ -1,8 +1,8 @@
-"""A whole study made up in memory: what a scheduler would have stored and sent, as protos.
+"""A whole made-up study in memory: what a scheduler would have stored and sent, as protos.
 
-`race` plays ASHA by promotion on a few slots with made-up curves and writes the event log as it goes, with a copy of
-the study and its trials after each event, so that a fake service can show any moment. Nothing is random: trial n's
-curve depends on n alone, and the clock is a count.
+`race` plays ASHA by promotion on a few slots with made-up curves. It writes the event log along the way, with a
+copy of the study and its trials after each event, so that a fake service can show any moment. Nothing is random:
+trial n's curve depends only on n, and the clock is a counter.
 """
 
 from dataclasses import dataclass, field
@@ -85,7 +85,7 @@ def params_of(number: int) -> dict[str, bool | int | float | str]:
 
 
 class Race:
-    """Plays a study and writes it down."""
+    """Plays a study and records it."""
 
     def __init__(self, name: str, trials: int, slots: int) -> None:
         self.script = Script(spec=spec())

@@ -1,4 +1,4 @@
-"""Ask and tell: a loop of the user's own."""
+"""Ask and tell: the user's own loop."""
 
 import warnings
 from typing import Any
@@ -29,7 +29,7 @@ def suggestion(script: Script, number: int) -> study_pb2.SuggestTrialResponse:
 
 @pytest.fixture
 def asked(client: Client, fake: FakeStudyService, script: Script) -> AskedTrial:
-    """A trial that was asked for."""
+    """A trial from an ask."""
     fake.add(script)
     fake.suggestions.append(suggestion(script, 5))
     trial = client.study("digits").ask()
@@ -127,7 +127,7 @@ def test_a_loop_over_all_trials_asks_after_each_end(
 def test_a_lost_answer_is_asked_for_with_the_same_id(
     client: Client, fake: FakeStudyService, script: Script
 ) -> None:
-    """The trial may be the caller's already; a new id would get a further one."""
+    """The caller may already have the trial; a new id would get another one."""
     fake.add(script)
     fake.suggestions.extend([suggestion(script, 5), DONE])
     fake.fail_next("SuggestTrial", grpc.StatusCode.UNAVAILABLE)

@@ -1,4 +1,4 @@
-"""The plan of a transfer is asked of a real planner before its study is created, or nothing is created."""
+"""Before a study is created, a real planner is asked for its transfer's plan. Otherwise nothing is created."""
 
 import asyncio
 import json
@@ -66,7 +66,7 @@ def test_a_planner_of_our_own_is_asked_and_leaves(fake: FakeStudyService, client
         one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE
     ]  # of earlier tests
     assert [child for child in living if "tether" in " ".join(child.cmdline())] == []
-    client.create_study("y", answered, planner="127.0.0.1:1")  # answered already: nobody is asked
+    client.create_study("y", answered, planner="127.0.0.1:1")  # already answered: nobody is asked
     assert from_proto(fake.requests["CreateStudy"][1].spec) == answered
 
 
@@ -75,7 +75,7 @@ def test_a_name_that_is_taken_is_refused_before_a_planner_is_asked(
 ) -> None:
     fake.add(script)
     with pytest.raises(StudyExistsError, match="a study 'digits' exists already"):
-        client.create_study("digits", spec(), planner="127.0.0.1:1")  # where nobody answers
+        client.create_study("digits", spec(), planner="127.0.0.1:1")  # no planner at this address
     assert fake.requests["CreateStudy"] == []
 
 

@@ -118,7 +118,7 @@ def test_no_hint_hides_a_name_of_ours() -> None:
         assert not [name for name in table if name in dir(owner)]
 
 
-def test_what_is_no_spec_and_no_name_is_told(client: Client, fake: FakeStudyService) -> None:
+def test_what_is_no_spec_and_no_name_is_reported(client: Client, fake: FakeStudyService) -> None:
     with pytest.raises(InvalidFieldError, match=r"(?m)^trials: is required"):
         client.create_study("digits", {"objective": {"metric": "loss", "goal": "minimize"}})
     data: Any = 3
@@ -494,7 +494,7 @@ async def test_an_error_of_an_async_call_ends_at_the_users_await(call: str) -> N
         with pytest.raises(UnreachableError) as caught:
             await (client.studies() if call == "studies" else getattr(study, call)())
     own = [entry for entry in caught.traceback if Path(headrace.__file__).parent in entry.path.parents]
-    assert len(own) <= 3, own  # of wait: the method, its clock and the status that it asks for
+    assert len(own) <= 3, own  # of wait: the method, its clock and the status that it requests
 
 
 def test_what_a_notebook_shows_of_studies_and_trials_is_a_line(

@@ -1,4 +1,5 @@
-"""Clients that find their scheduler by the home: `headrace up` starts, is killed, and starts again on another port."""
+"""Clients that find their scheduler through the home: `headrace up` starts, is killed, and restarts on another
+port."""
 
 import asyncio
 import fcntl
@@ -18,7 +19,7 @@ from headrace.home import ADDRESS_FILE, DEFAULT_ADDRESS, LOCK_FILE, NotRunningEr
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home, which alone says where the scheduler is."""
+    """An empty home, the only place that says where the scheduler is."""
     monkeypatch.delenv("HEADRACE_ADDRESS", raising=False)
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
     return tmp_path
@@ -26,7 +27,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def other(script: Script) -> Iterator[FakeStudyService]:
-    """The scheduler after it was started again."""
+    """The scheduler after its restart."""
     service = FakeStudyService()
     service.add(script)
     yield service

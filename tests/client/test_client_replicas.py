@@ -1,4 +1,4 @@
-"""Several schedulers in one address: by host name, over IPv6 and over TLS; the next one answers when one is gone."""
+"""Several schedulers in one address: by host name, over IPv6 and over TLS. When one is gone, the next one answers."""
 
 import asyncio
 import socket
@@ -44,7 +44,7 @@ def serve(fake: FakeStudyService, script: Script) -> Iterator[Serve]:
 
 
 def fails_over(address: str, *, stop: grpc.Server) -> None:
-    """A client goes on, within a second or two, when the scheduler that it talks to is gone."""
+    """A client continues, within a second or two, when the scheduler that it talks to is gone."""
     with Client(address, timeout_s=10) as client:
         assert client.study("digits").status().name == "digits"
         stop.stop(None).wait()
@@ -91,7 +91,7 @@ def test_tls_checks_each_scheduler_against_its_own_name(
     (first, one), (_, two) = serve(pair=by_name), serve("127.0.0.1", pair=by_number)
     fails_over(f"tls://localhost:{one},127.0.0.1:{two}", stop=first)
     _, again = serve(pair=by_name)
-    with (  # trusted authorities, and the wrong name for each
+    with (  # trusted authorities, each with the wrong name
         Client(f"tls://127.0.0.1:{again},localhost:{two}", connect_timeout_s=1) as client,
         pytest.raises(UnreachableError),
     ):

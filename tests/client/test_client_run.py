@@ -1,4 +1,4 @@
-"""`client.run`: a function that is at hand becomes a study on workers."""
+"""`client.run`: a local function becomes a study on workers."""
 
 import os
 import re
@@ -58,7 +58,7 @@ async def test_the_async_client_does_the_same(fake: FakeStudyService) -> None:
     assert result.best is not None
 
 
-def test_a_bad_argument_and_a_bad_setting_are_told_before_a_call(
+def test_a_bad_argument_and_a_bad_setting_are_reported_before_a_call(
     client: Client, fake: FakeStudyService
 ) -> None:
     with pytest.raises(InvalidFieldError) as caught:
@@ -132,7 +132,7 @@ print(spec.template.working_dir)
 
 @pytest.mark.full
 def test_a_function_of_a_notebook_is_written_with_all_that_it_uses(tmp_path: Path) -> None:
-    """A program without a file stands for the notebook, and a second process for the trial."""
+    """A program without a file represents the notebook, and a second process the trial."""
     env = {**os.environ, "HEADRACE_HOME": str(tmp_path / "home")}
     said = subprocess.run(
         [sys.executable, "-c", NOTEBOOK], capture_output=True, text=True, check=True, timeout=60, env=env

@@ -1,4 +1,4 @@
-"""The client over TLS: the authority it is told to trust, and none other."""
+"""The client over TLS: it trusts the authority that it is given, and no other."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

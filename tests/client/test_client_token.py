@@ -1,4 +1,4 @@
-"""A token goes with every call, and never in plain text to another machine."""
+"""A token is sent with every call, and never in plain text to another machine."""
 
 from pathlib import Path
 

@@ -24,7 +24,7 @@ def test_a_watch_sees_every_event_to_the_end(client: Client, fake: FakeStudyServ
 def test_a_watch_of_an_ended_study_sees_every_event(
     client: Client, fake: FakeStudyService, script: Script
 ) -> None:
-    """The first message says that the study has ended, and holds five of its events."""
+    """The first message says that the study has ended, and contains five of its events."""
     fake.add(script)
     fake.watch_tells_of_now = True
     fake.cut_watch_after.append((2, None))
@@ -34,7 +34,7 @@ def test_a_watch_of_an_ended_study_sees_every_event(
 
 
 @pytest.mark.parametrize("code", [UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, None])
-def test_a_cut_watch_goes_on_where_it_was(
+def test_a_cut_watch_continues_where_it_was(
     client: Client, fake: FakeStudyService, script: Script, code: grpc.StatusCode | None
 ) -> None:
     fake.add(script, shown=1)
@@ -62,7 +62,7 @@ def test_a_watch_outlives_a_scheduler_that_is_away_for_longer_than_a_call(
 @pytest.mark.timeout(120)
 def test_a_watch_says_soon_that_nobody_answers_after_a_stream_that_ended_well(script: Script) -> None:
     class Frozen(FakeStudyService):
-        """It keeps its connections, and answers nothing after the first stream."""
+        """It keeps its connections, but answers nothing after the first stream."""
 
         def GetStudy(self, request: Any, context: grpc.ServicerContext) -> Any:
             self.stopped.wait()
@@ -226,7 +226,7 @@ def test_both_clients_have_the_same_methods() -> None:
         assert all(getattr(blocking, n).__doc__ for n in mine)
 
 
-def test_who_waits_or_fetches_results_is_warned_of_edited_code(
+def test_a_client_that_waits_or_fetches_results_is_warned_of_edited_code(
     client: Client, fake: FakeStudyService
 ) -> None:
     script = race()

@@ -1,4 +1,4 @@
-"""What is said of a trial that ran other code than its study began with."""
+"""What is shown of a trial that ran other code than its study started with."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_a_result_from_before_an_edit_is_not_doubted(doubted: bool) -> None:
         ),
     ],
 )
-def test_a_version_that_is_not_known_is_told_as_such(listed: tuple[str, ...], said: str) -> None:
+def test_a_version_that_is_not_known_is_reported_as_such(listed: tuple[str, ...], said: str) -> None:
     trial = client_trial(
         trial_pb2.Trial(name="studies/s/trials/0", code_changed=listed, result_of_other_code=True)
     )

@@ -1,4 +1,4 @@
-"""The last line that a program printed, of logs whose end is a traceback of any kind, or a part of one."""
+"""The last line that a program printed, from logs that end with a traceback of any kind, or with part of one."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ PROGRAMS = {
 
 
 def log_of(program: str) -> str:
-    """What a program leaves that prints two lines and then fails."""
+    """The log of a program that prints two lines and then fails."""
     source = f"import sys\nprint('epoch 1', flush=True)\nprint('epoch 2', flush=True)\n{program}\n"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
     assert done.returncode

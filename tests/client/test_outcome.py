@@ -1,4 +1,4 @@
-"""A study's figures count what was done: no time in which it was over, and no work that was left undone as saved."""
+"""A study's figures count only work that was done: no time after its end, and no unfinished work as saved."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -50,7 +50,7 @@ def test_trials_that_were_cancelled_are_named_beside_what_was_saved(study: Study
 
 
 def test_the_estimate_begins_with_the_first_start(study: StudyInfo) -> None:
-    """The study waited for an hour, and has done 10 of 100 steps in 20 seconds since."""
+    """The study waited for an hour, and has done 10 of 100 steps in the 20 seconds since then."""
     begun = replace(study, state=StudyState.ACTIVE, ended=None, steps_spent=0, started=None)
     picture = Picture(begun, expected_steps=100, now=CREATED)
     started = CREATED + timedelta(hours=1)

@@ -1,4 +1,4 @@
-"""What a program that asks and tells says of its code, once a lease."""
+"""What an ask/tell program reports of its code, once per lease."""
 
 from collections import OrderedDict
 
@@ -11,7 +11,7 @@ MODEL, LOSS = SourceFile("model.py", "1"), SourceFile("loss.py", "2")
 
 
 class Watched:
-    """The files that a program imports, as a test says."""
+    """The files that a program imports, as set by a test."""
 
     def __init__(self) -> None:
         self.new: list[SourceFile] = []

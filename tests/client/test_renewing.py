@@ -1,4 +1,4 @@
-"""Leases of asked trials are kept while their program lives: renewed in time, and no longer than needed."""
+"""Leases of ask/tell trials are kept while their program lives: renewed in time, and no longer than needed."""
 
 import asyncio
 import gc
@@ -24,7 +24,7 @@ from headrace.errors import LeaseStaleError, UnreachableError
 from headrace.v1 import event_pb2
 
 LEASE_S = 0.03
-"""So short that renewals follow each other at once: a test waits for as many as it needs."""
+"""So short that renewals follow each other immediately: a test waits for as many as it needs."""
 WAIT_S = 60.0
 
 
@@ -37,7 +37,7 @@ class Handle:
 
 
 class Clock:
-    """The monotonic clock, put forward by hand."""
+    """The monotonic clock, moved forward by hand."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
@@ -77,7 +77,7 @@ def test_a_trial_that_is_left_or_forgotten_is_renewed_no_longer(
 
 
 def counting(count: int, done: Callable[[], None]) -> Callable[[Any], None]:
-    """Performs renewals, and says when so many were made."""
+    """Performs renewals, and signals when `count` were made."""
     made = []
 
     def run(flow: Any) -> None:

@@ -1,4 +1,4 @@
-"""A study with more trials than different configurations is warned of before anything is sent."""
+"""A study with more trials than different configurations causes a warning before anything is sent."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""When a folder is shipped, what the study then says of its code, and what `--dry-run` lists."""
+"""When a folder is shipped, what the study then shows of its code, and what `--dry-run` lists."""
 
 import json
 import subprocess

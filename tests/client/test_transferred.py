@@ -1,4 +1,4 @@
-"""What trusting the first few configurations of a transfer would have lost."""
+"""The cost of trusting only the first few configurations of a transfer."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is no file that can be read is refused with its kind, its line and a reason, and is read to a bound."""
+"""What is not a readable file is refused with its kind, its line and a reason, and is read only up to a bound."""
 
 import os
 from collections.abc import Callable

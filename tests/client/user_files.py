@@ -20,7 +20,7 @@ def link_to(target: str) -> Callable[[Path], None]:
 
 def gigabyte(path: Path) -> None:
     with path.open("wb") as file:
-        file.truncate(1 << 30)  # sparse: it costs no disk
+        file.truncate(1 << 30)  # sparse: it takes no disk space
 
 
 def text(content: str) -> Callable[[Path], None]:

@@ -35,7 +35,7 @@ def archived(root: Path) -> tuple[Folder, bytes]:
 def forged(
     rows: Iterable[dict[str, Any]], members: Iterable[tuple[tarfile.TarInfo, bytes]]
 ) -> tuple[str, bytes]:
-    """An archive that nobody packed: the digest of a manifest with these rows, and a tar with it and these members."""
+    """A forged archive: the digest of a manifest with these rows, and a tar with it and these members."""
     document = {"version": 1, "entries": list(rows)}
     manifest = json.dumps(document, indent=0, sort_keys=True).encode() + b"\n"
     out = io.BytesIO()

@@ -1,4 +1,4 @@
-"""A folder becomes a digest and an archive: the same for the same files, and without what is ignored."""
+"""A folder becomes a digest and an archive: identical for identical files, and without what is ignored."""
 
 import io
 import os
@@ -39,7 +39,7 @@ def test_two_copies_of_a_folder_have_one_digest_and_one_archive(tmp_path: Path) 
     shutil.copytree(one, two, symlinks=True)
     (two / "absolute").unlink()
     (two / "absolute").symlink_to(two / "lib")
-    (two / "run.sh").chmod(0o700)  # whoever may run it
+    (two / "run.sh").chmod(0o700)  # everybody may run it
     os.utime(two / "train.py", (1, 1))
     (first, archive), (second, again) = archived(one), archived(two)
     assert first.manifest == second.manifest
@@ -266,7 +266,7 @@ def test_a_file_that_grows_while_it_is_read_is_refused_or_whole(
         if writes:
             writes -= 1
             with log.open("a") as file:
-                file.write("!")  # between the look at its size and its end
+                file.write("!")  # between reading its size and its end
         return found
 
     monkeypatch.setattr(folders.os, "fstat", looked)

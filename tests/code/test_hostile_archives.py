@@ -1,4 +1,4 @@
-"""Archives that nobody packed: whatever they hold, nothing of them comes to lie outside of the folder, or in it."""
+"""Forged archives: whatever they contain, none of it ends up in the folder, or outside of it."""
 
 import hashlib
 import io
@@ -26,7 +26,7 @@ DATA = b"x = 1\n"
 
 
 def below(depth: int, count: int) -> list[dict[str, Any]]:
-    """Rows of files that lie so deep, each in folders of its own."""
+    """Rows of files at this depth, each in folders of its own."""
     return [row("/".join([f"{n:05}", *"a" * (depth - 1)])) for n in range(count)]
 
 
@@ -103,7 +103,7 @@ def test_what_is_no_archive_is_refused(tmp_path: Path, garbage: bytes) -> None:
 
 
 def test_every_byte_counts(tmp_path: Path) -> None:
-    """A byte that is changed anywhere is noticed, or stands where nothing reads it and what is unpacked is the same."""
+    """A changed byte is detected, or it is in a place that nothing reads and the unpacked result is the same."""
     root = folder_with(tmp_path / "p", {"train.py": "print(1)\n", "lib/a.txt": "text"})
     folder, archive = archived(root)
     digest = folder.manifest.digest
@@ -125,7 +125,7 @@ def test_an_archive_that_was_cut_off_is_refused(tmp_path: Path) -> None:
 
 
 def test_sparse_members_are_refused() -> None:
-    """What a sparse member says it holds is not what it has: the bomb of a tar."""
+    """A sparse member's declared size is not its real one: the tar form of a zip bomb."""
     info, data = member("a", DATA)
     info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(1 << 40)}
     digest, archive = forged([row("a", DATA)], [(info, data)])
@@ -180,7 +180,7 @@ def test_a_manifest_that_is_nested_deeply_is_refused() -> None:
 
 
 def headers(*, kind: bytes, size: int, times: int) -> bytes:
-    """Headers that say nothing, before a member: each holds what it says it has."""
+    """Empty headers before a member: each contains what it declares."""
     info = tarfile.TarInfo("././@LongLink")
     info.type, info.size = kind, size
     return (info.tobuf() + bytes(size)) * times

@@ -1,7 +1,9 @@
-"""`python tests/code/transcript.py`: ships folders from a laptop to workers that have never seen them, and prints it.
+"""`python tests/code/transcript.py`: ships folders from a laptop to workers that have never seen them, and prints
+it.
 
-Everything is real: Postgres, a scheduler, two workers with homes of their own, the command line. The laptop's folder is
-renamed as soon as a study is created, so nothing can be read from it. It ends with 1 if anything is not as it says.
+Everything is real: Postgres, a scheduler, two workers with homes of their own, the command line. The laptop's
+folder is renamed as soon as a study is created, so nothing can be read from it. It exits with 1 if anything is not
+as it says.
 """
 
 import json
@@ -114,7 +116,7 @@ class Site:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """Nobody can read the laptop's folder meanwhile."""
+        """Meanwhile nobody can read the laptop's folder."""
         hidden = self.laptop.with_name("closed-laptop")
         self.laptop.rename(hidden)
         try:
@@ -131,7 +133,7 @@ class Site:
         return done.stdout
 
     def uploads(self) -> int:
-        """How many uploads the database has taken in."""
+        """How many uploads the database has received."""
         with psycopg.connect(self.database) as conn:
             row = conn.execute("SELECT count(*) FROM code").fetchone()
         assert row is not None

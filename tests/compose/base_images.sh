@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Make stand-ins of the base images of docker-compose.yml, for a machine that reaches Debian's packages and no registry
+# Make stand-ins for the base images of docker-compose.yml, on a machine that reaches Debian's packages but no registry
 # of images:
 #
-#     headrace-base/python-build   python:3.x-slim with this machine's settings of pip, for the build alone; and the list
-#                                  .ci/hashes/worker.txt with this machine's build of PyTorch, where it has one
+#     headrace-base/python-build   python:3.x-slim with this machine's pip settings, only for the build; and the list
+#                                  .ci/hashes/worker.txt with this machine's build of PyTorch, if it has one
 #     headrace-base/python         python:3.x-slim
 #     headrace-base/postgres       postgres:18: the same variables, folders and signals as the official image
-#     headrace-base/prometheus     prom/prometheus: the same user, folders and entry point, of Debian's package
+#     headrace-base/prometheus     prom/prometheus: the same user, folders and entry point, from Debian's package
 #
-# Run as root, with Docker's engine and debootstrap. It takes a few minutes, and is not done twice.
+# Run as root, with Docker's engine and debootstrap. It takes a few minutes, once.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 python=${PYTHON:-$here/../../.venv/bin/python}

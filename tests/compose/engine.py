@@ -2,9 +2,9 @@
 
     python tests/compose/engine.py            (root, with Docker's engine and Compose; some ten minutes for the images)
 
-It makes base images by `base_images.sh` where they are not there, builds and starts the cluster under a project of its
+It makes base images with `base_images.sh` if they do not exist, builds and starts the cluster under a project of its
 own, and takes it down again. DOCKER_HOST and COMPOSE (`docker compose`, else `docker-compose`) say what is used.
-Prometheus watches all of it. Grafana is started where GRAFANA_IMAGE names an image that is there.
+Prometheus watches all of it. Grafana is started if GRAFANA_IMAGE names an existing image.
 """
 
 import json
@@ -54,7 +54,7 @@ if __name__ == "__main__":
 
 
 def compose() -> list[str]:
-    """The command, by what is installed."""
+    """The command, according to what is installed."""
     if given := os.environ.get("COMPOSE"):
         return given.split()
     has_plugin = (
@@ -64,7 +64,7 @@ def compose() -> list[str]:
 
 
 class Cluster:
-    """The containers, and a user beside them."""
+    """The containers, and a user next to them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -92,16 +92,16 @@ class Cluster:
         return done.stdout
 
     def container(self, service: str) -> str:
-        """The id of a service's container, also of one that is over; of several the first."""
+        """The id of a service's container, even if it has ended; the first one if there are several."""
         return self.compose("ps", "-a", "-q", service).split()[0]
 
     def inside(self, service: str, *words: str) -> str:
-        """What a command says in a service's container, or nothing where it fails."""
+        """The output of a command in a service's container, or nothing if it fails."""
         command = ["docker", "exec", self.container(service), *words]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
     def asked(self, path: str) -> Any:
-        """What Prometheus answers to a scheduler's container: the worker's does not reach it."""
+        """Prometheus's answer to a scheduler's container: the worker's does not reach it."""
         url = f"http://prometheus:9090/api/v1/{path}"
         program = f"import urllib.request as u; print(u.urlopen({url!r}, timeout=5).read().decode())"
         said = self.inside("scheduler-1", "python3", "-c", program)
@@ -143,7 +143,7 @@ def until(what: str, holds: Callable[[], bool], *, deadline_s: float = 120.0) ->
 
 
 def open_ports(host: str = "127.0.0.1") -> set[int]:
-    """The ports of an address between 7000 and 7999, the database's, and those of what watches."""
+    """The open ports of an address: those between 7000 and 7999, the database's, and those of the monitoring."""
     found = set()
     for port in (*range(7000, 8000), 5432, 9464, 9090, GRAFANA):
         with socket.socket() as probe:
@@ -171,7 +171,7 @@ def other_address() -> str:
 
 
 def main() -> None:
-    """Play it."""
+    """Run everything."""
     subprocess.run([str(ROOT / "tests/compose/base_images.sh")], check=True)
     before = {host: open_ports(host) for host in ("127.0.0.1", other_address())}
     with tempfile.TemporaryDirectory() as name:
@@ -188,7 +188,7 @@ def main() -> None:
 
 
 def start(cluster: Cluster) -> None:
-    """Bring it up, as the head of docker-compose.yml says, and log in with the token of the volume."""
+    """Start it as the head of docker-compose.yml describes, and log in with the token on the volume."""
     watchers = ["prometheus", *(["grafana"] if cluster.has_grafana else [])]
     if cluster.has_plugin:
         cluster.compose("up", "--detach", "--build", "--wait")
@@ -217,14 +217,14 @@ def start(cluster: Cluster) -> None:
 
 
 def connected(cluster: Cluster) -> set[str]:
-    """The workers that are there."""
+    """The connected workers."""
     listed = json.loads(cluster.headrace("workers", "--json"))
     workers = listed["workers"] if isinstance(listed, dict) else listed
     return {worker["name"] for worker in workers if worker["connected"]}
 
 
 def look_as_a_trial(cluster: Cluster) -> None:
-    """What a trial's user reaches from within the worker's container."""
+    """Check what a trial's user can reach from within the worker's container."""
     for what, tries in CLOSED.items():
         program = f"import os, socket, urllib.request; {tries}; print('reached')"
         command = [
@@ -249,7 +249,7 @@ def all_scraped(cluster: Cluster) -> bool:
 
 
 def look_at_prometheus(cluster: Cluster) -> None:
-    """Everything is scraped and counted, and the rules are there."""
+    """Check that everything is scraped and counted, and that the rules exist."""
     until("all to be scraped", lambda: all_scraped(cluster))
     say(f"scraped: {', '.join(sorted(SCRAPED))}")
     rules = [rule["name"] for group in cluster.asked("rules")["groups"] for rule in group["rules"]]
@@ -263,7 +263,7 @@ def look_at_prometheus(cluster: Cluster) -> None:
 
 
 def play(cluster: Cluster, before: dict[str, set[int]]) -> None:
-    """Start, run a study, kill, look at ports and images."""
+    """Start, run a study, kill, check ports and images."""
     folder = cluster.folder
     start(cluster)
     look_at_prometheus(cluster)
@@ -329,7 +329,7 @@ def play(cluster: Cluster, before: dict[str, set[int]]) -> None:
 
 
 def state(cluster: Cluster) -> str:
-    """The study's."""
+    """The study's state."""
     return str(json.loads(cluster.headrace("show", "killed", "--json"))["state"])
 
 

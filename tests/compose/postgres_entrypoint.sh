@@ -1,5 +1,5 @@
 #!/bin/sh
-# As the official image begins: make a database at the first start, then become the server, as the user postgres.
+# Starts like the official image: creates a database at the first start, then becomes the server, as the user postgres.
 set -eu
 if [ "$(id -u)" = 0 ]; then
   mkdir -p "$PGDATA"

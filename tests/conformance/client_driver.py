@@ -1,4 +1,4 @@
-"""A client's driver as the harness sees it: a process that is sent commands, and what became of each."""
+"""A client's driver as the harness sees it: a process that receives commands, and the outcome of each."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ ANSWER_S = 60.0
 
 
 class BrokenDriverError(AssertionError):
-    """The driver is at fault, and no client."""
+    """The driver is at fault, not the client."""
 
 
 class NotReadyError(Exception):
@@ -28,7 +28,7 @@ class NotReadyError(Exception):
 
 @dataclass(eq=False)
 class Command:
-    """One command on its way."""
+    """A running command."""
 
     text: str
     items: list[dict[str, Any]] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Command:
         return self.last
 
     def until(self, count: int, *, events: bool) -> None:
-        """Waits for so many items, or events in them."""
+        """Waits for that many items, or events in them."""
 
         def came() -> int:
             return sum(len(item["cursors"]) for item in self.items) if events else len(self.items)
@@ -132,13 +132,13 @@ class Driver:
 
 
 def names() -> list[str]:
-    """All clients: the two of Python, and each folder with a `conformance.sh`."""
+    """All clients: the two in Python, and each folder with a `conformance.sh`."""
     others = sorted(script.parent.name for script in CLIENTS.glob("*/conformance.sh"))
     return ["python-blocking", "python-asyncio", *others]
 
 
 def driver(name: str) -> Driver:
-    """The driver of a client. Raises NotReadyError where it cannot run here now."""
+    """The driver of a client. Raises NotReadyError if it cannot run here now."""
     kind = name.removeprefix("python-")
     if kind != name:
         return Driver(name, (sys.executable, str(HERE / "python_driver.py"), kind))

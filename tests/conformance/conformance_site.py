@@ -1,4 +1,4 @@
-"""What scenarios run against: a real scheduler in a process of its own, which can be killed, and a planner."""
+"""The servers for scenarios: a real scheduler in a process of its own, which can be killed, and a planner."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ COMMAND = (sys.executable, "-m", "headrace.cli")
 
 
 class Server:
-    """A scheduler or a planner. Started again, it has the port that it had."""
+    """A scheduler or a planner. After a restart it has the same port."""
 
     def __init__(self, *command: str) -> None:
         self._command = command
@@ -33,7 +33,7 @@ class Server:
         self.address = line.strip().rpartition(SERVING)[2]
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Ends it at once; the next calls find nobody."""
+        """Kills it; the next calls find no server."""
         if self._process is not None:
             self._process.send_signal(number)
             self._process.wait()
@@ -43,7 +43,7 @@ class Server:
 
 
 class Site:
-    """A scheduler, a planner when it is asked for, and certificates; a context manager."""
+    """A scheduler, a planner on request, and certificates; a context manager."""
 
     def __init__(self, database_url: str, folder: Path) -> None:
         timing = ("--heartbeat-interval", "0.5", "--lease-ttl", "2")
@@ -71,7 +71,7 @@ class Site:
         self._stack.close()
 
     def start_worker(self) -> None:
-        """Starts a worker, again after `kill_worker`. It keeps its name and its folder."""
+        """Starts a worker, or restarts it after `kill_worker`. It keeps its name and its folder."""
         home = self._folder / "worker"
         command = (*COMMAND, "worker", "--name", "w", "--home", str(home), "--cpu-slots", "2")
         store = ("--store", (self._folder / "store").as_uri())
@@ -83,7 +83,7 @@ class Site:
         self._stack.callback(self.kill_worker)
 
     def kill_worker(self) -> None:
-        """Ends the worker at once; its trials end with it."""
+        """Kills the worker; its trials end with it."""
         if self._worker is not None:
             self._worker.kill()
             self._worker.wait()
@@ -91,7 +91,7 @@ class Site:
 
     @property
     def planner(self) -> str:
-        """Its address."""
+        """The planner's address."""
         with self._starting:
             if not self._planner.address:
                 self._planner.start()

@@ -1,15 +1,15 @@
-"""The gate: a gRPC proxy before a scheduler that does on purpose what networks and other releases do.
+"""The gate: a gRPC proxy before a scheduler that deliberately does what networks and other releases do.
 
 It passes bytes on and knows only the messages that it changes. All faults are plain attributes, read at each call:
 
-- `refuse`: so many calls of a method never reach the scheduler, UNAVAILABLE;
-- `lose`: so many calls reach it, and their answers are lost, UNAVAILABLE;
-- `watches`: so many watches are let through, and none after them, UNAVAILABLE;
-- `break_after`: each watch breaks after so many messages; with `in_order` it ends in good order instead;
-- `repeat`: each message of a watch comes twice;
-- `page_size`: lists come in pages of so many;
-- `slow_s`: a call is passed on after so long;
-- `older`: these methods are not known yet, UNIMPLEMENTED, as gRPC's own servers say it;
+- `refuse`: this many calls of a method never reach the scheduler, UNAVAILABLE;
+- `lose`: this many calls reach it, and their answers are lost, UNAVAILABLE;
+- `watches`: this many watches are let through, and none after them, UNAVAILABLE;
+- `break_after`: each watch breaks after this many messages; with `in_order` it ends cleanly instead;
+- `repeat`: each message of a watch arrives twice;
+- `page_size`: lists arrive in pages of this size;
+- `slow_s`: the delay before a call is passed on;
+- `older`: these methods are unknown, UNIMPLEMENTED, as gRPC's own servers report it;
 - `newer`: the scheduler is of a later release, with states, kinds of events and fields that nobody knows yet.
 """
 
@@ -27,13 +27,13 @@ from headrace.v1 import event_pb2, study_pb2
 
 _WATCH = "WatchStudy"
 _UNKNOWN_FIELD = b"\xa2\xc2\x03\x05newer"
-"""Field 7204, which no message has, with a text."""
+"""Field 7204, which no message has, with a string."""
 _UNKNOWN_ENUM = 77
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One call that came to the gate."""
+    """One call that reached the gate."""
 
     method: str
     request: bytes
@@ -146,7 +146,7 @@ def _pass_on(context: Any, error: grpc.RpcError) -> None:
 
 
 def _newer(name: str, answer: bytes) -> bytes:
-    """The answer as a later release gives it."""
+    """The answer as a later release would give it."""
     match name:
         case "GetStudy":
             study = study_pb2.GetStudyResponse.FromString(answer)
@@ -172,7 +172,7 @@ def _newer(name: str, answer: bytes) -> bytes:
 
 
 def _unknown_detail(event: event_pb2.Event) -> None:
-    """A creation becomes an event of a kind that nobody knows."""
+    """A creation event becomes an event of an unknown kind."""
     if event.HasField("trial_created"):
         event.ClearField("trial_created")
         event.MergeFromString(_UNKNOWN_FIELD)

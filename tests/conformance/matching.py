@@ -1,4 +1,4 @@
-"""Whether what came is what a scenario expects."""
+"""Compares what arrived with what a scenario expects."""
 
 import re
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def mismatch(expected: Any, found: Any, path: str = "answer") -> str | None:
-    """What differs; None where nothing does. See README.md, section Scenarios."""
+    """The difference, or None if there is none. See README.md, section Scenarios."""
     match expected:
         case {"least": least, **rest} if not rest:
             return (

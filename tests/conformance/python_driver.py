@@ -1,7 +1,7 @@
 """The driver of the Python clients: `python python_driver.py blocking`, or `asyncio`.
 
-Each operation is written once. With the blocking client nothing in it waits for an event loop, so `_finished` runs it
-to its end on a thread. With the async client it is a task.
+Each operation is written once. With the blocking client nothing in it waits for an event loop, so `_finished` runs
+it to its end on a thread. With the async client it is a task.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ class Driver:
             self._cancels.pop(number, None)
 
     def can_cancel(self, number: int, how: Callable[[], object]) -> None:
-        """Notes how a command that is under way is cancelled."""
+        """Records how a running command is cancelled."""
         self._cancels[number] = how
 
     # ---- the connection ----
@@ -96,7 +96,7 @@ class Driver:
     async def _client(self, command: Answer) -> Any:
         if "timeout_s" not in command:
             return self._clients[command["client"]]
-        # A client has one patience: another one has this call's.
+        # A client has one timeout for all calls; a second client has this call's.
         return self._new({**self._made[command["client"]], "timeout_s": command["timeout_s"]})
 
     async def _study(self, command: Answer, study: str) -> Any:
@@ -167,8 +167,8 @@ class Driver:
             return {"asked": None, "done": True}
         number = next(self._numbers)
         self._asked[number] = asked
-        asked.held = False  # scenarios say when a lease is kept; this client keeps it unasked
-        info = asked._suggestion.trial  # the handle shows its parts alone
+        asked.held = False  # scenarios say when a lease is renewed; this client renews it by itself
+        info = asked._suggestion.trial  # the handle shows only its parts
         return {"asked": number, "trial": _trial(info), "next_milestone": asked.next_milestone, "done": False}
 
     async def _op_report(
@@ -318,7 +318,7 @@ def _floats(metrics: Answer) -> dict[str, float]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it: no NaN and no infinities."""
+    """The value as JSON allows it: without NaN and infinities."""
     if isinstance(value, dict):
         return {key: _plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -329,12 +329,12 @@ def _plain(value: Any) -> Any:
 
 
 async def _value(found: Any) -> Any:
-    """What a call of either client comes to."""
+    """The result of a call of either client."""
     return await found if isinstance(found, Awaitable) else found
 
 
 async def _each(found: Any) -> AsyncIterator[Any]:
-    """What either client iterates over."""
+    """The items over which either client iterates."""
     if hasattr(found, "__aiter__"):
         async for one in found:
             yield one
@@ -344,7 +344,7 @@ async def _each(found: Any) -> AsyncIterator[Any]:
 
 
 def _finished(work: Coroutine[Any, Any, None]) -> None:
-    """Runs what waits for no event loop."""
+    """Runs work that never waits for an event loop."""
     try:
         work.send(None)
     except StopIteration:

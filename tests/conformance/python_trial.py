@@ -1,4 +1,4 @@
-"""The trial program of the Python client. README.md says what it does."""
+"""The trial program of the Python client. README.md describes it."""
 
 import time
 

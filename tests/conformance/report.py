@@ -1,7 +1,7 @@
 """Runs every scenario with every client and prints the table: `python tests/conformance/report.py`.
 
-The clients in other languages are built first. The exit status is 1 where a scenario fails, or where one was skipped
-and `--allow-skips` is not given.
+The clients in other languages are built first. The exit status is 1 if a scenario fails, or if one was skipped
+without `--allow-skips`.
 """
 
 import argparse
@@ -24,7 +24,7 @@ BUILD_S = 1800.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`passed`, `skipped` or `failed`; why, and how long it took."""
+    """`passed`, `skipped` or `failed`, why, and how long it took."""
 
     cell: str
     why: str = ""
@@ -35,7 +35,7 @@ AT_ONCE = 4
 
 
 def outcomes(wanted: Sequence[Scenario], driver: Driver, site: Site) -> dict[str, Outcome]:
-    """What becomes of each scenario, by name: some at once, and then the long ones."""
+    """The outcome of each scenario, by name: some at once, and then the long ones."""
     with ThreadPoolExecutor(AT_ONCE) as threads:
         short = [one for one in wanted if not one.long]
         found = dict(
@@ -49,7 +49,7 @@ def outcomes(wanted: Sequence[Scenario], driver: Driver, site: Site) -> dict[str
 
 
 def outcome(scenario: Scenario, driver: Driver, site: Site) -> Outcome:
-    """What becomes of one scenario."""
+    """The outcome of one scenario."""
     began = time.monotonic()
     lacking = [f"{need}: {driver.lacks[need]}" for need in scenario.needs if need in driver.lacks]
     if lacking:
@@ -77,7 +77,7 @@ def site(folder: Path) -> Iterator[Site]:
 
 
 def main() -> int:
-    """The exit status."""
+    """Run it; returns the exit status."""
     parser = argparse.ArgumentParser(description="The conformance suite of all clients.")
     parser.add_argument("--clients", nargs="+", default=client_driver.names(), help="which clients")
     parser.add_argument("--scenarios", nargs="+", help="which scenarios")
@@ -121,7 +121,7 @@ def main() -> int:
 
 
 def table(rows: list[str], columns: list[str], cells: dict[tuple[str, str], str]) -> str:
-    """Scenarios by clients, in Markdown."""
+    """Scenarios by clients, as a Markdown table."""
     lines = [["scenario", *columns], ["---"] * (len(columns) + 1)]
     lines += [[row, *(cells.get((row, column), "–") for column in columns)] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

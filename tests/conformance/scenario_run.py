@@ -1,4 +1,4 @@
-"""Scenarios: reading them, and running one against a driver. README.md says what a scenario may hold."""
+"""Scenarios: reading them, and running one against a driver. README.md says what a scenario may contain."""
 
 import re
 import secrets
@@ -35,7 +35,7 @@ class Scenario:
     needs: tuple[str, ...]
     steps: tuple[Mapping[str, Any], ...]
     long: bool
-    """Whether it takes many seconds, and the scheduler or the worker for itself."""
+    """Whether it takes many seconds, and needs the scheduler or the worker for itself."""
 
 
 def scenarios() -> list[Scenario]:
@@ -62,7 +62,7 @@ def wrong_studies() -> dict[str, Any]:
 
 
 def changed(base: Mapping[str, Any], case: Mapping[str, Any]) -> dict[str, Any]:
-    """A wrong study: the base with whole fields of the spec replaced, or left out where they are null."""
+    """A wrong study: the base with whole fields of the spec replaced, or left out if they are null."""
     spec = {**base, **case.get("spec", {})}
     return {name: value for name, value in spec.items() if value is not None}
 
@@ -200,7 +200,7 @@ class Run:
 
     @property
     def gate(self) -> Gate:
-        """This scenario's own."""
+        """This scenario's own gate."""
         if self._gate is None:
             gate = Gate(target=self._site.scheduler.address, certificate=self._site.certificate)
             self._gate = self._stack.enter_context(gate)
@@ -220,7 +220,7 @@ class Run:
         self._stack.callback(self._site.kill_worker)
 
     def _fault_kill_worker(self, after_reports: int) -> None:
-        """Kills the worker when so many reports of the study are stored, and starts it again."""
+        """Kills the worker when that many reports of the study are stored, and restarts it."""
         deadline = time.monotonic() + ANSWER_S
         while len(self._reports()) < after_reports:
             assert time.monotonic() < deadline, f"{len(self._reports())} reports in {ANSWER_S:g} s"
@@ -239,13 +239,13 @@ class Run:
                 setattr(self.gate, name, value)
 
     def _fault_pass(self, seconds: float) -> None:
-        """Lets time pass: leases are the server's, and so is its clock."""
+        """Lets time pass: leases and their clock are the server's."""
         time.sleep(seconds)
 
     # ---- checks ----
 
     def _check_cursors(self, label: str, after: int = 0) -> None:
-        """A watch told every event of the study after a cursor once, in order, and the study's end."""
+        """A watch showed every event of the study after a cursor once, in order, and the study's end."""
         items = self._known.get(f"{label}_items") or self._items(label)
         found = [cursor for item in items for cursor in item["cursors"]]
         newest = self._get_study().status.cursor
@@ -263,7 +263,7 @@ class Run:
         return command.items
 
     def _check_reports(self, reports: int | None = None, trials: int | None = None) -> None:
-        """Each step of each trial was reported once, from 1 on and without a gap; perhaps so many in all."""
+        """Each step of each trial was reported once, from 1 on and without a gap; optionally, that many in all."""
         seen = [(one.trial_number, one.step) for one in self._reports()]
         doubled = sorted({one for one in seen if seen.count(one) > 1})
         assert not doubled, f"reports came twice: {doubled[:20]}"
@@ -276,14 +276,14 @@ class Run:
             assert len({trial for trial, _ in seen}) == trials
 
     def _check_detail(self, trial: int, text: str) -> None:
-        """What a trial's end says to people."""
+        """What a trial's end shows to people."""
         found = self._stub.GetTrial(
             pb.GetTrialRequest(name=f"{self._name}/trials/{trial}"), timeout=60
         ).trial.detail
         assert mismatch(text, found) is None, f"the detail of trial {trial} is {found!r}"
 
     def _check_sums(self, paused: bool) -> None:
-        """Every report of the trial program is that of a run that nothing disturbs; perhaps some trials were paused."""
+        """Every report of the trial program equals that of an undisturbed run; optionally, some trials were paused."""
         reports = self._reports()
         for one in reports:
             total = 0
@@ -308,19 +308,19 @@ class Run:
             request.page_token = page.next_page_token
 
     def _check_same_request(self, method: str, calls: int) -> None:
-        """A method was called so often, each time with the same request and the same request id."""
+        """A method was called that often, each time with the same request and the same request id."""
         came = [one.request for one in self.gate.seen if one.method == method]
         assert len(came) == calls, f"{method} was called {len(came)} times, not {calls}"
         assert len(set(came)) == 1, f"the calls of {method} differ"
         assert getattr(pb, f"{method}Request").FromString(came[0]).request_id, "there is no request id"
 
     def _check_calls(self, method: str, least: int) -> None:
-        """A method was called at least so often."""
+        """A method was called at least that often."""
         found = sum(one.method == method for one in self.gate.seen)
         assert found >= least, f"{method} was called {found} times, not {least} or more"
 
     def _check_metadata(self, name: str, value: str) -> None:
-        """Every call that came to the gate carried this."""
+        """Every call that reached the gate carried this."""
         assert self.gate.seen, "no call came"
         for one in self.gate.seen:
             assert one.metadata.get(name) == value, f"{one.method} carries {one.metadata.get(name)!r}"
@@ -342,7 +342,7 @@ class Run:
         return study
 
     def _wrong_studies(self) -> None:
-        """The whole table, by `create_study`."""
+        """The whole table, through `create_study`."""
         table = wrong_studies()
         problems = []
         for case in table["cases"]:

@@ -1,4 +1,4 @@
-"""Every scenario with every client that can run here now; and the table of wrong studies, on the server itself.
+"""Every scenario with every client that can run here now, and the table of wrong studies on the server itself.
 
 `make test-clients` builds the clients in other languages first, and skips nothing.
 """
@@ -36,7 +36,7 @@ def site(database_url: str, tmp_path: Path) -> Iterator[Site]:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("client", client_driver.names())
 def test_the_scenarios(client: str, site: Site) -> None:
-    """One test a client: a scheduler and a driver take longer to start than most scenarios."""
+    """One test per client: a scheduler and a driver take longer to start than most scenarios."""
     run(client, site, [one for one in scenarios() if not one.long])
 
 
@@ -64,7 +64,7 @@ def run(client: str, site: Site, wanted: list[Scenario]) -> None:
 def refusals(
     tmp_path_factory: pytest.TempPathFactory, postgres_url: str, migrated_template: str
 ) -> Iterator[dict[str, object]]:
-    """What a scheduler answers to each wrong study that comes as a bare message."""
+    """A scheduler's answer to each wrong study sent as a bare message."""
     import psycopg
 
     name = "wrong_studies"
@@ -93,7 +93,7 @@ def refusals(
 def test_the_server_refuses_a_wrong_study_as_the_client_does(
     case: dict[str, object], refusals: dict[str, object]
 ) -> None:
-    """The path and the remedy are those of the table: on the wire, and in Python before anything is sent."""
+    """The path and the remedy are those of the table: from the server, and in Python before anything is sent."""
     told = refusals[str(case["name"])]
     with pytest.raises(InvalidFieldError) as own:
         from_proto(_spec(case))
@@ -106,12 +106,12 @@ def test_the_server_refuses_a_wrong_study_as_the_client_does(
 
 
 def test_the_base_of_the_table_is_a_sound_study() -> None:
-    """Else its cases are refused for another reason."""
+    """Otherwise its cases would be refused for another reason."""
     from_proto(_spec({}))
 
 
 def test_what_a_scenario_expects() -> None:
-    """A check that lets all pass would make every scenario pass."""
+    """A check that accepts everything would make every scenario pass."""
     found = {"a": 1, "b": "text", "c": [1, {"d": True}]}
     assert mismatch({"a": 1, "b": "/^te/", "c": [{"least": 1}, {"d": True}]}, found) is None
     for wrong in ({"a": 2}, {"b": "/^x/"}, {"c": [1]}, {"c": [{"most": 0}, {}]}, {"d": None}, {"a": True}):

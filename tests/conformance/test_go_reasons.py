@@ -1,4 +1,4 @@
-"""The Go client has each of the server's reasons once: without Go, nothing else here would say so."""
+"""The Go client has each of the server's reasons once: without Go, no other test here would notice."""
 
 import re
 from pathlib import Path

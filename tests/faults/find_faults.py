@@ -1,11 +1,11 @@
 """Does a tier find faults? Puts those of `faults.toml` into a copy of this checkout, one at a time, and runs the tests.
 
-For each fault: the test files that are nearest to its file by imports, until a test fails; where none does, the whole
-tier. A copy has an environment of its own, whose libraries are those of this one.
+For each fault it runs the test files that are nearest to the fault's file by imports, until a test fails; if none does,
+the whole tier. A copy has an environment of its own, which uses the libraries of this one.
 
     python tests/faults/find_faults.py --tier first [--out found.json] [NAME ...]
 
-With `--confirm FOUND` the tests that found a fault before run first. They need seconds, all others minutes.
+With `--confirm FOUND` the tests that found a fault before run first. They take seconds, all others minutes.
 """
 
 import argparse
@@ -35,7 +35,7 @@ SOURCE_ROOTS = ("clients/python", "services", "worker")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py(?:::.*?)?)(?: - .*)?$", re.MULTILINE)
 NEAREST = 40
 LONGEST_S = 1500
-"""For the tests of one fault; a fault that makes them hang is found, too."""
+"""For the tests of one fault; a fault that makes them hang counts as found, too."""
 
 
 @dataclass(kw_only=True)
@@ -53,7 +53,7 @@ class Fault:
 
 @dataclass(kw_only=True)
 class Found:
-    """What the tests said of a fault."""
+    """What the tests showed about a fault."""
 
     name: str
     area: str
@@ -96,9 +96,9 @@ def main() -> int:
 
 @contextmanager
 def copied() -> Iterator[Path]:
-    """A clone with what is not committed yet, and an environment of its own that uses this one's libraries."""
+    """A clone with the uncommitted changes, and an environment of its own that uses this one's libraries."""
     with tempfile.TemporaryDirectory(prefix="hr-faults-") as folder:
-        Path(folder).chmod(0o755)  # trials of another user read it
+        Path(folder).chmod(0o755)  # another user's trials read it
         copy = Path(folder) / "copy"
         subprocess.run(["git", "clone", "--quiet", "--no-local", str(ROOT), str(copy)], check=True)
         listed = ["git", "ls-files", "-z", "--modified", "--others", "--exclude-standard"]
@@ -162,7 +162,7 @@ def finders(fault: Fault, copy: Path, tier: str, arguments: Sequence[str]) -> li
 
 
 def nearest(file: str) -> list[str]:
-    """The test files that are nearest by imports; of those equally near, first what is named as the file's package."""
+    """The test files that are nearest by imports; among equals, those named like the file's package come first."""
     distances = TREE.touched_by([file])
     package = PurePosixPath(file).parts
 
@@ -198,7 +198,7 @@ def run(copy: Path, tier: str, *arguments: str) -> list[str]:
         said.seek(0)
         printed = said.read()
     found = FAILED.findall(printed)
-    if done.returncode not in (0, 4, 5) and not found:  # 4: an earlier test is gone
+    if done.returncode not in (0, 4, 5) and not found:  # 4: an earlier test no longer exists
         return [f"(exit status {done.returncode}) {printed[-300:]}"]
     return found
 

@@ -1,7 +1,7 @@
 """`python framework_checks.py CASES MODULE…`: checks scripts that use a framework, which takes seconds to import.
 
 It is imported here, once, and each process of each check is a fork of this one. CASES is a JSON file of names and
-scripts. Printed is, by name, what the check came to: empty where it passed.
+scripts. The output is each check's result by name, empty if it passed.
 """
 
 import gc
@@ -36,7 +36,7 @@ def launch(control_file: Path, log_file: Path, _ranks: int) -> None:
 
 
 def outcome(script: Path, steps: int | None) -> str:
-    """What the check says; empty where it passes."""
+    """What the check says; empty if it passes."""
     try:
         report = run_check(script, steps=steps, limit_s=3600, folder=script.parent, launch=launch)
     except CheckError as error:

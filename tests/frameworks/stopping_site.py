@@ -1,6 +1,7 @@
 """Trials that stop early by themselves, through a real service: undisturbed, and paused and killed on their way.
 
-A trial is told by what must not depend on pauses: its values, its end, and what its last checkpoint holds.
+A trial is described by what must not depend on pauses: its values, its end, and the content of its last
+checkpoint.
 """
 
 import hashlib
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "chaos"))  # a cluster that can be hurt
+sys.path.insert(0, str(Path(__file__).parent.parent / "chaos"))  # a cluster that can be damaged
 
 from cluster_site import Cluster, cluster, connect, until
 
@@ -42,21 +43,21 @@ METRICS = {"plain": "val_loss", "with_lightning": "val_loss", "with_transformers
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a trial came to."""
+    """The result of a trial."""
 
     values: dict[int, float]
-    """By step; of a step that was computed again after a loss, each must have been the same."""
+    """By step. If a step was computed again after a loss, both values must be equal."""
     outcome: str
     steps: int
     saved: dict[str, str]
-    """What its last checkpoint holds: a digest of each piece, its step among them."""
+    """The content of its last checkpoint: a digest of each piece, its step among them."""
 
 
 def spec_of(
     program: str, lrs: list[float], *, home: Path | None = None, steps: int = BUDGET
 ) -> dict[str, Any]:
-    """A study of one trial for each rate. One to disturb, on the site of this home, has a rung at each step, where none
-    is stopped: the median policy looks at no trial before the last of these."""
+    """A study of one trial for each rate. A study to disturb, on the site of this home, has a rung at each step,
+    where no trial is stopped: the median policy compares no trial before the last of these."""
     policy: dict[str, Any] = {"kind": "run_all"}
     env = {"OMP_NUM_THREADS": "1"}
     if home is not None:
@@ -81,7 +82,7 @@ def spec_of(
 def undisturbed(
     client: Client, program: str, lrs: list[float], name: str, *, steps: int = BUDGET
 ) -> list[Told]:
-    """Runs the trials of these rates from their beginning to their end."""
+    """Runs the trials of these rates from start to end."""
     client.create_study(name, spec_of(program, lrs, steps=steps))
     return ended(client, name, len(lrs))
 
@@ -89,14 +90,14 @@ def undisturbed(
 def disturbed(
     site: Cluster, client: Client, program: str, lrs: list[float], name: str, *, steps: int = BUDGET
 ) -> list[Told]:
-    """Runs them with a pause of the first trial at each step, and a kill of every process that is found on the way."""
+    """Runs them with a pause of the first trial at each step, and kills every process found on the way."""
     client.create_study(name, spec_of(program, lrs, home=site.home, steps=steps))
     disturb(site, client, name)
     return ended(client, name, len(lrs))
 
 
 def disturb(site: Cluster, client: Client, name: str, number: int = 0) -> int:
-    """Pauses a trial at every rung, and kills its process between some, until it is over; returns its pauses."""
+    """Pauses a trial at every rung, and kills its process between some, until it has ended; returns its pauses."""
     trial, pauses = client.study(name).trial(number), 0
     while True:
         try:
@@ -113,36 +114,36 @@ def disturb(site: Cluster, client: Client, name: str, number: int = 0) -> int:
 
 
 def kill(site: Cluster, client: Client, name: str, number: int) -> None:
-    """Kills the process that trains a trial, unless it comes to its pause before."""
+    """Kills the process that trains a trial, unless it reaches its pause first."""
     trial = client.study(name).trial(number)
     attempt = trial.info().attempt
     until(lambda: leaves(trial.info(), attempt) or site.kill(process_of(site, name, number)), "a kill")
 
 
 def rests(info: TrialInfo) -> TrialInfo | None:
-    """The trial, where it waits for its user or is over."""
+    """The trial, once it waits for its user or has ended."""
     return info if info.state in (TrialState.PAUSED, TrialState.TERMINATED) and info.worker is None else None
 
 
 def leaves(info: TrialInfo, attempt: int) -> bool:
-    """Whether a trial has come to its pause before it could be killed."""
+    """Whether a trial has reached its pause before it could be killed."""
     return info.attempt != attempt or rests(info) is not None
 
 
 def process_of(site: Cluster, name: str, number: int) -> Any:
-    """The process that trains a trial now, if there is one: by its title, as it may have started before its trial."""
+    """The process that trains a trial now, if any: found by its title, as it may have started before its trial."""
     title = f"headrace: trial {name}/{number}"
     return next((one for one in site.trials() if " ".join(one.cmdline()).strip() == title), None)
 
 
 def ended(client: Client, name: str, trials: int) -> list[Told]:
-    """What the study's trials came to, when it has ended."""
+    """The results of the study's trials, after its end."""
     until(lambda: client.study(name).status().state.ended, f"the end of {name}", 480)
     return [told(client, name, number) for number in range(trials)]
 
 
 def told(client: Client, name: str, number: int) -> Told:
-    """What a trial came to. A step that was reported several times must have had the same value each time."""
+    """The result of a trial. A step that was reported several times must have had the same value each time."""
     trial = client.study(name).trial(number)
     info, metric = trial.info(), client.study(name).status().spec.objective.metric
     values: dict[int, set[float]] = {}
@@ -159,7 +160,7 @@ def told(client: Client, name: str, number: int) -> Told:
 
 
 def kept(info: TrialInfo) -> dict[str, str]:
-    """What the checkpoint of the result that counts holds."""
+    """The content of the checkpoint of the result that counts."""
     assert info.kept_checkpoint is not None
     return saved_in(info.kept_checkpoint)
 
@@ -184,7 +185,7 @@ def pieces(uri: str) -> dict[str, str]:
 
 
 def trainer_files(place: Path) -> dict[str, Any]:
-    """What the Trainer wrote; of its own state, what is no name of a folder and no time."""
+    """The Trainer's files; of its own state, everything except folder names and times."""
     import json
 
     from safetensors.torch import load_file
@@ -202,7 +203,7 @@ def trainer_files(place: Path) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value whose text says every bit of it."""
+    """A value as text that shows every bit of it."""
     if isinstance(value, torch.Tensor):
         return (str(value.dtype), tuple(value.shape), value.tolist())
     if isinstance(value, Mapping):

@@ -1,6 +1,6 @@
-"""Trials that stop early by themselves, in a loop of their own, in Lightning and in the Trainer: through a real service
-with pauses and kills they come to the values, the end and the checkpoint of a run that nobody disturbs; and what they
-have come to stays when their study is extended behind the end of their schedules."""
+"""Trials that stop early by themselves, in a plain loop, in Lightning and in the Trainer. Through a real service
+with pauses and kills they reach the values, the end and the checkpoint of an undisturbed run. Their results stay
+when their study is extended past the end of their schedules."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +24,8 @@ from headrace.check import render, run_check
 from headrace.check.snapshot import End
 
 LRS = [0.05, 0.0003]
-"""The first rate learns the labels by heart and stops early; the second has the whole budget, and its schedule ends."""
+"""The first rate learns the labels by heart and stops early; the second has the whole budget, and its schedule
+ends."""
 NEEDS = {"plain": "torch", "with_lightning": "pytorch_lightning", "with_transformers": "transformers"}
 
 
@@ -42,7 +43,7 @@ def test_pauses_and_kills_change_nothing_of_a_trial_that_stops_early(tmp_path: P
         hurt = client.study("disturbed").trial(0).info()
         assert hurt.attempt >= expected[0].steps, "it paused at each step"
         assert hurt.interruptions >= 1, "and was killed on the way"
-        for steps in (BUDGET + 3, BUDGET + 6):  # the schedule raises behind its end
+        for steps in (BUDGET + 3, BUDGET + 6):  # the schedule raises after its end
             studies = [client.study(name) for name in ("undisturbed", "disturbed")]
             for study in studies:
                 with pytest.warns(UserWarning, match=f"OneCycleLR .*step {BUDGET}"):
@@ -62,7 +63,7 @@ def test_pauses_and_kills_change_nothing_of_a_trial_that_stops_early(tmp_path: P
 
 
 def test_the_program_in_a_loop_of_its_own_passes_the_check(tmp_path: Path) -> None:
-    """In the first tier; the frameworks take seconds to import."""
+    """This is in the first tier. The frameworks are not, because they take seconds to import."""
     report = run_check(
         PROGRAMS / "plain.py", params={"lr": LRS[0]}, folder=tmp_path, limit_s=6000, launch=launch_segment
     )

@@ -1,7 +1,7 @@
-"""Trials that Lightning, the Trainer and Accelerate train: exact after every pause, and refused where they cannot be.
+"""Trials that Lightning, the Trainer and Accelerate train: exact after every pause, and refused if they cannot be.
 
-The scripts are those of `examples/frameworks`, as they stand and with changes. A change that takes a part of a callback
-away must be found by the check.
+The scripts are those of `examples/frameworks`, unchanged and with changes. If a change removes part of a callback,
+the check must find it.
 """
 
 import json
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.full
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "frameworks"
 EXACT = r"\Z"
-"""What the check says of a script that it passes: nothing."""
+"""What the check says about a script that it passes: nothing."""
 Change = tuple[str, str]
 Cases = dict[str, tuple[str, tuple[Change, ...]]]
 
 
 def wrong(cases: Cases, script: str, *modules: str, tmp_path: Path) -> dict[str, str]:
-    """The cases whose outcome does not begin with, or contain, what is expected, and that outcome."""
+    """The cases whose outcome does not start with, or contain, what is expected, and that outcome."""
     missing = [name for name in modules if find_spec(name.partition(".")[0]) is None]
     if missing:
         pytest.skip(f"{', '.join(missing)} is not installed: pip install 'headrace[lightning,transformers]'")
@@ -69,9 +69,9 @@ PLATEAU = (
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}""",
 )
 WHOLE = ("def train(", "# whole budget\ndef train(")
-"""A script with this comment is checked to its end, and not for three steps (`framework_checks.py`)."""
+"""A script with this comment is checked to its end, not for three steps (`framework_checks.py`)."""
 STOPS = (WHOLE, ("[callback]", '[pl.callbacks.EarlyStopping("val_loss", 0.3, patience=2), callback]'))
-"""Some epoch of nine is the second in a row that does not make the loss better by so much."""
+"""One of nine epochs is the second in a row that does not improve the loss by this much."""
 TRAINS_ON = "a trial that is resumed from that report trains on"
 KEPT = """class Kept(TrialCallback):
     def on_train_start(self, trainer, module):
@@ -101,7 +101,7 @@ SAVED = """    def state_dict(self):
 def train("""
 OWN_STOP = (WHOLE, ("[callback]", "[Stop(), callback]"), ("def train(", COUNTING))
 STARTS_LATE = "pl.callbacks.StochasticWeightAveraging(swa_lrs=1e-2, swa_epoch_start=2)"
-"""Lightning keeps the state that it is restored with aside until the next epoch starts."""
+"""Lightning keeps the restored state aside until the next epoch starts."""
 FINETUNED = (
     WHOLE,
     (
@@ -227,7 +227,7 @@ BY_STEPS = (
     'num_train_epochs=t.max_steps,\n        eval_strategy="epoch",',
     'max_steps=7 * t.max_steps,\n        eval_strategy="steps",\n        eval_steps=7,',
 )
-"""An epoch has 19 optimizer steps, so of the first three evaluations two are within the first epoch."""
+"""An epoch has 19 optimizer steps, so two of the first three evaluations are within the first epoch."""
 BEST = 'metric_for_best_model="loss", greater_is_better=False,'
 EARLY = (
     ("import Trainer,", "import EarlyStoppingCallback, Trainer,"),
@@ -290,7 +290,7 @@ AVERAGE_ALONE = (
     r"\AFAILED .* loses one piece of state\n\n.*variable `trainer\.average` is .*\n"
     r"     remedy: keep it in t\.state: `trainer\.average = t\.state\.get\(\"average\", 1\.0\)`(?!(?s:.)*trainer\._)"
 )
-"""And no attribute of the Trainer's own, such as `_tr_loss`."""
+"""And no attribute of the Trainer itself, such as `_tr_loss`."""
 TRAINER: Cases = {
     "as it stands": (EXACT, ()),
     "early stopping": (EXACT, STOPS_TRAINER),

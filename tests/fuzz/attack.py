@@ -1,7 +1,7 @@
-"""One hostile caller: it draws a call, makes it, and notes what must not be.
+"""One hostile caller: it draws a call, makes it, and records what must not happen.
 
-What must not be: an answer INTERNAL or UNKNOWN, a call that outlasts its deadline by more than a second, and a lone
-ListStudies behind it that takes longer than a second.
+What must not happen: an INTERNAL or UNKNOWN answer, a call that outlasts its deadline by more than a second, and a
+lone ListStudies after it that takes longer than a second.
 """
 
 import queue
@@ -25,16 +25,16 @@ from headrace.v1 import spec_pb2, study_pb2, worker_pb2
 
 DEADLINE_S = 5.0
 SHORT_S = 0.5
-"""Of calls that wait: watching, planning, a report that waits for its decision."""
+"""The deadline of calls that wait: watching, planning, a report that waits for its decision."""
 SESSION_S = 1.0
 PROBE_S = 1.0
 MOST_STUDIES = 12
 OPEN_S = 60.0
 MOST_OPEN = 300
 LEFT_OPEN = 0.5
-"""How often a stream is left open and not read."""
+"""How often a stream is left open and unread."""
 LARGE = 0.1
-"""How often a study is made of what is large only together."""
+"""How often a study is made that is large only in combination."""
 FORBIDDEN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 POLICIES: tuple[dict[str, Any], ...] = (
     {"kind": "auto"},
@@ -67,7 +67,7 @@ WEIGHTS = {"CreateStudy": 4, "ReportTrial": 4, "SuggestTrial": 3, "Session": 5, 
 
 @dataclass(slots=True)
 class Tally:
-    """What was seen."""
+    """What was observed."""
 
     calls: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
@@ -78,7 +78,7 @@ class Tally:
     probes_s: list[float] = field(default_factory=list)
 
     def fault(self, what: str, message: object) -> None:
-        """Note what must not be, with the first message that made it."""
+        """Record what must not happen, with the first message that caused it."""
         self.faults[what] += 1
         self.examples.setdefault(what, f"{type(message).__name__} {str(message)[:1500]}")
 
@@ -102,13 +102,13 @@ class Attack:
         self._open: deque[tuple[Any, threading.Event]] = deque()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         while self._open:
             self._end_one()
         self.lines.close()
 
     def one_call(self, chance: random.Random) -> None:
-        """Draw a call and make it; then ask for the list of studies."""
+        """Draw a call and make it; then request the list of studies."""
         methods = self.lines.methods
         weights = [WEIGHTS.get(method.name, 1) * self.lines.weight(method) for method in methods]
         method = chance.choices(methods, weights)[0]
@@ -124,7 +124,7 @@ class Attack:
             self.end(self.known.studies.pop(chance.randrange(1, len(self.known.studies))))
 
     def end(self, study: str) -> None:
-        """Stop and delete a study, which must always go."""
+        """Stop and delete a study, which must always work."""
         began = time.monotonic()
         self._end(study)
         self.tally.spent_s["end"] += time.monotonic() - began
@@ -194,7 +194,7 @@ class Attack:
         return said[0]
 
     def _leave_open(self, call: Any, said: list[Message], client_streaming: bool) -> None:
-        """A stream that nobody reads, for as long as there are not many more."""
+        """Open a stream that nobody reads, unless there are already many."""
         over = threading.Event()
         request = _until(over, said) if client_streaming else said[0]
         self._open.append((call(request, timeout=OPEN_S, metadata=self.lines.metadata), over))
@@ -208,7 +208,7 @@ class Attack:
         call.cancel()
 
     def _session(self, method: MethodDescriptor, draw: Draw) -> list[Message]:
-        """A worker's session: a greeting, mostly a good one, and what it says then of the leases that it is given."""
+        """A worker's session: a greeting, mostly a valid one, and its messages about the leases that it is given."""
         wild = draw.chance.choice([0, 0.1, 0.5])
         number = draw.chance.randrange(3)
         hello = worker_pb2.Hello(
@@ -261,7 +261,7 @@ class Attack:
         return said
 
     def _request(self, method: MethodDescriptor, draw: Draw) -> Message:
-        """A request of a method: plausible, spoilt in a few places, or drawn as it comes."""
+        """A request of a method: plausible, spoilt in a few places, or fully random."""
         way = draw.chance.random()
         request = draw.message(method.input_type, wild=0.0 if way < 0.7 else draw.chance.choice([0.1, 0.5]))
         if isinstance(request, study_pb2.CreateStudyRequest | study_pb2.PreviewStudyRequest) and way < 0.8:
@@ -274,7 +274,7 @@ class Attack:
         return request
 
     def _spec(self, chance: random.Random) -> Any:
-        """A sound study, asked and told or with a template, of any policy and sampler."""
+        """A valid study, with ask/tell or with a template, of any policy and sampler."""
         policy = chance.choice(POLICIES)
         sampler = chance.choice(SAMPLERS)
         fields: dict[str, Any] = {
@@ -319,7 +319,7 @@ class Attack:
             self.tally.fault(f"{name}: it took longer than its deadline of {limit_s} s and 1 s", request)
 
     def _probe(self, request: object) -> None:
-        """A lone ListStudies. What the scheduler waited for a core meanwhile is the machine's doing, not the call's."""
+        """A lone ListStudies. Time that the scheduler waited for a core is the machine's fault, not the call's."""
         began, waited_s = time.monotonic(), self.lines.waited_s()
         try:
             asked = study_pb2.ListStudiesRequest()
@@ -335,7 +335,7 @@ class Attack:
         self.known.studies[1:] = [name for name in names if not name.startswith("honest")][:40]
 
     def _learn(self, answer: Message) -> None:
-        """Keep what an answer tells of what exists."""
+        """Remember the existing names that an answer contains."""
         token = getattr(answer, "next_page_token", "")
         if token:
             self.known.tokens = [*self.known.tokens[-20:], token]
@@ -345,7 +345,7 @@ class Attack:
 
 
 def large_spec(chance: random.Random) -> spec_pb2.StudySpec:
-    """Many parameters, conditions and configurations to try first: each within its bound, their products large."""
+    """Many parameters, conditions and configurations to try first: each within its bound, but with large products."""
     spec = spec_pb2.StudySpec(max_trials=10_000, max_steps=9)
     spec.objective.metric, spec.objective.goal = "loss", spec_pb2.GOAL_MINIMIZE
     parents, count = chance.choice([0, 4, 13, 30]), chance.choice([20, 100, 400, 1000])
@@ -393,7 +393,7 @@ def _until(over: threading.Event, said: list[Message]) -> Iterator[Message]:
 
 
 def calls(lines: Lines) -> Iterator[Attack]:
-    """An attack that hangs up in the end."""
+    """An attack that closes its connections at the end."""
     attack = Attack(lines)
     try:
         yield attack

@@ -1,7 +1,7 @@
 """Messages drawn from the contract's descriptors: plausible fields, fields at their bounds, and hostile ones.
 
-A message begins as a plausible one, made of what exists (`Known`), so that calls reach the inside; then some of its
-fields are drawn anew. Nothing here knows a service: a new field is drawn like the others.
+A message starts as a plausible one, made of things that exist (`Known`), so that calls get past the edge; then
+some of its fields are drawn again. Nothing here knows a service: a new field is drawn like the others.
 """
 
 import base64
@@ -21,7 +21,7 @@ from headrace.bounds.kinds import Blob, Entries, Items, Json, Real, Span, Text, 
 
 WHOLE_TYPES = {FieldDescriptor.TYPE_INT32: 32, FieldDescriptor.TYPE_INT64: 64}
 MOST_BYTES = 5 * 1024**2
-"""A little more than gRPC takes: what is larger costs the attacker alone."""
+"""A little more than gRPC accepts: larger messages cost only the attacker."""
 HOSTILE_TEXTS = (
     "\0",
     "a\0b",
@@ -57,28 +57,28 @@ HOSTILE_REALS = (math.nan, math.inf, -math.inf, -0.0, 5e-324, 1.7976931348623157
 
 @dataclass(slots=True)
 class Known:
-    """What exists, as far as answers told."""
+    """What exists, as far as answers have shown."""
 
     studies: list[str] = field(default_factory=lambda: ["fuzz-0"])
     leases: list[tuple[str, str, int]] = field(default_factory=list)
     """Lease, trial and attempt."""
     runtime_leases: list[str] = field(default_factory=lambda: ["none"])
     tokens: list[str] = field(default_factory=list)
-    """Of pages."""
+    """Page tokens."""
     given: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Texts that work, by the fields that take them."""
+    """Valid texts, by the fields that accept them."""
     archives: tuple[bytes, ...] = (b"",)
 
 
 class Draw:
-    """Draws messages. The chance is Hypothesis's, so a run repeats with its seed."""
+    """Draws messages. The randomness is Hypothesis's, so a run repeats with its seed."""
 
     def __init__(self, chance: random.Random, known: Known) -> None:
         self.chance = chance
         self.known = known
 
     def message(self, kind: Descriptor, *, wild: float) -> Message:
-        """A message of a type; each field is drawn anew with the probability `wild`, hostile as often as not."""
+        """A message of a type. Each field is drawn again with the probability `wild`, hostile half of the time."""
         made = GetMessageClass(kind)()
         skipped = {one for group in kind.oneofs for one in self._others(group.fields)}
         for one in kind.fields:
@@ -91,7 +91,7 @@ class Draw:
         return made
 
     def spoil(self, message: Message, *, count: int) -> None:
-        """Draw so many fields of a message anew, wherever they are in it."""
+        """Draw that many fields of a message again, wherever they are in it."""
         for _ in range(count):
             places = list(_places(message))
             if not places:
@@ -233,7 +233,7 @@ class Draw:
                 return self.chance.choice(["x", "y", "loss", "", "random"])
 
     def _token(self, one: FieldDescriptor) -> str:
-        """A token that was given out, or one that is forged with its checksum, over a hostile key."""
+        """A token that the server issued, or a forged one with its checksum, over a hostile key."""
         if self.known.tokens and self.chance.random() < 0.5:
             return self.chance.choice(self.known.tokens)
         keys = (
@@ -257,13 +257,13 @@ class Draw:
 
 
 def _bound(one: FieldDescriptor) -> Any:
-    """The bound of a field; None for those of health and reflection, which are no part of this contract."""
+    """The bound of a field; None for those of health and reflection, which are not part of this contract."""
     message = one.containing_type
     return bound_of(one) if message is not None and message.full_name.startswith("headrace.") else None
 
 
 def _fitting(element: Any) -> int:
-    """How many copies of an element make a list of a size that can still be sent."""
+    """How many copies of an element make the largest list that can still be sent."""
     match element:
         case Message():
             size = element.ByteSize()
@@ -277,7 +277,7 @@ def _fitting(element: Any) -> int:
 
 
 def _places(message: Message) -> Any:
-    """Every field of a message and of the messages that it holds."""
+    """Every field of a message and of the messages in it."""
     for one in message.DESCRIPTOR.fields:
         yield message, one
         if one.message_type is None or map_value(one) is not None or bound_of_duration(one):
@@ -290,5 +290,5 @@ def _places(message: Message) -> Any:
 
 
 def bound_of_duration(one: FieldDescriptor) -> bool:
-    """Whether a field is a duration, whose own fields are no part of this contract."""
+    """Whether a field is a duration, whose own fields are not part of this contract."""
     return one.message_type is not None and not one.message_type.full_name.startswith("headrace.")

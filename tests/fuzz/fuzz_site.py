@@ -1,4 +1,4 @@
-"""What is attacked: a scheduler and a planner under a memory limit, and a worker whose trial passes calls on."""
+"""What is attacked: a scheduler and a planner under a memory limit, and a worker whose trial forwards calls."""
 
 import json
 import os
@@ -16,8 +16,8 @@ import psutil
 
 LIMIT_BYTES = 4 * 1024**3
 CALLER_BYTES = 6 * 1024**3
-"""By how much the caller itself may grow: what it draws is large at times."""
-# Each trial lives until it is killed, and lets others speak through it: its worker answers its own processes alone.
+"""How much the caller itself may grow: what it draws is large at times."""
+# Each trial lives until it is killed, and forwards others' calls: its worker answers only its own processes.
 TRIAL = """
 import json, os, pathlib, socket, sys, tempfile, threading
 folder = pathlib.Path(sys.argv[1]); lease = os.environ["HEADRACE_LEASE_ID"]
@@ -61,11 +61,11 @@ class Site:
     scheduler_pid: int
 
     def memory(self) -> dict[str, int]:
-        """Resident bytes of each process, without those that it started."""
+        """Resident bytes of each process, without those of its children."""
         return {name: process.memory_info().rss for name, process in self.processes.items()}
 
     def waited_s(self) -> float:
-        """How long the scheduler's event loop was ready so far and had no core."""
+        """How long the scheduler's event loop has been ready so far without a core."""
         pid = self.scheduler_pid
         return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]) / 1e9
 
@@ -75,7 +75,7 @@ class Site:
         return [(text[0], text[1]) for text in (json.loads(path.read_text()) for path in found)]
 
     def study(self) -> dict[str, object]:
-        """A study whose trials this site's worker runs, and no other."""
+        """The only study whose trials this site's worker runs."""
         program = self.sockets / "trial.py"
         program.write_text(TRIAL)
         command = [sys.executable, str(program), str(self.sockets)]
@@ -93,7 +93,7 @@ class Site:
 
 @contextmanager
 def site(folder: Path, database_url: str, *, worker: bool = True) -> Iterator[Site]:
-    """Start everything; all of it is gone afterwards."""
+    """Start everything; all of it is stopped afterwards."""
     sockets = folder / "sockets"
     sockets.mkdir()
     with ExitStack() as stack:
@@ -128,7 +128,7 @@ def site(folder: Path, database_url: str, *, worker: bool = True) -> Iterator[Si
 
 @contextmanager
 def _process(arguments: Sequence[str], log: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """A program of ours under the limit of memory, which counts for what it starts too."""
+    """One of our programs under the memory limit, which its children inherit."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     with log.open("ab") as out:
         process = subprocess.Popen(

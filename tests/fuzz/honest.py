@@ -1,11 +1,11 @@
-"""Honest clients beside an attack: what their reports take with and without it, and whether any is lost.
+"""Honest clients beside an attack: how long their reports take with and without it, and whether any is lost.
 
     python tests/fuzz/honest.py --seconds 60 --attackers 2
     python tests/fuzz/honest.py --seconds 20 --closed
 
 Four clients ask and tell, each on a study of its own, first alone and then while attackers send what the fuzz draws.
-The attackers are processes of their own, so that the clients' times are the server's. At a closed service they are each
-of the callers of the page on permissions, one after the other.
+The attackers are separate processes, so that the clients' times are the server's. At a closed service they act as each
+of the callers on the permissions page, one after the other.
 """
 
 import argparse
@@ -42,7 +42,7 @@ CLIENTS = 4
 
 @dataclass(slots=True)
 class Told:
-    """What one client told, and what each report took."""
+    """What one client reported, and how long each report took."""
 
     reports: list[tuple[int, int]] = field(default_factory=list)
     """Trial and step of each report that was answered."""
@@ -51,7 +51,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attacker:
-    """Who attacks; nothing of it is of this process."""
+    """An attacker; nothing of it is in this process."""
 
     name: str
     lines: Callable[[], Lines]
@@ -68,7 +68,7 @@ class Service:
 
 
 def main() -> int:
-    """Returns the exit status: 1 where anything was lost."""
+    """Returns the exit status: 1 if anything was lost."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -93,7 +93,7 @@ async def _run(seconds: float, attackers: int, *, closed: bool) -> int:
 
 def _at_an_open_one(folder: Path, database_url: str, seconds: float, attackers: int) -> int:
     with site(folder, database_url, worker=False) as here:
-        away = replace(here, processes={})  # the others are no business of another process
+        away = replace(here, processes={})  # the others do not concern another process
         service = Service(
             client=partial(Client, here.scheduler, timeout_s=60),
             pids={name: process.pid for name, process in here.processes.items()},
@@ -170,7 +170,7 @@ def _memory(service: Service) -> int:
 
 
 def _phase(service: Service, name: str, seconds: float) -> list[Told]:
-    """All clients for so long."""
+    """Run all clients for that long."""
     told = [Told() for _ in range(CLIENTS)]
     threads = [
         threading.Thread(target=_client, args=(service, f"honest-{name}-{number}", seconds, told[number]))
@@ -184,7 +184,7 @@ def _phase(service: Service, name: str, seconds: float) -> list[Told]:
 
 
 def _client(service: Service, study_id: str, seconds: float, told: Told) -> None:
-    """Ask, tell three results, complete; for so long."""
+    """Ask, report three results, complete, for that long."""
     until = time.monotonic() + seconds
     spec = {
         "objective": {"metric": "loss", "goal": "minimize"},
@@ -205,7 +205,7 @@ def _client(service: Service, study_id: str, seconds: float, told: Told) -> None
 
 
 def _missing(service: Service, name: str, told: list[Told]) -> int:
-    """How many reports that were answered are not among those that the scheduler lists."""
+    """How many answered reports are missing from the scheduler's lists."""
     missing = 0
     with service.client() as client:
         for number, one in enumerate(told):

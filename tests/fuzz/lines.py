@@ -20,44 +20,44 @@ from headrace.v1.study_pb2_grpc import StudyServiceStub
 from headrace_services.identity.callers import Caller, Cell, Place, Project, cell
 
 SERVED = 20
-"""How often a call that is served is made for one of a method that is refused."""
+"""How many calls of served methods are made for each call of a refused one."""
 Metadata = tuple[tuple[str, str], ...]
 
 
 class Lines(Protocol):
-    """What an attack calls over."""
+    """The connections of an attack."""
 
     methods: Sequence[MethodDescriptor]
     metadata: Metadata
     stub: Any
-    """Of an honest user of the same project, who sees its studies and ends them."""
+    """The stub of an honest user of the same project, who sees its studies and ends them."""
     honest: Metadata
     worker: str
-    """Whose certificate the attacker shows; empty: none."""
+    """The worker whose certificate the attacker shows; empty if none."""
 
     def channel(self, method: MethodDescriptor) -> grpc.Channel | None:
-        """Where calls of a method go; None where it is not served now."""
+        """The channel for a method; None if it is not served now."""
         ...
 
     def weight(self, method: MethodDescriptor) -> int:
-        """How often a method is called, beside the others."""
+        """The relative frequency of calls of a method."""
         ...
 
     def waited_s(self) -> float:
-        """How long the scheduler's event loop was ready so far and had no core."""
+        """How long the scheduler's event loop has been ready so far without a core."""
         ...
 
     def leases(self) -> list[str]:
-        """Of the trials whose worker is called."""
+        """The leases of the trials whose worker is called."""
         ...
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         ...
 
 
 class OpenLines:
-    """To a service on one machine, which lets in everybody."""
+    """Connections to a service on one machine, which lets everybody in."""
 
     methods: Sequence[MethodDescriptor] = [
         method
@@ -99,7 +99,7 @@ class OpenLines:
             channel.close()
 
     def _runtime_channel(self) -> grpc.Channel | None:
-        """To the worker, in the name of its newest trial; None before it runs one."""
+        """A channel to the worker, in the name of its newest trial; None before it runs one."""
         found = self._site.runtimes()
         if not found:
             return None
@@ -110,7 +110,7 @@ class OpenLines:
 
 
 class ClosedLines:
-    """To a closed service over TLS, as one caller of the page on permissions."""
+    """Connections to a closed service over TLS, as one caller on the permissions page."""
 
     methods: Sequence[MethodDescriptor] = list(CLOSED_METHODS.values())
 
@@ -137,7 +137,7 @@ class ClosedLines:
         return []
 
     def channel(self, method: MethodDescriptor) -> grpc.Channel | None:
-        """To a server that has the method, or where none has it to one that refuses it."""
+        """The channel of a server that has the method, or if none has, of one that refuses it."""
         service = method.containing_service.name
         if self._caller.place is Place.WORKERS:
             server = "agent" if service == "BubbleService" else "workers"
@@ -156,7 +156,7 @@ class ClosedLines:
     def _opened(self, address: str, *, certificate: bool) -> grpc.Channel:
         held = self._site.worker
         pair = (held.key, held.certificate) if certificate else (None, None)
-        # A connection of its own, as another machine's is.
+        # A connection of its own, as from another machine.
         options = [("grpc.use_local_subchannel_pool", 1)]
         if address == self._site.addresses.agent:
             options.append(("grpc.ssl_target_name_override", WORKERS_HOST))
@@ -164,7 +164,7 @@ class ClosedLines:
 
 
 async def known_at(site: ClosedSite, folder: Path) -> Known:
-    """What works, for the fields that take it."""
+    """Valid values, for the fields that accept them."""
     (code := folder / "code").mkdir()
     samples = Samples(site, code)
     await samples.begin()

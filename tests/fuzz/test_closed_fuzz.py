@@ -1,7 +1,7 @@
-"""Calls drawn from all descriptors at a closed service, as each of the callers of the page on permissions.
+"""Calls drawn from all descriptors at a closed service, as each of the callers on the permissions page.
 
-A few in the first tier, at the service in this process; 100 for each caller at real processes under a memory limit; and
-20,000 for each by `make fuzz`. Memory is measured while the streams that the caller left open are open.
+A few in the first tier, at the service in this process; 100 for each caller at real processes under a memory
+limit; and 20,000 for each by `make fuzz`. Memory is measured while the streams that the caller left open are open.
 """
 
 import asyncio
@@ -90,11 +90,11 @@ def _logs(folder: Path) -> str:
 
 
 def _memory(site: ClosedSite) -> dict[str, int]:
-    """Resident bytes of each process, without those that it started."""
+    """Resident bytes of each process, without those of its children."""
     return {name: psutil.Process(pid).memory_info().rss for name, pid in site.pids.items()}
 
 
 def _waited(site: ClosedSite) -> Callable[[], float]:
-    """How long the scheduler's event loop was ready so far and had no core."""
+    """How long the scheduler's event loop has been ready so far without a core."""
     pid = site.pids["scheduler"]
     return lambda: int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]) / 1e9

@@ -33,7 +33,7 @@ def test_whatever_is_sent_nobody_else_is_hurt(database_url: str, tmp_path: Path,
         limited_caller(),
     ):
         _begin(attack, here, tmp_path)
-        _attack(attack, drawn(first=20, full=100), number + 1000)  # what is loaded once is loaded
+        _attack(attack, drawn(first=20, full=100), number + 1000)  # warm-up
         before = here.memory()
         _attack(attack, CALLS, number)
         growth = {name: size - before[name] for name, size in here.memory().items()}
@@ -50,7 +50,7 @@ def test_whatever_is_sent_nobody_else_is_hurt(database_url: str, tmp_path: Path,
 
 
 def _begin(attack: Attack, here: Site, folder: Path) -> None:
-    """The study whose trials the site's worker runs, so that the worker's socket is there to call."""
+    """Start the study whose trials the site's worker runs, so that the worker's socket can be called."""
     request = study_pb2.CreateStudyRequest(study_id="real", spec=to_proto(parse_spec(here.study())))
     attack.stub.CreateStudy(request, timeout=60)
     until = time.monotonic() + 150

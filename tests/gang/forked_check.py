@@ -51,7 +51,7 @@ if __name__ == "__main__":
     if "deepspeed" in modules:
         import deepspeed
 
-        # A faster all-reduce in shared memory, which DeepSpeed would compile now for a minute; gloo's own does here.
+        # DeepSpeed would now compile a faster shared-memory all-reduce for a minute; gloo's own is enough here.
         deepspeed.ops.__compatible_ops__.pop("deepspeed_shm_comm", None)
     report = run_check(Path(script), ranks=int(world), steps=int(count), launch=launch)
     print(render(report))

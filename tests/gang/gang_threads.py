@@ -1,4 +1,4 @@
-"""A gang in this process: each rank is a thread with a trial of its own, and they share a folder as real ones do."""
+"""A gang in this process: each rank is a thread with a trial of its own, and they share a folder like real ones."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +12,7 @@ from headrace.trial.runtime import TOLD, Action, Assignment, Decision, KeepBest,
 
 @dataclass
 class RankRuntime:
-    """Every report of `stop` or later ends the trial."""
+    """Every report of step `stop` or later ends the trial."""
 
     stop: int
     folder: Path | None = None
@@ -43,7 +43,7 @@ def run_gang(
     milestone: int | None = None,
     keep_best: KeepBest | None = None,
 ) -> tuple[list[Any], Path | None]:
-    """What `body` returns, or raises, on each rank, and the folder of the checkpoint."""
+    """The result or error of `body` on each rank, and the folder of the checkpoint."""
     runtimes = [RankRuntime(stop) for _ in range(world)]
 
     def one(rank: int) -> Any:

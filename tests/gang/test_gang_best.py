@@ -21,7 +21,7 @@ def model() -> torch.nn.Module:
 
 
 def test_all_ranks_save_where_rank_0_reports_its_best(tmp_path: Path) -> None:
-    losses = [[3.0, 1.0, 2.0, 2.0], [1.0, 2.0, 3.0, 0.5]]  # of rank 0, and of rank 1, which has another best
+    losses = [[3.0, 1.0, 2.0, 2.0], [1.0, 2.0, 3.0, 0.5]]  # by rank: rank 1 has a different best
 
     def body(t: Trial) -> None:
         t.track(net=model())
@@ -38,7 +38,7 @@ def test_all_ranks_save_where_rank_0_reports_its_best(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("step-*"))) == 2  # of steps 1 and 2
 
 
-def test_a_rank_that_waits_for_rank_0_in_vain_says_so(tmp_path: Path) -> None:
+def test_a_rank_that_waits_for_rank_0_without_success_says_so(tmp_path: Path) -> None:
     def body(t: Trial) -> None:
         t.track(net=model())
         if t.rank:

@@ -1,4 +1,4 @@
-"""A process that is killed at any line of a save leaves a whole checkpoint or none."""
+"""A process that is killed at any line of a save leaves a complete checkpoint or none."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -17,17 +17,17 @@ from headrace.trial import checkpoint
 
 WEIGHTS = torch.arange(8.0)
 SAVES = {module.__file__ for module in (checkpoint, directory, durable)}
-# A kill between `open` and `with` leaves the file to the collector; a real one leaves it to the kernel.
+# A kill between `open` and `with` leaves the file to the collector; a real kill leaves it to the kernel.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 class KilledError(BaseException):
-    """What no handler of a save catches."""
+    """Not caught by any handler in a save."""
 
 
 @contextmanager
 def killed_at(number: int) -> Iterator[None]:
-    """Ends what runs at this line of the code that saves, counted from the first that runs."""
+    """Ends the running save at this line of the saving code, counted from the first line that runs."""
     lines = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -54,7 +54,7 @@ def part(rank: int, world: int, step: int) -> dict[str, Any]:
 def every_line(
     prepare: Callable[[], None], save: Callable[[], object], found: Callable[[], int | None]
 ) -> set[int | None]:
-    """What is found after a kill at each line; the last is after no kill."""
+    """The results after a kill at each line; the last one is without a kill."""
     seen: list[int | None] = []
     for number in count(1):
         prepare()
@@ -71,7 +71,7 @@ def every_line(
 
 
 def step_in(folder: Path, world: int) -> int | None:
-    """The step of the checkpoint; None where it is none."""
+    """The step of the checkpoint; None if there is none."""
     try:
         parts = [checkpoint.read(folder, rank) for rank in range(world)]
     except (FileNotFoundError, checkpoint.IncompleteError):

@@ -1,4 +1,4 @@
-"""Digests tell values apart exactly where they differ, in every process alike."""
+"""Digests differ exactly where values differ, alike in every process."""
 
 import os
 import subprocess
@@ -48,7 +48,7 @@ def test_views_that_are_computed_when_they_are_read(view: torch.Tensor) -> None:
     assert of(view) != of(memory)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")  # PyTorch is to drop them
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")  # PyTorch plans to drop them
 def test_quantized_tensors() -> None:
     values = torch.tensor([1.0, 2.0])
     narrow, wide = (torch.quantize_per_tensor(values * by, 0.1 * by, 0, torch.qint8) for by in (1, 2))

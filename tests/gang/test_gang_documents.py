@@ -17,7 +17,7 @@ FSDP = ("torch.distributed.fsdp", "torch.distributed.checkpoint", "torch.distrib
 
 
 def script(word: str) -> str:
-    """The how-to's program in which a word stands."""
+    """The how-to's program that contains a word."""
     (found,) = [
         block for block in re.findall(r"```python\n(.*?)```", HOW_TO.read_text(), re.DOTALL) if word in block
     ]

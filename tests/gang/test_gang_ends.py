@@ -1,4 +1,4 @@
-"""One rank fails, and the gang ends as one: within a bounded time, and told as the rank that failed first."""
+"""One rank fails, and the gang ends as one: within a bounded time, and reported as the rank that failed first."""
 
 import json
 import os
@@ -84,7 +84,7 @@ STOPPED_FOR_S = 1.0
     ],
     ids=["echo first", "killed", "silent", "hangs after it", "stopped", "echoes alone"],
 )
-def test_the_first_failure_is_told_and_all_are_ended(
+def test_the_first_failure_is_reported_and_all_are_ended(
     tmp_path: Path, body: str, told: str, status: int
 ) -> None:
     program = tmp_path / "rank.py"
@@ -109,7 +109,7 @@ def test_the_first_failure_is_told_and_all_are_ended(
 
 
 class Speaks:
-    """A process that says why it fails and is gone, at the so-many-th look at it."""
+    """A process that says why it fails, and is gone at a given check."""
 
     pid = 0
 

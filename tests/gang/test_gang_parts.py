@@ -1,4 +1,4 @@
-"""A gang's checkpoint: a part of each rank, what is equal written once, and complete or refused."""
+"""A gang's checkpoint: one part per rank, equal values written once, and complete or refused."""
 
 import json
 import random
@@ -18,7 +18,7 @@ from headrace.trial.tracking import tracked
 
 
 class Divided:
-    """Counts the batches of one rank, and knows how to divide what all have counted."""
+    """Counts the batches of one rank, and knows how to divide the total count."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -35,13 +35,13 @@ class Divided:
 
 
 class Kept(Divided):
-    """As `Divided`, without a word on how."""
+    """As `Divided`, but does not say how to divide."""
 
     load_rank_states = None  # type: ignore[assignment]  # as of an object without the method
 
 
 class Sharded:
-    """Saves itself: a file of each rank."""
+    """Saves itself: one file per rank."""
 
     def __init__(self, rank: int, *, resharded: bool) -> None:
         self.rank = rank
@@ -56,7 +56,7 @@ class Sharded:
 
 
 class Engine(torch.nn.Module):
-    """What a trial sees of DeepSpeed's engine, which is a module too: its weights alone are not its state."""
+    """DeepSpeed's engine as a trial sees it. It is a module too: its weights alone are not its state."""
 
     saved: str | None = None
 
@@ -134,7 +134,7 @@ def test_what_the_user_says_is_shared_is_rank_0s_on_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
-def test_another_number_of_ranks_is_divided_anew_or_refused_by_name(tmp_path: Path, world: int) -> None:
+def test_another_number_of_ranks_is_divided_again_or_refused_by_name(tmp_path: Path, world: int) -> None:
     def body(t: Trial) -> None:
         divided, kept = Divided(), Kept()
         divided.count, kept.count = 10 + t.rank, t.rank
@@ -215,7 +215,7 @@ def test_a_generator_of_one_process_says_nothing_of_what_further_ranks_draw(tmp_
 
 
 def drawn(folder: Path, world: int) -> list[float]:
-    """What each of so many ranks draws after the checkpoint."""
+    """The numbers that each of `world` ranks draws after the checkpoint."""
     found = []
     for rank in range(world):
         Restore(folder, rank, world, seed=3).put_back({})

@@ -1,4 +1,4 @@
-"""Gangs under a real worker: every rank's state comes back after a pause, and the first error is the one told."""
+"""Gangs under a real worker: every rank's state comes back after a pause, and the first error is the one reported."""
 
 import json
 import os
@@ -47,7 +47,7 @@ Run = Callable[[str, str, str], "CompletedProcess[str]"]
 @pytest.fixture(scope="module")
 def service() -> Iterator[str]:
     """The address of a service of two slots."""
-    folder = Path(tempfile.mkdtemp(prefix="hr-"))  # a short path: Unix sockets lie in it
+    folder = Path(tempfile.mkdtemp(prefix="hr-"))  # a short path: Unix sockets are created in it
     furnish(folder / "home")
     with local_service(folder / "home", slots=2, notes=Output()) as address:
         yield address

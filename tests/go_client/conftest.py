@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "chaos"))  # a cluster that can be hurt
+sys.path.insert(0, str(Path(__file__).parent.parent / "chaos"))  # a cluster that can be damaged
 from cluster_site import Cluster, cluster
 
 SOURCES = Path(__file__).parents[2] / "clients/go"

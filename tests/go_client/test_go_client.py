@@ -24,13 +24,13 @@ SOURCES = Path(__file__).parents[2] / "clients/go"
 PAGE = SOURCES.parents[1] / "docs/how-to/go.md"
 BLOCK = re.compile(r"^```go\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 KILLS = int(os.environ.get("HEADRACE_CLIENT_KILLS", "2"))
-"""Of the scheduler; 20 is the long form."""
+"""Kills of the scheduler; 20 in the long form."""
 WORKER_KILLS = min(KILLS, 4)
 PATIENCE_S = 200 + 20 * KILLS
 
 
 def go(programs: Path, name: str, *arguments: str) -> str:
-    """What a program prints."""
+    """The output of a program."""
     done = subprocess.run(
         [str(programs / name), *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
@@ -84,7 +84,7 @@ def test_the_programs_of_the_page_run(programs: Path, site: Cluster, tmp_path: P
 
 @pytest.mark.timeout(100 + PATIENCE_S)
 def test_loops_and_a_watch_survive_kills_of_the_scheduler(programs: Path, site: Cluster) -> None:
-    rng = random.Random(4)  # for moments of kills
+    rng = random.Random(4)  # for the moments of the kills
     trials = 30 * KILLS
     command = ["-address", site.address, "-study", "soak", "-trials", str(trials), "-loops", "4"]
     output: list[str] = []
@@ -143,7 +143,7 @@ def racing(programs: Path, **changes: Any) -> StudySpec:
 
 
 def curves(study: Study) -> dict[int, dict[int, set[float]]]:
-    """Every loss that was stored, by trial and step."""
+    """Every stored loss, by trial and step."""
     found: dict[int, dict[int, set[float]]] = {}
     for report in study.reports():
         found.setdefault(report.trial, {}).setdefault(report.step, set()).add(report.metrics["loss"])
@@ -161,7 +161,7 @@ def test_trials_in_go_are_paused_and_resumed_exactly(programs: Path, site: Clust
         for paused in range(1, 1 + WORKER_KILLS):
             until(lambda least=paused: _paused_or_over(study, least), "a trial is paused")
             kills += site.kill(site.child("worker"))
-            signal.sigtimedwait((), 1.0)  # until it is started again
+            signal.sigtimedwait((), 1.0)  # until it is restarted
         done = study.wait(200)
         trials = study.trials()
     assert done.state is StudyState.COMPLETED, done

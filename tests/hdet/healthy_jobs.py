@@ -3,7 +3,7 @@
 Run it:  make hdet-jobs ARGS="--jobs 20 --minutes 10 --at-once 8 --spinners 4"   (any Python that has torch will do)
 
 A job makes many runs, each with a schedule and a watch of its own, while its threads collect garbage all the time:
-this is where a look at other threads' frames once froze a rank for good (python/cpython#106883). Each job ends with a
+in such a job, reading other threads' frames once froze a rank for good (python/cpython#106883). Each job ends with a
 rank that really freezes (SIGSTOP), which the other one must name.
 """
 
@@ -24,14 +24,14 @@ from time import monotonic
 
 RANKS, RUN_STEPS, FREEZES_AT = 2, 400, 50
 STILL_S = 120.0
-"""A job that takes no step for so long has frozen; the watch's own bound is far below."""
+"""A job that takes no step for this long has frozen; the watch's own bound is far lower."""
 START_S = 600.0
-"""So long may imports and the first steps take, with forty processes on two cores."""
+"""The time allowed for imports and the first steps, with forty processes on two cores."""
 FOUND_S = 180.0
 
 
 def train(rank: int, port: int, folder: Path, minutes: float, timeout_s: float) -> None:
-    """A rank: runs until its time is over, then one more in which rank 1 freezes."""
+    """A rank: runs until its time is over, then once more, in which rank 1 freezes."""
     import torch
     import torch.distributed as dist
     from ranks_tasks import loss_on, network, samples
@@ -85,7 +85,7 @@ def train(rank: int, port: int, folder: Path, minutes: float, timeout_s: float) 
 
 
 class Job:
-    """Two processes, and what became of them."""
+    """Two processes and their outcome."""
 
     def __init__(self, number: int, minutes: float, timeout_s: float) -> None:
         from headrace.ports import any_port
@@ -105,7 +105,7 @@ class Job:
             return subprocess.Popen([sys.executable, __file__, *words], stderr=said)
 
     def look(self) -> None:
-        """Find out how the job is; `outcome` is set when it is over."""
+        """Check the job; sets `outcome` when it has ended."""
         now = monotonic()
         if all((self.folder / f"{rank}.froze").exists() for rank in range(RANKS)):
             self._froze_at = self._froze_at or now
@@ -126,11 +126,11 @@ class Job:
         elif now > self._moved_at + (STILL_S if steps else START_S):
             for rank in self.ranks:
                 rank.send_signal(signal.SIGUSR2)
-            time.sleep(2)  # for the ranks to write their stacks down
+            time.sleep(2)  # for the ranks to write their stacks
             self._end(f"FROZE after {steps}: {self._said(0)[-2000:]} {self._said(1)[-2000:]}")
 
     def steps(self) -> str:
-        """How far its ranks are."""
+        """How far its ranks have come."""
         paths = [self.folder / f"{rank}.steps" for rank in range(RANKS)]
         return ", ".join(path.read_text() for path in paths if path.exists())
 
@@ -153,7 +153,7 @@ class Job:
 
 
 def main() -> int:
-    """Run the jobs, and count those that were not fine."""
+    """Run the jobs, and count the unhealthy ones."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -178,7 +178,7 @@ def main() -> int:
         while len(over) < given.jobs:
             while len(running) < given.at_once and len(running) + len(over) < given.jobs:
                 running.append(Job(len(running) + len(over), given.minutes, given.timeout_s))
-            time.sleep(1)  # between looks at jobs of minutes
+            time.sleep(1)  # between checks of jobs that last minutes
             for job in running:
                 job.look()
             over += [job for job in running if job.outcome is not None]

@@ -90,7 +90,7 @@ def main() -> None:
     draws = random.Random(seed)
     # In the trial x = 0, which wins.
     kills = [[0, step, draws.randrange(RANKS)] for step in sorted(draws.sample(range(2, STEPS), KILLS))]
-    folder = Path(tempfile.mkdtemp(prefix="hr-"))  # a short path: Unix sockets lie in it
+    folder = Path(tempfile.mkdtemp(prefix="hr-"))  # a short path: Unix sockets are created in it
     runs = {}
     with local_service(folder / "home", slots=RANKS, notes=Output()) as address:
         for name, policy, trials, some in (
@@ -114,7 +114,7 @@ def main() -> None:
 
 
 def run(folder: Path, address: str, name: str, policy: str, trials: str, kills: list[list[int]]) -> float:
-    """Runs a study; returns its seconds."""
+    """Runs a study; returns its duration in seconds."""
     folder.mkdir()
     (folder / "train.py").write_text(TRAIN)
     (folder / "study.yaml").write_text(
@@ -134,7 +134,7 @@ def run(folder: Path, address: str, name: str, policy: str, trials: str, kills: 
 
 
 def steps(file: Path) -> dict[int, list[object]]:
-    """What a rank saw at each step, the last time that it took it."""
+    """What a rank recorded at each step, the last time that it took it."""
     return {line[0]: line for line in map(json.loads, file.read_text().splitlines())}
 
 

@@ -38,7 +38,7 @@ class RankPool:
         if not self._processes:
             self._start()
         for pipe in self._pipes:
-            with suppress(BrokenPipeError):  # its rank is dead, which its answer says
+            with suppress(BrokenPipeError):  # its rank is dead, as its answer will show
                 pipe.send((target, arguments))
         answers = [self._answer(rank, f"to {target}", timeout_s) for rank in range(self.size)]
         failures = [f"rank {rank}:\n{text}" for rank, (fine, text) in enumerate(answers) if not fine]

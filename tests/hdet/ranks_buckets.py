@@ -8,7 +8,7 @@ from headrace_torch.hdet.averaging import average_
 
 
 def buckets_against_the_plain_mean(bucket_bytes: int) -> tuple[bool, int]:
-    """Averages tensors of several shapes, dtypes and layouts; says whether each is the mean of all ranks'."""
+    """Averages tensors of several shapes, dtypes and layouts; returns whether each is the mean over all ranks."""
     rank = dist.get_rank()
     generator = torch.Generator().manual_seed(rank)
     shapes = [(3,), (40, 5), (), (7, 7), (1000,)]

@@ -21,7 +21,7 @@ from headrace_torch.hdet import (
 
 
 def engine(stage: int, model: Callable[[], nn.Module] = network, **settings: Any) -> Any:
-    """Returns an engine on this rank, in the group that there is."""
+    """Returns an engine on this rank, in the existing group."""
     os.environ |= {
         "DS_ACCELERATOR": "cpu",
         "RANK": str(dist.get_rank()),
@@ -30,7 +30,7 @@ def engine(stage: int, model: Callable[[], nn.Module] = network, **settings: Any
     }
     import deepspeed
 
-    # A faster all-reduce in shared memory, which DeepSpeed would compile now for a minute; gloo's own does here.
+    # DeepSpeed would now compile a faster shared-memory all-reduce for a minute; gloo's own is enough here.
     deepspeed.ops.__compatible_ops__.pop("deepspeed_shm_comm", None)
     deepspeed.utils.groups.mpu = (
         None  # the pipeline of an earlier test, which DeepSpeed keeps for the process
@@ -50,10 +50,10 @@ def engine(stage: int, model: Callable[[], nn.Module] = network, **settings: Any
 def data_parallel() -> dict[str, Any]:
     """Trains four steps at ZeRO 0 with a sync after two.
 
-    Returns how far replicas were apart, and after each step's sync.
+    Returns how far replicas differed before and after each step's sync.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # DeepSpeed's own
+        warnings.simplefilter("ignore")  # DeepSpeed's own warnings
         made = engine(0)
         group = deepspeed_replicas(made)
         rates = learning_rates(made.optimizer, spread=0.5)
@@ -72,7 +72,7 @@ def data_parallel() -> dict[str, Any]:
 def pipeline() -> dict[str, Any]:
     """Trains four batches of two micro-batches on two replicas of two stages, with a sync after two.
 
-    Returns how far the two copies of this rank's stage were apart, what each replica was scored by, and its own
+    Returns how far the two copies of this rank's stage differed, the score of each replica, and this rank's own
     mean loss of the last interval.
     """
     with warnings.catch_warnings():
@@ -110,7 +110,7 @@ def staged() -> nn.Module:
 
 
 def sharded() -> tuple[str, str]:
-    """What is said of ZeRO 1, by the engine's replicas and by a controller that is not told of the engine."""
+    """The messages about ZeRO 1, by the engine's replicas and by a controller that does not know the engine."""
     said = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

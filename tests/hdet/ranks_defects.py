@@ -1,8 +1,7 @@
-"""The reference's defects, one mutant each: what it does in place of ours, reduced to a few lines.
+"""The reference's defects, one mutant each: what it does in place of our code, reduced to a few lines.
 
-Each function runs the same check on ours and on the mutant and returns what both showed. The mutants are
-written from the behaviour that was observed when the reference was run on four gloo processes; none of its
-code is here.
+Each function runs the same check on our code and on the mutant and returns both results. The mutants are written
+from the behaviour observed when the reference ran on four gloo processes; none of its code is here.
 """
 
 import math
@@ -65,7 +64,7 @@ def fan_out() -> dict[str, float]:
 
 
 class ReturnsEarly(OneCycleAutoLR):
-    """2: with auto-LR off, leaves `step` before the average and before `_last_lr` is written."""
+    """2: with auto-LR off, returns from `step` before the average and before `_last_lr` is written."""
 
     def step(self, loss: Any = None) -> Any:
         if not self._ready or self._auto:
@@ -77,7 +76,7 @@ class ReturnsEarly(OneCycleAutoLR):
 
 
 def averages_without_auto_lr() -> dict[str, tuple[float, bool]]:
-    """How far ranks are apart after a sync without auto-LR, and whether get_last_lr tells the rate in use."""
+    """How far ranks differ after a sync without auto-LR, and whether get_last_lr returns the rate in use."""
     seen = {}
     for name, kind in (("ours", OneCycleAutoLR), ("reference", ReturnsEarly)):
         model, optimizer, settings = made(enable_auto_lr=False)
@@ -97,7 +96,7 @@ def averages_without_auto_lr() -> dict[str, tuple[float, bool]]:
 def decay_sign() -> dict[str, float]:
     """The centre after five syncs without a signal, over the one at the end of the warm-up.
 
-    Γ as printed, and ours.
+    With γ as printed, and with ours.
     """
     syncs, start = 5, 1e-3
     printed = 1 - math.exp(-math.log(25.0 / 1e4) / syncs)
@@ -124,7 +123,7 @@ def decay_sign() -> dict[str, float]:
 
 
 def permutations_survive_extra_draws() -> dict[str, list[list[int]]]:
-    """Each rank's place at five syncs, where rank 1 draws one more number from the global generator between them."""
+    """Each rank's place at five syncs, while rank 1 draws one more number from the global generator between them."""
     from headrace_torch.hdet.designs import assign
 
     seen: dict[str, list[list[int]]] = {"ours": [], "reference": []}
@@ -145,7 +144,7 @@ def permutations_survive_extra_draws() -> dict[str, list[list[int]]]:
 
 
 def dropout_stays_independent() -> dict[str, bool]:
-    """Whether ranks that were seeded differently still draw different numbers after the constructor."""
+    """Whether ranks with different seeds still draw different numbers after the constructor."""
     seen = {}
     for name in ("ours", "reference"):
         with torch.random.fork_rng():
@@ -171,7 +170,7 @@ class WritesTensors(OneCycleAutoLR):
 
 
 def rates_and_momentum() -> dict[str, tuple[bool, bool]]:
-    """Whether the rate is a float after the warm-up, and whether the momentum is the one of OneCycle."""
+    """Whether the rate is a float after the warm-up, and whether the momentum is OneCycle's."""
     seen = {}
     for name, kind in (("ours", OneCycleAutoLR), ("reference", WritesTensors)):
         parameter, twin = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))
@@ -190,7 +189,7 @@ def rates_and_momentum() -> dict[str, tuple[bool, bool]]:
 
 
 class AveragesWhileMade(OneCycleAutoLR):
-    """6: takes the base class's first step for one of training, at epoch 0, which every interval divides."""
+    """6: takes the base class's first step for a training step, at epoch 0, which every interval divides."""
 
     def step(self, loss: Any = None) -> Any:
         report = super().step(loss)
@@ -202,7 +201,7 @@ class AveragesWhileMade(OneCycleAutoLR):
 
 
 def warm_init_survives() -> dict[str, float]:
-    """How far ranks are apart after the constructor, having had noise of their own before it."""
+    """How far ranks differ after the constructor, given different noise before it."""
     seen = {}
     for name, kind in (("ours", OneCycleAutoLR), ("reference", AveragesWhileMade)):
         model, optimizer, settings = made()
@@ -213,7 +212,7 @@ def warm_init_survives() -> dict[str, float]:
 
 
 def collectives_per_average(tensors: int = 20) -> dict[str, int]:
-    """8: how many all-reduces an average of many tensors takes."""
+    """8: how many all-reduces the average of many tensors takes."""
     calls = 0
     real = dist.all_reduce
 
@@ -242,7 +241,7 @@ def collectives_per_average(tensors: int = 20) -> dict[str, int]:
 
 
 class LastMicroBatch(OneCycleAutoLR):
-    """8: under gradient accumulation sees what `step` is given, the last micro-batch."""
+    """8: under gradient accumulation sees only what `step` gets, the last micro-batch."""
 
     def observe(self, loss: Tensor | float, weight: float = 1.0) -> None:
         self._meter.reset()
@@ -250,7 +249,7 @@ class LastMicroBatch(OneCycleAutoLR):
 
 
 def micro_batches() -> dict[str, float]:
-    """The loss by which rank 0 is scored, of micro-batches 1, 2, 3 in one step."""
+    """The loss with which rank 0 is scored, for micro-batches 1, 2, 3 in one step."""
     seen = {}
     for name, kind in (("ours", OneCycleAutoLR), ("reference", LastMicroBatch)):
         _, optimizer, settings = made(model_sync_interval=1)

@@ -66,7 +66,7 @@ def alpha_zero_equals_ddp(api: Api, steps: int = 200) -> float:
 
 
 def rates_from_the_first_step(api: Api, alpha: float = 0.3, steps: int = 12) -> list[list[float]]:
-    """Returns, for each step, this rank's rate over the schedule's; and checks that ranks are equal after a sync."""
+    """Returns, for each step, this rank's rate over the schedule's. Checks that ranks are equal only after a sync."""
     model, reference = network(1), network(1)
     optimizer, plain = SGD(model.parameters(), lr=0.1), SGD(reference.parameters(), lr=0.1)
     cycle: dict[str, Any] = {"max_lr": [0.1], "total_steps": 40, "cycle_momentum": False}
@@ -97,7 +97,7 @@ def rates_from_the_first_step(api: Api, alpha: float = 0.3, steps: int = 12) -> 
 def paper_records(n: int, syncs: int = 50, groups: int = 4) -> dict[str, Any] | None:
     """Feeds known losses to the first n ranks for some syncs.
 
-    Returns the reports' numbers, the losses and rank 0's rates.
+    Returns the numbers in the reports, the losses and rank 0's rates.
     """
     group = dist.new_group(list(range(n)))
     if dist.get_rank() >= n:
@@ -144,7 +144,7 @@ def paper_records(n: int, syncs: int = 50, groups: int = 4) -> dict[str, Any] | 
 
 
 def controller_records(n: int, syncs: int = 50, groups: int = 4) -> dict[str, Any] | None:
-    """The same for the controller's rule; one loss is NaN now and then, and one is missing."""
+    """The same for the controller's rule. One loss is NaN now and then, and one is missing."""
     group = dist.new_group(list(range(n)))
     if dist.get_rank() >= n:
         return None
@@ -174,7 +174,8 @@ def controller_records(n: int, syncs: int = 50, groups: int = 4) -> dict[str, An
 
 
 def generators_are_untouched(extra_draws: bool = True) -> tuple[list[list[float]], bool]:
-    """Runs with extra draws on rank 1; returns all ranks' multipliers after each sync, and whether states stayed."""
+    """Runs with extra draws on rank 1; returns all ranks' multipliers after each sync, and whether the states were
+    unchanged."""
     model = network(2)
     optimizer = SGD([{"params": [p]} for p in model.parameters()], lr=0.1)
     state, python = torch.get_rng_state(), random.getstate()
@@ -210,7 +211,7 @@ def generators_are_untouched(extra_draws: bool = True) -> tuple[list[list[float]
 
 
 def floor_without_signal(syncs: int = 40, interval: int = 3, warmup: int = 31) -> float:
-    """Returns the last rate's centre over OneCycle's floor when all replicas always see the same loss."""
+    """Returns the last rate's centre over OneCycle's floor, if all replicas always see the same loss."""
     optimizer = SGD([nn.Parameter(torch.zeros(2))], lr=0.1, momentum=0.9)
     reports: list[SyncReport] = []
     total = warmup + interval * syncs + 1

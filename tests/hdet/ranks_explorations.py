@@ -51,7 +51,7 @@ def hyperparameters_at_once() -> list[list[float]]:
 
 
 def loss_bias() -> str:
-    """Returns the warning that dropout scored by its own training loss draws."""
+    """Returns the warning about dropout that is scored by its own training loss."""
     model = network(7, dropout=0.3)
     optimizer = SGD(model.parameters(), lr=0.01)
     with warnings.catch_warnings(record=True) as caught:
@@ -71,16 +71,16 @@ def dropout_exploration(
 ) -> list[float]:
     """Explores dropout on the inputs of a linear regression whose optimum is `best`; returns the trajectory.
 
-    With inputs x ~ N(0, I), dropout p on them is in expectation a ridge penalty p/(1−p) on the weights. Of w
-    = 1 + noise per coordinate (all replicas see the same noisy targets), the held-out loss ‖w(p) − w*‖² is
-    least at a known p.
+    With inputs x ~ N(0, I), dropout p on them is in expectation a ridge penalty p/(1−p) on the weights. With w = 1
+    + noise per coordinate (all replicas see the same noisy targets), the held-out loss ‖w(p) − w*‖² has its
+    minimum at a known p.
     """
     model = InputDropout(best)
     optimizer = SGD(model.parameters(), lr=0.05)
     model.drop.p = start
     score: Any = Probe(model, lambda _sync: None, lambda m, _batch: m.held_out()) if probed else "loss"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the bias is what is shown
+        warnings.simplefilter("ignore", UserWarning)  # the bias is the point of the test
         controller = HDETController(
             model,
             optimizer,

@@ -1,4 +1,4 @@
-"""Bad input, given by all ranks or by one: what each rank is told."""
+"""Bad input, on all ranks or on one: what each rank is told."""
 
 from collections.abc import Callable
 from typing import Any
@@ -39,7 +39,7 @@ def one_cycle(only_rank: int | None = None, **wrong: Any) -> str:
 
 
 def controller(only_rank: int | None = None, **wrong: Any) -> str:
-    """The same for a controller; some settings are named here, since they do not travel."""
+    """The same for a controller. Some settings are given by name and made here, since they cannot be pickled."""
     mine = only_rank is None or only_rank == dist.get_rank()
     model = network(dropout=0.1)
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -140,7 +140,7 @@ def resume(api: str, kind: str) -> str:
 
 
 def other_groups() -> str:
-    """Rank 2's optimizer has a parameter group more; returns what each rank is told by the drop-in."""
+    """Rank 2's optimizer has one more parameter group; returns what the drop-in tells each rank."""
     model = network()
     parts = list(model.parameters())
     split = [parts[:2], parts[2:]] if dist.get_rank() == 2 else [parts]
@@ -151,7 +151,7 @@ def other_groups() -> str:
 
 
 def told(action: Callable[[], object]) -> str:
-    """The text of what was raised; `nothing` if nothing was."""
+    """The text of the raised error, or `nothing`."""
     try:
         action()
     except HdetError as error:

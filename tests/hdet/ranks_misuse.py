@@ -1,4 +1,4 @@
-"""Wrong uses that only the course of training shows: what each rank is told, after how many steps."""
+"""Wrong uses that show only in the course of training: what each rank is told, after how many steps."""
 
 import io
 from collections import UserDict
@@ -25,7 +25,7 @@ from headrace_torch.hdet import (
 
 
 def drop_in(optimizer: Any, **changes: Any) -> OneCycleAutoLR:
-    """A drop-in that meets every third step."""
+    """A drop-in that syncs every third step."""
     settings: dict[str, Any] = {
         "max_lr": 0.1,
         "total_steps": 60,
@@ -61,7 +61,8 @@ def gradients(api: str, wrapped: bool, mode: str = "shared_grad") -> tuple[int, 
 
 
 def schedules(kind: str) -> tuple[int, str]:
-    """Ranks whose schedules differ from the beginning, or from a later step on; returns after how many steps."""
+    """Ranks whose schedules differ from the start, or from a later step on; returns after how many steps they are
+    told."""
     mine = dist.get_rank() == 2
     model = network(0)
     optimizer = SGD(model.parameters(), lr=0.2 if kind == "rate" and mine else 0.1)
@@ -81,7 +82,7 @@ def schedules(kind: str) -> tuple[int, str]:
 
 
 def probed(kind: str, differ: bool) -> str:
-    """A probe on a batch that holds no tensor, the same or another one on rank 1."""
+    """A probe on a batch without a tensor; on rank 1 it is the same or another one."""
     model = network(0)
     optimizer = SGD(model.parameters(), lr=0.1)
     values = np.arange(3.0) + (1 if differ and dist.get_rank() == 1 else 0)
@@ -92,7 +93,7 @@ def probed(kind: str, differ: bool) -> str:
 
 
 def steps_apart(api: str) -> str:
-    """Ranks that meet after different numbers of steps, and know nothing of each other in between."""
+    """Ranks that sync after different numbers of steps, and know nothing of each other in between."""
     model = network(0)
     optimizer = SGD(model.parameters(), lr=0.1)
     if api == "one_cycle":
@@ -123,9 +124,10 @@ def loaded_before_ddp(api: str, before: bool) -> str:
 
 
 def one_file_for_all(api: str) -> tuple[list[float], float, bool]:
-    """Saves at a sync point, loads rank 0's file on all ranks.
+    """Saves at a sync point, and loads rank 0's file on all ranks.
 
-    Returns this rank's rates before and after, and the largest difference between ranks' parameters at the next sync.
+    Returns this rank's rates before and after, the largest difference between ranks' parameters at the next sync,
+    and whether the resumed run equals the one that was saved.
     """
     model = network(0)
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -163,9 +165,11 @@ def nothing_to_load() -> str:
 
 
 def factor_moves(signal: bool) -> tuple[list[float], bool]:
-    """Gives ranks losses that say nothing, or that the highest rate is best, under a rising, then falling cycle.
+    """Gives ranks losses without a signal, or losses by which the highest rate is best, under a rising, then
+    falling cycle.
 
-    Returns the factor on the schedule's rate after each sync, and whether the run without a signal was OneCycle's.
+    Returns the factor on the schedule's rate after each sync, and whether the run without a signal matched
+    OneCycle.
     """
     optimizer, plain = (SGD(network(0).parameters(), lr=0.1) for _ in range(2))
     made = drop_in(optimizer, total_steps=200, ensemble_lr_spread_ratio=0.2)

@@ -40,7 +40,8 @@ def buffers(policy: str) -> dict[str, list[float]]:
 
 
 def optimizer_state(policy: str) -> list[float]:
-    """Returns all ranks' first moment after a sync, whose values before were 1, 2, 3, 4; −1 if there is none."""
+    """Returns all ranks' first moment after a sync; before it the values were 1, 2, 3, 4. −1 means that there is
+    none."""
     model = nn.Linear(2, 1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -93,7 +94,7 @@ def accumulated_drop_in() -> list[float | None]:
 
 
 def with_losses(losses: list[float | None], api: str) -> tuple[str, float]:
-    """One sync under given losses; returns the report and the largest difference of rates' centres over ranks."""
+    """One sync with given losses; returns the report and the largest difference of rates' centres over ranks."""
     model, optimizer = _linear()
     mine = losses[dist.get_rank()]
     report: SyncReport | None
@@ -122,7 +123,8 @@ def with_losses(losses: list[float | None], api: str) -> tuple[str, float]:
 
 
 def diverged_parameters() -> tuple[list[int], list[float]]:
-    """Rank 2's parameters become NaN under local gradients; returns who was left out, and all ranks' values after."""
+    """Rank 2's parameters become NaN under local gradients; returns who was left out, and all ranks' values
+    afterwards."""
     model, optimizer = _linear()
     controller = HDETController(
         model, optimizer, learning_rates(optimizer), sync_every=1, mode="local_grad", optimizer_state="keep"
@@ -136,7 +138,7 @@ def diverged_parameters() -> tuple[list[int], list[float]]:
 
 
 def masters() -> dict[str, Any]:
-    """A bfloat16 model with float32 masters that differ by less than bfloat16 resolves."""
+    """A bfloat16 model with float32 master weights that differ by less than bfloat16 resolves."""
     low = nn.Linear(4, 1, bias=False, dtype=torch.bfloat16)
     master = nn.Parameter(torch.ones(1, 4) + 1e-4 * dist.get_rank())
     with torch.no_grad():
@@ -154,7 +156,7 @@ def masters() -> dict[str, Any]:
 
 
 def half_precision() -> float:
-    """Parameters held in float16 whose sum overflows float16: the mean is taken in float32."""
+    """Parameters in float16 whose sum overflows float16: the mean is computed in float32."""
     model = nn.Linear(1, 1, bias=False).half()
     with torch.no_grad():
         model.weight.fill_(40000.0 + 64 * dist.get_rank())
@@ -164,7 +166,8 @@ def half_precision() -> float:
 
 
 def warm_init(scope: str) -> dict[str, Any]:
-    """Returns how far each rank went, relative to ν times the norm, and whether the noise survived the constructor."""
+    """Returns how far each rank moved, relative to ν times the norm, and whether the noise survived the
+    constructor."""
     model = network(6)
     before = flat(model)
     state = torch.get_rng_state()

@@ -1,6 +1,6 @@
-"""The quadratic, as the quality studies and the tests of recovery run it.
+"""The quadratic, as used by the quality studies and the tests of recovery.
 
-All seeds in lockstep, to share the collectives.
+All seeds run in lockstep, to share the collectives.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def study(
     sigma: float = 0.1,
     alpha: float = 1 / 9,
 ) -> list[float]:
-    """Returns, for each seed, the factor by which the rate was moved after all syncs."""
+    """Returns, for each seed, the factor by which the rate has moved after all syncs."""
     models = [Quadratic(seed) for seed in range(seeds)]
     optimizers = [SGD(model.parameters(), lr=lr) for model in models]
     batches = [quadratic_batches(seed, dist.get_rank()) for seed in range(seeds)]
@@ -72,7 +72,7 @@ def _ours(
 def _paper(
     optimizer: SGD, seed: int, lr: float, syncs: int, interval: int, sigma: float, alpha: float
 ) -> tuple[Step, Callable[[], float]]:
-    """The paper's update on a flat cycle, so that its decay is nil and only the signal moves the rate."""
+    """The paper's update on a flat cycle, so that its decay is zero and only the signal moves the rate."""
     centers = [lr]
     scheduler = OneCycleAutoLR(
         optimizer,

@@ -1,4 +1,4 @@
-"""What ranks do in the tests of resuming: a run whose every future step depends on all that a checkpoint holds."""
+"""What ranks do in the tests of resuming: a run whose every future step depends on everything in a checkpoint."""
 
 import copy
 import io
@@ -16,7 +16,8 @@ Api = Literal["one_cycle", "controller"]
 
 
 def resumed_equals_straight(api: Api, at: int, steps: int = 16, interval: int = 5) -> bool:
-    """Trains straight, and again with a save at step `at` loaded into fresh objects; compares every bit of both."""
+    """Trains straight through, and again with a save at step `at` loaded into fresh objects; compares every bit of
+    both."""
     straight = _Run(api, interval)
     straight.train(0, steps)
     first = _Run(api, interval)
@@ -24,7 +25,7 @@ def resumed_equals_straight(api: Api, at: int, steps: int = 16, interval: int = 
     file = io.BytesIO()
     torch.save(first.state(), file)
     file.seek(0)
-    second = _Run(api, interval, seed=99)  # other weights, until the checkpoint is loaded
+    second = _Run(api, interval, seed=99)  # different weights, until the checkpoint is loaded
     second.load(torch.load(file, weights_only=True))
     second.train(at, steps)
     return straight.outcome() == second.outcome()

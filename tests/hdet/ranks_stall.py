@@ -1,4 +1,4 @@
-"""Ranks that come to wait for each other: a process each, which tells what ended it."""
+"""Ranks that end up waiting for each other: one process each, which records what ended it."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ TIMEOUT_S = 1.0
 
 
 def live(rank: int, port: int, kind: str, folder: str) -> None:
-    """The life of a rank: trains until something ends it, and writes down what."""
+    """The life of a rank: trains until something ends it, and records what."""
     os.environ["OMP_NUM_THREADS"] = "1"
     said = os.open(Path(folder) / f"{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(said, 2)
@@ -88,7 +88,7 @@ def _train(kind: str, rank: int) -> None:
                 step(1.0)
             if kind.startswith("slow") and rank == 1:
                 until = time.monotonic() + 3 * TIMEOUT_S
-                while time.monotonic() < until:  # it computes, or is as one that waits for a disk
+                while time.monotonic() < until:  # it computes, or waits as if for a disk
                     time.sleep(0.05) if kind == "slow-disk" else sum(range(1000))
         loss = loss_on(model, samples(number, rank))
         optimizer.zero_grad()

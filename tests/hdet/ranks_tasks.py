@@ -1,4 +1,4 @@
-"""Small tasks that ranks train on: a noisy quadratic, and a network on a fixed random teacher."""
+"""Small training tasks for ranks: a noisy quadratic, and a network that learns a fixed random teacher."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -33,7 +33,7 @@ def quadratic_batches(seed: int, rank: int, size: int = 8, dim: int = 24) -> Ite
 def network(seed: int = 0, *, norm: bool = False, dropout: float = 0.0) -> nn.Sequential:
     """A network of 8 inputs and 2 outputs, the same on every rank.
 
-    Building it leaves the global generator as it was.
+    Building it leaves the global generator unchanged.
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -47,7 +47,7 @@ def network(seed: int = 0, *, norm: bool = False, dropout: float = 0.0) -> nn.Se
 
 
 def samples(step: int, rank: int | None = None, size: int = 8) -> tuple[Tensor, Tensor]:
-    """A batch of a step; the same on all ranks if no rank is given."""
+    """The batch of a step; the same on all ranks if no rank is given."""
     generator = torch.Generator().manual_seed(7919 * step + 31 * (0 if rank is None else rank + 1))
     x = torch.randn(size, 8, generator=generator)
     return x, torch.stack([x[:, 0] * x[:, 1], x.sum(dim=1).sin()], dim=1)
@@ -63,7 +63,7 @@ def flat(model: nn.Module) -> Tensor:
 
 
 def largest_difference(vector: Tensor, group: dist.ProcessGroup | None = None) -> float:
-    """The largest difference of any element between any two ranks."""
+    """The largest difference in any element between any two ranks."""
     vector = vector.detach().clone()
     low, high = vector.clone(), vector
     dist.all_reduce(low, dist.ReduceOp.MIN, group=group)

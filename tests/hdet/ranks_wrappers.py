@@ -1,4 +1,4 @@
-"""What ranks do in the tests of DDP, of sharded models, and of what a sync costs."""
+"""What ranks do in the tests of DDP, of sharded models, and of the cost of a sync."""
 
 import warnings
 from typing import Any
@@ -22,7 +22,7 @@ from headrace_torch.hdet import (
 
 
 def under_ddp(no_sync: bool, autocast: bool) -> tuple[float, int, float]:
-    """Trains under DDP, with two micro-batches per step of which the first runs under no_sync, or in bfloat16."""
+    """Trains under DDP with two micro-batches per step, the first of which runs under no_sync, or in bfloat16."""
     model = DistributedDataParallel(network(5, norm=True))
     optimizer = Adam(model.parameters(), lr=0.01)
     controller = HDETController(model, optimizer, learning_rates(optimizer, spread=0.2), sync_every=3)
@@ -83,7 +83,7 @@ def hybrid_sharding() -> dict[str, Any]:
 
 
 def refused(kind: str) -> str:
-    """Returns the text with which something that is no replica is refused."""
+    """Returns the text with which something that is not a replica is refused."""
     model: nn.Module = nn.Linear(8, 8)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -125,7 +125,7 @@ def refused(kind: str) -> str:
 def stages() -> tuple[list[float | None], list[float]]:
     """Two replicas of two hand-made stages, of which only the last sees a loss.
 
-    Returns losses and all ranks' weights.
+    Returns the losses and all ranks' weights.
     """
     rank = dist.get_rank()
     replicas = [dist.new_group([0, 2]), dist.new_group([1, 3])]

@@ -1,4 +1,4 @@
-"""DeepSpeed on the CPU, over gloo. Skipped where it is not installed, as on anything but Linux."""
+"""DeepSpeed on the CPU, over gloo. Skipped where it is not installed, which includes everything but Linux."""
 
 import importlib.util
 

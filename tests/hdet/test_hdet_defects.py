@@ -1,4 +1,4 @@
-"""The eight defects of the reference: each check fails on a mutant that behaves like it, and passes on ours."""
+"""The eight defects of the reference: each check fails on a mutant that behaves like it, and passes on our code."""
 
 import math
 
@@ -18,7 +18,7 @@ def test_1_rates_fan_out_before_auto_lr_starts(ranks: RankPool) -> None:
     assert width["reference"] == 0
 
 
-def test_2_parameters_are_averaged_without_auto_lr_and_last_rates_are_told(ranks: RankPool) -> None:
+def test_2_parameters_are_averaged_without_auto_lr_and_last_rates_are_reported(ranks: RankPool) -> None:
     seen = ranks.run("ranks_defects:averages_without_auto_lr")[0]
     assert seen["ours"] == (0.0, True)
     assert seen["reference"][0] > 0
@@ -39,7 +39,7 @@ def test_4_permutations_and_dropout_do_not_hang_on_the_global_generator(ranks: R
     assert independent == {"ours": True, "reference": False}
 
 
-def test_5_rates_stay_floats_and_momentum_goes_on_cycling(ranks: RankPool) -> None:
+def test_5_rates_stay_floats_and_momentum_continues_cycling(ranks: RankPool) -> None:
     seen = ranks.run("ranks_defects:rates_and_momentum")[0]
     assert seen == {"ours": (True, True), "reference": (False, False)}
 
@@ -60,7 +60,7 @@ def test_6_the_constructor_needs_no_process_group() -> None:
 
 def test_7_lengths_that_cannot_be_are_named_and_epochs_work() -> None:
     def reference(total: int | None, warmup: int, interval: int) -> float:
-        """γ as the reference computes it, before anything is checked."""
+        """γ as the reference computes it, before any check."""
         return 1 - math.exp(-math.log(25.0 / 1e4) / ((total - warmup) / interval))  # type: ignore[operator]
 
     with pytest.raises(TypeError):
@@ -69,7 +69,7 @@ def test_7_lengths_that_cannot_be_are_named_and_epochs_work() -> None:
         reference(100, 10, 0)
     with pytest.raises(ZeroDivisionError):
         reference(100, 100, 10)
-    assert 1 - reference(100, 200, 10) < 1  # nonsense passes: a decay over −10 syncs
+    assert 1 - reference(100, 200, 10) < 1  # nonsense is accepted: a decay over −10 syncs
 
     def ours(**settings: object) -> OneCycleAutoLR:
         optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9)
@@ -90,7 +90,7 @@ def test_7_lengths_that_cannot_be_are_named_and_epochs_work() -> None:
 
 
 def test_7_a_state_holds_what_the_next_permutation_needs(ranks: RankPool) -> None:
-    """The reference's state has no generator, so its permutations after a resume are others.
+    """The reference's state has no generator, so its permutations differ after a resume.
 
     Ours follow from a counter.
     """

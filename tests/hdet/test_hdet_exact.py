@@ -1,6 +1,6 @@
 """Exactness over four real processes.
 
-Α=0 is DDP, rates from the first step, the formulas, generators, floors, resume.
+With α=0 it is DDP. Also rates from the first step, the formulas, generators, floors and resuming.
 """
 
 import itertools
@@ -59,7 +59,7 @@ def test_the_paper_s_formulas_over_50_syncs_and_4_groups(ranks: RankPool, n: int
         weights = [power / sum(powers) for power in powers]
         worst = max([worst, *(abs(a - b) for a, b in zip(weights, report.weights, strict=True))])
         for k, record in enumerate(report.hyperparameters):
-            # The rates that ranks really trained with in the interval.
+            # The rates with which ranks really trained in the interval.
             used = [run["rates"][r][report.step - 2][k] for r in range(n)]
             assert used == pytest.approx(record.explored, rel=1e-14)
             delta = sum(w * rate for w, rate in zip(weights, used, strict=True)) - sum(used) / n
@@ -108,7 +108,7 @@ def test_the_controller_s_formulas_over_50_syncs_and_4_groups(ranks: RankPool, n
             evidence[k] = 0.9 * evidence[k] + 0.1 * direction
             variances[k] = 0.81 * variances[k] + 0.01 * by_chance
             step = max(-0.1, min(0.1, 0.15 * velocities[k]))
-            if improving:  # a rate rises by evidence, and does not fall
+            if improving:  # a rate rises only with evidence, and does not fall
                 supported = max(0.0, 1 - 4 * variances[k] / evidence[k] ** 2) if evidence[k] > 0 else 0.0
                 held += supported == 0 or step < 0
                 step = max(0.0, step) * supported
@@ -142,15 +142,15 @@ def test_resume_is_bitwise(ranks: RankPool, api: str, at: int) -> None:
 
 
 def test_with_shared_gradients_the_mean_of_the_replicas_is_the_plain_trajectory(ranks: RankPool) -> None:
-    """On a quadratic exactly so, whatever the spread.
+    """On a quadratic this is exact, whatever the spread.
 
-    HDET is a line search over a direction (see the limits in the docs).
+    HDET is a line search along a direction (see the limits in the docs).
     """
     assert max(ranks.run("ranks_exact:mean_against_plain")) < 1e-12
 
 
 def one_cycle_rate(step: int, total: int, peak: float) -> float:
-    """OneCycle's cosine schedule, written down again.
+    """OneCycle's cosine schedule, written independently.
 
     Up from peak/25 over 30 % of the steps, then down to peak/25/1e4.
     """
@@ -162,7 +162,7 @@ def one_cycle_rate(step: int, total: int, peak: float) -> float:
 
 
 def standardised_weights(losses: Sequence[Any]) -> list[float]:
-    """softmax((L̄ − L_r)/std) over finite losses, written down again."""
+    """softmax((L̄ − L_r)/std) over finite losses, written independently."""
     finite = [r for r, loss in enumerate(losses) if loss is not None and math.isfinite(loss)]
     if not finite:
         return [0.0] * len(losses)

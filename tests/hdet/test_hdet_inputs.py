@@ -1,4 +1,4 @@
-"""Bad input: every rank is told the same, and none waits for another."""
+"""Bad input: every rank gets the same error, and none waits for another."""
 
 from typing import Any
 

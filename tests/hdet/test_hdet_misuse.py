@@ -1,4 +1,5 @@
-"""Wrong uses that training shows: all ranks are told, at the first step where it can be seen. What is right passes."""
+"""Wrong uses that training reveals: all ranks get the error, at the first step where it is visible. Correct use
+passes."""
 
 import pytest
 from rank_pool import RankPool

@@ -146,14 +146,15 @@ def test_dropout_lands_near_its_optimum_with_a_probe_and_collapses_without(ranks
 
 @pytest.mark.full
 def test_dropout_rises_from_next_to_nothing_on_its_own_scale(ranks: RankPool) -> None:
-    """Around p = 0.01 the fan in log-odds is next to nothing wide; on p itself it is as wide as anywhere."""
+    """Around p = 0.01 the fan in log-odds has almost no width; on p itself it is as wide as anywhere."""
     task = {"syncs": 30, "interval": 12, "start": 0.01, "best": 0.2, "spread": 0.3}
     found = ranks.run("ranks_explorations:dropout_exploration", probed=True, transform="identity", **task)[0]
     assert all(0.1 <= value <= 0.3 for value in found[-10:]), found
 
 
 def test_a_sync_sends_every_parameter_once(ranks: RankPool) -> None:
-    """As much as the gradients of one step: a thousandth of the traffic at T=1000. Times: `benchmarks/hdet/cost.py`."""
+    """As much as the gradients of one step: a thousandth of the traffic at T=1000. Times:
+    `benchmarks/hdet/cost.py`."""
     for seen in ranks.run("ranks_wrappers:traffic"):
         assert seen["parameters"] >= 10_000_000
         assert seen["bytes"] == 4 * seen["parameters"]

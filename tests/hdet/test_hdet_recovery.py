@@ -1,6 +1,6 @@
-"""A rate that starts far off is recovered: on a noisy quadratic over four real processes.
+"""A rate that starts far off recovers: on a noisy quadratic over four real processes.
 
-`HEADRACE_SEEDS=20` is what `make long` takes.
+`make long` uses `HEADRACE_SEEDS=20`.
 """
 
 import os

@@ -133,7 +133,7 @@ def test_an_orthogonal_design_is_uncorrelated_and_unbiased_over_a_block(n: int, 
 def test_the_orthogonal_design_is_what_random_permutations_are_not() -> None:
     """Two names at N=4.
 
-    The paper's permutations correlate with standard deviation 0.58 at a sync, ours not at all.
+    The paper's permutations correlate with a standard deviation of 0.58 at a sync, ours not at all.
     """
 
     def deviation(design: str) -> float:
@@ -265,8 +265,8 @@ def test_ranks_are_stalled_only_if_each_waits_for_something_that_does_not_come()
     def judge(*ranks: Seen) -> str:
         return stalled(dict(enumerate(ranks)), bound_s=60) or "nothing"
 
-    assert judge(seen(7), seen(7)) == "nothing"  # the same work on all, as when a model is compiled
-    assert judge(seen(7), seen(6, still_s=5)) == "nothing"  # one still moves
+    assert judge(seen(7), seen(7)) == "nothing"  # the same work on all, as during a compilation
+    assert judge(seen(7), seen(6, still_s=5)) == "nothing"  # one still makes progress
     assert judge(seen(7), seen(6, blocked=False)) == "nothing"  # one waits for a disk, or sleeps
     assert "Rank 1 counted fewer steps" in judge(seen(7), seen(6), seen(7, "b.py:2 in g"))
     assert "Ranks 0, 1 counted fewer steps" in judge(seen(6), seen(6), seen(7), seen(7))

@@ -1,4 +1,4 @@
-"""Where a rank stands is read without stopping its process."""
+"""The position of a rank is read without stopping its process."""
 
 import gc
 import subprocess
@@ -74,7 +74,7 @@ print("alive")
 
 @contextmanager
 def standing(target: object = None) -> Iterator[int]:
-    """A thread that waits; yields its number."""
+    """A waiting thread; yields its id."""
     free, there = Event(), Event()
 
     def wait_here() -> None:

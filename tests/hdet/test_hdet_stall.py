@@ -1,4 +1,4 @@
-"""No silent hang: ranks that wait for each other end within the bound, and each says which rank, step and cause."""
+"""No silent hang: ranks that wait for each other end within the bound, and each reports the rank, step and cause."""
 
 import os
 import time
@@ -21,7 +21,7 @@ from headrace_torch.hdet.stall import Pulse, Seen, stalled
 from headrace_torch.hdet.watch import Watch
 
 HANGS_S = 120.0
-"""Nothing but the watch ends these ranks sooner than the process group does, after half an hour."""
+"""Only the watch ends these ranks before the process group does, after half an hour."""
 
 
 @pytest.mark.full

@@ -1,4 +1,4 @@
-"""Programs that remember in Python and in an extra state, for the tests of what a member's state holds."""
+"""Programs that keep state in Python and in an extra state, for the tests of what a member's state contains."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ class Annealed:
 
 
 class Scaled(nn.Module):
-    """Its scale is in the extra state; a step changes it, or nothing does."""
+    """Its scale is in the extra state. A step changes it, or nothing does."""
 
     def __init__(self, factor: float = 1.1) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Models that cannot be fused, each for another reason; worker processes import them from here."""
+"""Models that cannot be fused, each for a different reason; worker processes import them from here."""
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,7 @@ class Item(nn.Module):
 
 
 class Branch(Item):
-    """Takes a branch that depends on data."""
+    """Branches on data."""
 
     def middle(self, h: Tensor) -> Tensor:
         return 2 * h if h.sum() > 0 else h
@@ -56,7 +56,7 @@ class MaskIndex(Item):
 
 
 class Checkpointed(Item):
-    """Computes activations a second time in the backward pass; with dropout inside."""
+    """Recomputes activations in the backward pass, with dropout inside."""
 
     reentrant = False
 
@@ -69,7 +69,7 @@ class Checkpointed(Item):
 
 
 class CheckpointedReentrant(Checkpointed):
-    """The older kind."""
+    """The older, reentrant kind."""
 
     reentrant = True
 
@@ -93,7 +93,7 @@ class Norm(Recurrent):
 
 
 class Fails(Recurrent):
-    """Raises at some inputs."""
+    """Raises for some inputs."""
 
     def forward(self, x: Tensor) -> Tensor:
         if x.abs().max() > 100:

@@ -1,6 +1,6 @@
-"""Models, batches, and members alone: the runs that a fused group is compared with, in plain torch.
+"""Models, batches and single members: the plain torch runs with which a fused group is compared.
 
-The solo run is the user's own loop: a module, an optimizer of torch, a scheduler of torch, `clip_grad_norm_`.
+The solo run is the user's own loop: a module, a torch optimizer, a torch scheduler, `clip_grad_norm_`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,8 +38,9 @@ class Mlp(nn.Module):
 class Cnn(nn.Module):
     """Two convolutions with BatchNorm.
 
-    No bias in front of a BatchNorm, which takes it out again: its gradient is rounding, and Adam divides by its size. A
-    ReLU between the two does not help: a channel may be positive throughout (1.2e-9 in one such bias, on one CPU).
+    No bias before a BatchNorm, which would cancel it: the bias's gradient is rounding, and Adam divides by its
+    size. A ReLU between the two does not help: a channel may be positive throughout (1.2e-9 in one such bias, on
+    one CPU).
     """
 
     def __init__(self, channels: int = 8) -> None:
@@ -74,7 +75,7 @@ class ResidualBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A stem, two blocks, and an average over places."""
+    """A stem, two blocks, and an average over positions."""
 
     def __init__(self, channels: int = 8) -> None:
         super().__init__()
@@ -90,7 +91,7 @@ class ResNet(nn.Module):
 
 
 class GptBlock(nn.Module):
-    """Causal attention and an MLP behind LayerNorm."""
+    """Causal attention and an MLP, each after a LayerNorm."""
 
     def __init__(self, width: int, heads: int, rate: float) -> None:
         super().__init__()
@@ -144,7 +145,7 @@ def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 def batches(
     name: str, count: int, size: int = 8, dtype: torch.dtype = torch.float64
 ) -> list[tuple[Tensor, Tensor]]:
-    """Random batches that suit a model, always the same ones."""
+    """Random batches that suit a model; they are always the same."""
     generator = torch.Generator().manual_seed(7)
     out = []
     for _ in range(count):
@@ -168,7 +169,7 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 def scheduler_of(
     schedule: Any, optimizer: torch.optim.Optimizer, lr: float
 ) -> lr_scheduler.LRScheduler | None:
-    """The scheduler of torch that a schedule of ours is named after."""
+    """The torch scheduler after which one of our schedules is named."""
     match schedule:
         case None:
             return None
@@ -196,7 +197,7 @@ def scheduler_of(
 
 
 class Solo:
-    """One member alone, in plain torch."""
+    """A single member, in plain torch."""
 
     def __init__(self, model: nn.Module, member: Mapping[str, Any], optimizer: str) -> None:
         self.model = model
@@ -234,9 +235,10 @@ def factory(name: str, dtype: torch.dtype = torch.float64) -> Callable[[], nn.Mo
 
 
 def apart(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
-    """The greatest difference of two state dicts, each tensor relative to its own greatest number.
+    """The greatest difference between two state dicts, each tensor relative to its own largest number.
 
-    Numbers below 1e-6 are compared to 1e-15: some gradients (of keys' biases) are rounding and nothing else.
+    Numbers below 1e-6 are compared with an absolute tolerance of 1e-15: some gradients (of key biases) are pure
+    rounding.
     """
     worst = 0.0
     for name, value in expected.items():
@@ -247,7 +249,7 @@ def apart(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
 
 
 def mixed_members(optimizer: str, steps: int = 50) -> list[dict[str, Any]]:
-    """Five members that differ in everything, each on a schedule of its own."""
+    """Five members that differ in everything, each with a schedule of its own."""
     rate = {"sgd": 0.05, "adam": 2e-3, "adamw": 2e-3}[optimizer]
     schedules: Sequence[Any] = (
         None,

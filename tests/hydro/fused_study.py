@@ -1,7 +1,8 @@
-"""One study twice under the scheduler's core, on one slot: its trials alone, in plain PyTorch, and in a bundle.
+"""One study run twice under the scheduler's core, on one slot: with separate trials in plain PyTorch, and in a
+bundle.
 
-The core decides over rows in memory. Alone, the trials come one after the other, in the order in which the core places
-them. In the bundle they train together, and what they report waits for its turn in that order.
+The core decides over rows in memory. Without a bundle the trials run one after the other, in the order in which
+the core places them. In the bundle they train together, and their reports reach the core in that same order.
 """
 
 from collections import deque
@@ -27,7 +28,7 @@ from headrace_services.scheduler.simulator.rows import StudyRows
 Arrival = tuple[int, int]
 """A trial and a step."""
 Advance = Callable[[], float]
-"""Trains one step further, and returns what is reported of it."""
+"""Trains one more step, and returns the value to report."""
 
 
 class Study:
@@ -47,7 +48,7 @@ class Study:
 
     @property
     def decisions(self) -> list[tuple[int | None, str]]:
-        """Every decision in order: of which trial, and in which words, but for who gets its slot."""
+        """Every decision in order: the trial and the words, but not who gets its slot."""
         made = [one for one in self.rows.events or () if one.kind == "decision_made"]
         return [(one.number, one.message.partition("; its slot goes to")[0]) for one in made]
 
@@ -58,7 +59,7 @@ class Study:
     def report(
         self, run: inputs.Assignment, step: int, value: float, saved: Path | None
     ) -> tuple[Decision, list[inputs.Assignment]]:
-        """Takes a report; returns the decision, and who starts now."""
+        """Takes a report; returns the decision and the assignments that start now."""
         number = run.lease.number
         self.curves.setdefault(number, {})[step] = value
         self._sequence += 1
@@ -84,8 +85,8 @@ class Study:
 
 
 def one_by_one(study: Study, begin: Callable[[int, int, dict[str, float]], Advance]) -> list[Arrival]:
-    """Runs a study without bundles to its end; `begin` makes a trial from its number, seed and parameters. Returns in
-    which order the reports came."""
+    """Runs a study without bundles to its end; `begin` makes a trial from its number, seed and parameters. Returns
+    the order of the reports."""
     order: list[Arrival] = []
     trials: dict[int, Advance] = {}
     (run,) = study.place()
@@ -109,13 +110,13 @@ def one_by_one(study: Study, begin: Callable[[int, int, dict[str, float]], Advan
 
 @dataclass
 class Together:
-    """The runtime of the bundle: reports reach the core in the given order, however they come."""
+    """The bundle's runtime: reports reach the core in the given order, whatever order they arrive in."""
 
     study: Study
     order: deque[Arrival]
     folder: Path
     most: int = 0
-    """How many members there were at once."""
+    """The largest number of members at once."""
     _runs: dict[str, inputs.Assignment] = field(default_factory=dict)
     _waiting: dict[Arrival, tuple[str, float, Path | None]] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""Models for the tests of Hydro, as factories of a width; arguments `readout` and `tie` make twins for `mup`."""
+"""Models for the tests of Hydro, as factories of a width. The arguments `readout` and `tie` make twins for `mup`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -108,7 +108,7 @@ class GPT(nn.Module):
 
 
 class ManyHeads(GPT):
-    """Heads of a fixed width: with the model's width grows their number, that of keys and values alike."""
+    """Heads of a fixed width: their number grows with the model's width, and so does that of key and value heads."""
 
     def __init__(self, width: int = 64, tie: Make | None = None) -> None:
         super().__init__(width, heads=width // 8, kv_heads=width // 16, tie=tie)
@@ -133,7 +133,7 @@ class Mobile(nn.Module):
 
 
 class ResidualMLP(nn.Module):
-    """Residual blocks of two layers: what the depth rules are for."""
+    """Residual blocks of two layers, for which the depth rules exist."""
 
     class Block(nn.Module):
         def __init__(self, width: int) -> None:

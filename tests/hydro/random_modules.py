@@ -22,7 +22,7 @@ class Piece(nn.Module):
         self.prepare(before)
 
     def prepare(self, before: list["Piece"]) -> None:
-        """What the constructor of such a module would do."""
+        """Do what the constructor of such a module would do."""
         weight = self.layer.weight
         match self.kind:
             case "list":
@@ -82,7 +82,7 @@ class Piece(nn.Module):
                 self.layer.register_full_backward_hook(lambda _m, grads, _o: (grads[0] * 0.5,))
 
     def changed(self, grad: Tensor) -> Tensor:
-        """A hook that depends on the module's state."""
+        """A hook whose effect depends on the module's state."""
         return grad * (1 + 0.1 * self.calls)
 
     def counted(self, _module: nn.Module, _inputs: Any, out: Tensor) -> Tensor:
@@ -263,7 +263,7 @@ KINDS = (
 
 
 def halve(parameter: Tensor) -> None:
-    """A hook after accumulation."""
+    """A hook after gradient accumulation."""
     assert parameter.grad is not None
     parameter.grad.mul_(0.5)
 

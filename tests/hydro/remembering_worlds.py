@@ -1,7 +1,8 @@
-"""Small programs, a model and a loss, that remember things in all the ways that Python knows; for the random tests.
+"""Small programs, a model and a loss, that keep state in all the ways that Python offers; for the random tests.
 
-A program is made of text, so each copy of it has classes, globals and closures of its own: what a member would have in
-a process of its own. `HOLDERS` is the table of ways to remember; `FREEZES` of ways to freeze parameters.
+A program is generated from text, so each copy of it has classes, globals and closures of its own: what a member
+would have in a process of its own. `HOLDERS` is the table of ways to keep state, `FREEZES` of ways to freeze
+parameters.
 """
 
 import sys
@@ -199,7 +200,7 @@ def plain(model, batch):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What a program remembers, where, and with which effect."""
+    """What a program remembers, where, and with what effect."""
 
     net: str = "nothing"
     net_effect: str = "none"
@@ -208,7 +209,7 @@ class Program:
     freeze: str = "never"
 
     def world(self) -> "World":
-        """A copy of the program, with nothing that another one has."""
+        """A copy of the program that shares nothing with another copy."""
         parts: dict[str, str] = {"width": str(WIDTH), "classes": str(CLASSES), "tops": ""}
         for name, kind in (("net", self.net), ("loss", self.loss)):
             holder, of = HOLDERS[kind], name.title()
@@ -224,7 +225,7 @@ class Program:
         parts["freeze"] = indent(each or "pass", " " * 8)
         parts |= {"net_effect": EFFECTS[self.net_effect], "loss_effect": EFFECTS[self.loss_effect]}
         made = ModuleType("program")
-        sys.modules["program"] = made  # as the user's module would be
+        sys.modules["program"] = made  # like the user's module
         exec(compile(PROGRAM.format(**parts), "program.py", "exec"), vars(made))
         return World(made.Net, made.Loss(), made.plain)
 

@@ -1,4 +1,4 @@
-"""Bundles of programs that count: a trial that pauses and comes back equals one that was never paused, to the bit."""
+"""Bundles of programs that count: a trial that pauses and comes back equals one that never paused, to the bit."""
 
 import itertools
 from collections.abc import Callable
@@ -55,7 +55,7 @@ class Grows(nn.Module):
 
 
 class Numbers(Grows):
-    """Takes its scale from an iterator."""
+    """Reads its scale from an iterator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ Curves = dict[tuple[int, int], float]
 def program(
     make: Callable[[], nn.Module], curves: Curves, until: int | None = None
 ) -> Callable[[Bundle], None]:
-    """Trains until a step, and notes each trial's losses."""
+    """Trains until a step, and records each trial's losses."""
 
     def train(bundle: Bundle) -> None:
         torch.manual_seed(0)
@@ -110,7 +110,7 @@ def run(
 
 
 class Undecided(LocalBundle):
-    """Trial 0 is told to go on after its second step only when trial 1 has taken its fifth."""
+    """Trial 0 may continue after its second step only when trial 1 has done its fifth."""
 
     held: tuple[tuple[str, Decision], ...] = ()
 
@@ -144,7 +144,7 @@ def test_a_bundle_that_is_paused_continues_to_the_bit(make: Callable[[], nn.Modu
 def test_a_trial_that_waits_for_its_decision_continues_to_the_bit(
     make: Callable[[], nn.Module], tmp_path: Path
 ) -> None:
-    """It leaves the group, and comes back beside a trial that has taken three steps more."""
+    """It leaves the group, and comes back next to a trial that is three steps further."""
     found, whole = run(make, tmp_path / "held", kind=Undecided), run(make, tmp_path / "whole")
     assert list(found) != list(whole)
     assert found == whole

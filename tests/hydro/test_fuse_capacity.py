@@ -1,4 +1,4 @@
-"""The planner: memory of groups that it has not seen within 10 %, the knee, and budgets."""
+"""The planner: memory of unseen group sizes within 10 %, the knee, and budgets."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def points(*seconds: tuple[int, float]) -> list[Point]:
 
 
 def test_the_knee_is_where_throughput_has_risen() -> None:
-    # 1 + N/10 seconds: throughput N/(1 + N/10) rises to 10; of the profile's best, 8.65, 0.9 is reached at 36.
+    # 1 + N/10 seconds: throughput N/(1 + N/10) rises to 10. Of the profile's best, 8.65, 36 members reach 0.9.
     found = plan(points(*((n, 1 + n / 10) for n in (2, 4, 8, 16, 32, 64))), 10_000 * MIB)
     assert found.knee == 36
     assert found.rising
@@ -38,7 +38,7 @@ def test_the_budget_holds_the_first_step_and_the_margin() -> None:
     assert found.knee == 8
     tight = plan(points((2, 1.0), (4, 1.0), (8, 1.0)), 27 * MIB, margin=0.1)
     assert tight.most == 4
-    assert tight.knee == 4  # no further than what fits
+    assert tight.knee == 4  # no more than what fits
     with pytest.raises(
         hydro.MemoryBudgetError, match=r"one member needs about 15\.0 MiB and the budget is 16\.0 MiB"
     ):

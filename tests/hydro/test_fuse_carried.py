@@ -1,4 +1,4 @@
-"""A member's state holds its extra state and what it remembers in Python."""
+"""A member's state contains its extra state and its state in Python."""
 
 import functools
 import gc
@@ -65,7 +65,7 @@ def test_an_extra_state_that_no_step_changes_is_carried_too(make: Any, *, begun:
 
 @pytest.mark.parametrize("there", ENGINES)
 @pytest.mark.parametrize("here", ENGINES)
-def test_counts_and_lists_go_on_in_any_engine(here: Any, there: Any) -> None:
+def test_counts_and_lists_continue_in_any_engine(here: Any, there: Any) -> None:
     loss, other = Annealed(), Annealed()
     group = trained(linear, loss, 5, here)
     moved = hydro.fuse(linear, engine=there)
@@ -79,7 +79,7 @@ def test_counts_and_lists_go_on_in_any_engine(here: Any, there: Any) -> None:
         torch.testing.assert_close(moved.step(X, other), expected)
         torch.testing.assert_close(late.step(X, another)[3], expected[2])
     assert (other.calls, other.betas) == (loss.calls, loss.betas)
-    assert another.calls == 5  # what the user sees is the first member's
+    assert another.calls == 5  # the user sees the first member's
     assert late.member_state(number)["remembered"] == group.member_state(2)["remembered"]
 
 
@@ -98,7 +98,7 @@ def test_a_state_that_nobody_has_trained_on_since_is_passed_on_whole() -> None:
 
 
 def test_a_group_that_has_trained_takes_others_members() -> None:
-    """Ids are the same, and the modules of those who were here must not stay."""
+    """The ids are the same, and the modules of the earlier members must not stay."""
     group, saved = trained(Scaled, mean_square, 6), trained(Scaled, mean_square, 2).state_dict()
     group.load_state_dict(saved)
     fresh = hydro.fuse(Scaled)
@@ -137,7 +137,7 @@ def test_a_step_that_freezes_a_parameter_has_frozen_it_after_a_pause() -> None:
 
 
 def test_several_losses_each_remember() -> None:
-    """One comes late in the new process too: what is its waits until then, and is passed on meanwhile."""
+    """One is called late in the new process too: its state waits until then, and is passed on meanwhile."""
 
     class Other(Annealed):
         def __call__(self, model: nn.Module, batch: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ def test_several_losses_each_remember() -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_losses_that_alternate_keep_what_they_remember(engine: Any) -> None:
-    """Each step adds objects, so everything is read again, and what the other loss remembers must not be lost."""
+    """Each step adds objects, so everything is read again, and the other loss's state must not be lost."""
 
     class Grows:
         def __init__(self) -> None:
@@ -211,7 +211,7 @@ def test_a_closure_that_is_made_at_each_step_is_let_go() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_generators_go_on(engine: Any) -> None:
+def test_generators_continue(engine: Any) -> None:
     class Draws(Annealed):
         def __init__(self) -> None:
             super().__init__()

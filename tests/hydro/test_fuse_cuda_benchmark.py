@@ -1,4 +1,4 @@
-"""The GPU's benchmark runs: every variant, with tiny images on a CPU, so that a lent GPU finds no typing error."""
+"""The GPU benchmark runs: every variant, with tiny images on a CPU, so that no GPU time is lost to a typo."""
 
 import json
 import subprocess

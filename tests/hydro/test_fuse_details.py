@@ -39,7 +39,7 @@ def test_padded_batches(engine: Any) -> None:
     group = hydro.fuse(factory("mlp"), members, engine=engine, batching="pad")
     alone = [Solo(built("mlp", i), member, "adamw") for i, member in enumerate(members)]
     for inputs, targets in batches("mlp", 6):
-        inputs[3:] *= 1e30  # what is padding for two members overflows nothing of theirs
+        inputs[3:] *= 1e30  # padding of two members overflows none of their values
         losses = group.step((inputs, targets), each)
         for i, size in ((1, 3), (4, 3)):
             assert losses[i].item() == pytest.approx(alone[i].step((inputs[:size], targets[:size])), rel=1e-9)
@@ -89,7 +89,7 @@ def test_scalers_are_those_of_torch_per_member() -> None:
     ]
 
     def steep(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        return 64 * loss_of(model, batch)  # whose gradient overflows at such scales
+        return 64 * loss_of(model, batch)  # its gradient overflows at such scales
 
     members: list[dict[str, Any]] = [{"lr": 5e-4, "seed": i, "scaler": one} for i, one in enumerate(settings)]
     group = hydro.fuse(
@@ -144,7 +144,7 @@ class Partly(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = torch.tanh(self.frozen(x) + self.shift)
         self.calls += 1
-        self.average = 0.9 * self.average + 0.1 * h.detach().mean(0)  # assigned anew, as users do
+        self.average = 0.9 * self.average + 0.1 * h.detach().mean(0)  # reassigned, as users do
         return self.used(h - self.average)
 
 
@@ -170,7 +170,7 @@ def test_frozen_and_unused_parameters_and_buffers(engine: Any, optimizer: Any) -
 
 
 class Drawn(nn.Module):
-    """A buffer that its seed draws and no step changes."""
+    """A buffer that its seed initializes and no step changes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ def test_a_surrogate_trains_under_its_parametrization(optimizer: str) -> None:
             )
         )
     rates = {pg["lr"] for pg in alone[0][1].param_groups}
-    assert len(rates) > 1  # or the test would say nothing about multipliers
+    assert len(rates) > 1  # otherwise the test would say nothing about multipliers
     for _ in range(10):
         losses = group.step(batch, loss_of)
         for i, (model, one) in enumerate(alone):

@@ -1,4 +1,4 @@
-"""The programs of the how-to run, in the order in which they stand there."""
+"""The programs of the how-to run, in their order on the page."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A fused member is the run that it would be alone: in float64 within 1e-9 over 50 steps, in plain torch."""
+"""A fused member equals the run that it would be alone in plain torch: in float64 within 1e-9 over 50 steps."""
 
 import warnings
 from collections.abc import Callable
@@ -21,13 +21,13 @@ STEPS, TOLERANCE = 50, 1e-9
 def greatest_difference(model: str, optimizer: str, engine: str, steps: int = STEPS) -> float:
     """Trains five different members fused, and each alone; returns the greatest relative difference.
 
-    Compared are losses at every step; at the end parameters, buffers, and the optimizer's moments, which are sums
-    over all gradients.
+    Compares the losses at every step, and at the end the parameters, buffers and the optimizer's moments, which
+    are sums over all gradients.
     """
     members = mixed_members(optimizer)
     worst = 0.0
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's SequentialLR warns of a call that it makes itself
+        warnings.simplefilter("ignore")  # torch's SequentialLR warns about a call of its own
         group = hydro.fuse(factory(model), members, optimizer, engine=engine)
         alone = [Solo(built(model, member["seed"]), member, optimizer) for member in members]
         for batch in batches(model, steps):
@@ -70,7 +70,7 @@ def test_a_mean_over_members_is_found(optimizer: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(stacked, "total_of", lambda losses, slots: real(losses, slots) / len(slots))
     with pytest.raises(hydro.FusionGapError, match="mean over members"):
         greatest_difference("mlp", optimizer, "grouped")
-    # And without the probe in front: the trajectories themselves are apart, also under Adam, which divides by the
+    # And without the probe first: the trajectories themselves differ, also under Adam, which divides by the
     # gradient's size.
     monkeypatch.setattr(running, "compare", lambda *_: ("", None))
     assert greatest_difference("mlp", optimizer, "grouped", steps=10) > 1e4 * TOLERANCE

@@ -1,4 +1,4 @@
-"""The first step of a group: what it runs, and what it says that it cost."""
+"""The first step of a group: what it runs, and what it reports as its cost."""
 
 import copy
 from typing import Any
@@ -38,7 +38,7 @@ def members(count: int) -> list[dict[str, Any]]:
 def test_it_runs_the_loss_few_times_whatever_the_number_of_members(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[int] = []  # out of the reach of the user's code: what that reaches, the probe puts back
+    calls: list[int] = []  # out of reach of the user's code, because the probe restores what that can reach
 
     def counted(loss: Any, rows: Any) -> Tensor:
         calls.append(1)

@@ -1,4 +1,4 @@
-"""What cannot be fused goes to the fallback, with the layer and the op in the reason, and trains as in plain torch."""
+"""What cannot be fused uses the fallback, with the layer and the op in the reason, and trains as in plain torch."""
 
 import os
 import signal
@@ -69,7 +69,7 @@ def test_randomness_is_a_members_own(model: type[nn.Module]) -> None:
     second = hydro.fuse(model, MEMBERS[1:], workers=0)
     for batch in data:
         assert both.step(batch, cross_entropy)[1] == second.step(batch, cross_entropy)[0]
-    assert torch.equal(torch.get_rng_state(), state)  # the user's generator is where it was
+    assert torch.equal(torch.get_rng_state(), state)  # the user's generator is unchanged
 
 
 def test_an_engine_that_is_asked_for_by_name_says_why_not() -> None:
@@ -93,9 +93,8 @@ def test_a_pool_of_processes_trains_like_one_process() -> None:
         for number, batch in enumerate(data):
             if number == 4:
                 killed = group.worker_ids[0]
-                os.kill(
-                    killed, signal.SIGKILL
-                )  # a worker keeps nothing: it is replaced, and the step repeated
+                # a worker keeps nothing: it is replaced, and the step repeated
+                os.kill(killed, signal.SIGKILL)
             if number == 6:
                 group.drop([1])
                 alone.drop([1])

@@ -1,4 +1,4 @@
-"""Bad input: each is an error that names the layer, the op or the hyperparameter."""
+"""Bad input: each case is an error that names the layer, the op or the hyperparameter."""
 
 from typing import Any
 

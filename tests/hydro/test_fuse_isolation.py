@@ -1,7 +1,9 @@
-"""What one member does changes nothing in another: not its NaN, not its clipping, not its place, not its leaving.
+"""What one member does changes nothing in another: not its NaN, not its clipping, not its position, not its
+departure.
 
-In float32 on a CPU, to the last bit. Sizes here are multiples of the vector width, as hidden sizes are; the probe
-reports for each model whether this holds (`ProbeReport.bit_stable`). `test_fuse_threads` varies the threads.
+In float32 on a CPU, to the last bit. Sizes here are multiples of the vector width, as hidden sizes usually are.
+The probe reports for each model whether this holds (`ProbeReport.bit_stable`). `test_fuse_threads` varies the
+threads.
 """
 
 from typing import Any
@@ -20,7 +22,7 @@ Trajectory = dict[int, tuple[list[float], dict[str, Tensor]]]
 def trained(
     name: str, make: Any, members: list[dict[str, Any]], steps: int, engine: str = "grouped"
 ) -> tuple[hydro.Group, Trajectory]:
-    """Losses at every step and the last parameters, by position."""
+    """Losses at every step and the final parameters, by position."""
     group = hydro.fuse(make, members, "adamw", engine=engine)
     losses = [group.step(batch, loss_of).tolist() for batch in batches(name, steps, dtype=torch.float32)]
     return group, {
@@ -110,12 +112,12 @@ def test_clipping_is_per_member_and_equals_torch() -> None:
     for i, one in enumerate(alone):
         assert apart(group.member_state(i)["model"], one.model.state_dict()) < 1e-12
     states = [group.member_state(i)["model"]["head.weight"] for i in range(4)]
-    assert torch.equal(states[2], states[3])  # a limit that is never met
+    assert torch.equal(states[2], states[3])  # a limit that is never reached
     assert not torch.equal(states[0], states[1])
 
 
 def reference_word(low: int, high: int, call: int, index: int) -> int:
-    """The mask's word in whole numbers of Python: what the 32-bit tensors must hold."""
+    """The mask's word in Python integers: what the 32-bit tensors must contain."""
     mask = 0xFFFFFFFF
     h = (index * 0x9E3779B1 + low + call) & mask
     h ^= h >> 16

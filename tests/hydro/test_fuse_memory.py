@@ -1,4 +1,4 @@
-"""What a loss or a model remembers in Python is each member's own, once a step; unfrozen weights are refused."""
+"""State that a loss or a model keeps in Python belongs to each member, once per step; unfrozen weights are refused."""
 
 import itertools
 from collections import OrderedDict
@@ -20,7 +20,7 @@ X = torch.linspace(-1, 1, 40).reshape(10, 4)
 
 
 class Annealed:
-    """A loss whose weight grows for sixty steps: Kullback-Leibler's in a VAE."""
+    """A loss whose weight grows for sixty steps, like the Kullback-Leibler term in a VAE."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -33,7 +33,7 @@ class Annealed:
 
 
 class Late(nn.Module):
-    """A model that counts, and changes at the eighth call."""
+    """A model that counts its calls, and changes at the eighth."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def mean_square(model: nn.Module, batch: Tensor) -> Tensor:
 
 
 def alone(make: Callable[[], nn.Module], loss: Any, batches: list[Tensor], seed: int = 0) -> list[float]:
-    """Losses of a member with a rate of 0.01 under torch.optim."""
+    """Losses of a single member with a rate of 0.01 under torch.optim."""
     torch.manual_seed(seed)
     model = make()
     optimizer, losses = torch.optim.AdamW(model.parameters(), lr=0.01), []
@@ -89,7 +89,7 @@ def test_two_batch_sizes_are_one_step(engine: Any, make: Callable[[], nn.Module]
 @pytest.mark.parametrize("make", [linear, Late], ids=["the loss counts", "the model counts too"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_late_joiner_has_its_own_count(engine: Any, make: Callable[[], nn.Module]) -> None:
-    """Over `EpochBatches`, whose last batch is smaller: the members' calls are several a step."""
+    """With `EpochBatches`, whose last batch is smaller, the members make several calls per step."""
     group = hydro.fuse(make, [{"lr": 0.01}], engine=engine)
     loss = Annealed()
     batches = hydro.EpochBatches(group, X, batch_size=4)
@@ -99,11 +99,11 @@ def test_a_late_joiner_has_its_own_count(engine: Any, make: Callable[[], nn.Modu
     found = [group.step(batch, loss)[1].item() for _ in range(4) for batch in batches]
     expected = alone(make, Annealed(), [batches.of(seen) for seen in range(12)], seed=1)
     assert found == pytest.approx(expected, rel=1e-5)
-    assert loss.calls == 18  # what the user sees is the first member's
+    assert loss.calls == 18  # the user sees the first member's
 
 
-def test_who_remembers_the_same_shares_a_fused_pass() -> None:
-    """A cache is filled at a member's first step, and from then on it is as everybody's."""
+def test_members_with_the_same_state_share_a_fused_pass() -> None:
+    """A cache is filled at a member's first step, and from then on it equals everybody else's."""
     cache: dict[Any, Tensor] = {}
     passes = 0
 
@@ -183,7 +183,7 @@ def test_a_list_that_records_refuses_nobody(engine: Any) -> None:
 
 @pytest.mark.full
 def test_a_pool_refuses_a_loss_that_remembers() -> None:
-    """Workers get a copy of the loss each step: what it counts would never advance."""
+    """Workers get a copy of the loss in each step, so its count would never advance."""
     with (
         hydro.fuse(linear, [{"lr": 0.01}], engine="pool", workers=1) as group,
         pytest.raises(hydro.FusionGapError, match=r"a call changes loss\.calls"),
@@ -223,7 +223,7 @@ def test_another_loss_is_looked_at() -> None:
 
 
 class Thawing(nn.Module):
-    """Sets requires_grad of its first weight at a call."""
+    """Sets requires_grad of its first weight in one of its calls."""
 
     def __init__(self, at: int, *, thaws: bool, frozen: bool) -> None:
         super().__init__()
@@ -246,7 +246,7 @@ def test_a_parameter_without_a_row_is_refused_when_it_thaws(engine: Any, at: int
     )
     with pytest.raises(hydro.FuseError) as caught:
         [group.step(X, mean_square) for _ in range(at)]
-    # A fused engine that is asked for by name may be refused before, because the count has an effect at the next call.
+    # A fused engine requested by name may be refused earlier, because the count affects the next call.
     assert "unfreezes parameter net.0.weight" in str(caught.value) or "attribute calls" in str(caught.value)
     assert engine in ("grouped", "vmap") or "unfreezes parameter net.0.weight" in str(caught.value)
 
@@ -280,7 +280,7 @@ def test_a_change_is_named_and_sorted() -> None:
 
 
 def test_members_count_for_themselves_where_what_they_keep_differs() -> None:
-    """A baseline of the losses so far, of each member's own."""
+    """A baseline of each member's own losses so far."""
 
     class Baseline:
         def __init__(self) -> None:
@@ -300,7 +300,7 @@ def test_members_count_for_themselves_where_what_they_keep_differs() -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_loss_that_keeps_its_model_trains_it(engine: Any) -> None:
-    """What belongs to members is not put back with what a loss remembers."""
+    """What belongs to members is not restored with the loss's state."""
 
     class Keeps(Annealed):
         model: nn.Module | None = None
@@ -346,7 +346,7 @@ def test_a_model_with_an_iterator_runs_separately() -> None:
 
 
 def test_a_dict_of_a_class_of_its_own_is_read_as_it_is_stored() -> None:
-    """Transformers has one, `ACT2FN`, whose items are made when they are asked for."""
+    """Transformers has one, `ACT2FN`, which creates its items on access."""
 
     class Makes(OrderedDict[str, Any]):
         def __getitem__(self, name: str) -> Any:

@@ -1,4 +1,5 @@
-"""What a member's state cannot hold, or does not say, is named: refused if it counts, else warned of once."""
+"""State that a member's state cannot contain, or that it lacks, is named: refused if it matters, else warned of
+once."""
 
 import functools
 import itertools
@@ -14,7 +15,7 @@ from headrace_torch import hydro
 
 
 def test_a_state_without_it_is_refused_where_a_number_counts() -> None:
-    """As earlier versions wrote it, and as plain torch does."""
+    """Earlier versions wrote such states, and plain torch does."""
     group, loss = hydro.fuse(linear, [{"lr": 0.01}, {"lr": 0.02}], engine="grouped"), Annealed()
     for _ in range(3):
         group.step(X, loss)
@@ -31,7 +32,7 @@ def test_a_state_without_it_is_refused_where_a_number_counts() -> None:
         other.step(X, Annealed())
     without = hydro.fuse(linear)
     without.load_state_dict(saved)
-    without.step(X, mean_square)  # nothing counts here
+    without.step(X, mean_square)  # nothing is counted here
 
 
 def test_an_iterator_of_the_model_is_refused_when_it_is_saved() -> None:
@@ -44,7 +45,7 @@ def test_an_iterator_of_the_model_is_refused_when_it_is_saved() -> None:
             return self.layer(x) * (1.0 if next(self.ids) < 4 else 0.5)
 
     class Says(Numbers):
-        """Says by itself what is kept of it."""
+        """Defines itself what is kept of it."""
 
         def get_extra_state(self) -> Any:
             return {"next": self.ids.__reduce__()[1][0]}
@@ -120,7 +121,7 @@ def test_what_the_program_no_longer_has_is_warned_of_and_stays_in_the_state() ->
 def test_an_extra_state_that_does_not_fit_names_the_member() -> None:
     group = hydro.fuse(Scaled, MEMBERS)
     group.add([{"lr": 0.01}], [{"model": {**Scaled().state_dict(), "_extra_state": {"other": 1}}}])
-    for _ in range(2):  # it does not begin without it at the second try
+    for _ in range(2):  # a second try does not start without it either
         with pytest.raises(
             hydro.MemberError, match=r"member 3: set_extra_state of _extra_state raised KeyError"
         ) as caught:

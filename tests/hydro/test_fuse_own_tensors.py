@@ -16,7 +16,7 @@ LAST: Any = None
 
 
 class Momentum(nn.Module):
-    """An encoder that follows another, from a step on; written in place or not."""
+    """An encoder that follows another one from some step on, written in place or not."""
 
     def __init__(self, at: int, *, in_place: bool) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Momentum(nn.Module):
 
 
 class Late(nn.Module):
-    """Registers at its first step, or fills what was None."""
+    """Registers a tensor in its first step, or fills one that was None."""
 
     def __init__(self, *, known: bool) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ def test_a_buffer_of_the_first_step_is_refused_by_name(engine: Any, *, known: bo
 
 
 def test_a_global_that_holds_an_output_is_alive() -> None:
-    """A pass that was tried and refused puts it back; separate members leave the first one's."""
+    """A pass that was tried and refused restores it. Separate members leave the first member's."""
     before = globals()["LAST"] = torch.ones(1)
     with pytest.raises(hydro.FusionGapError, match="the loss keeps a tensor after the step"):
         trained(Keeps, "vmap")

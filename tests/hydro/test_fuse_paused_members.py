@@ -1,4 +1,4 @@
-"""A member pauses in one group and goes on in another, alone, or in plain torch; a group is saved and loaded."""
+"""A member pauses in one group and continues in another one, alone, or in plain torch. A group is saved and loaded."""
 
 from typing import Any
 
@@ -33,10 +33,10 @@ def members(optimizer: str, count: int) -> list[dict[str, Any]]:
         ("mlp", "adam", torch.float32, 1e-5),
     ],
 )
-def test_a_member_of_sixteen_goes_on_anywhere(
+def test_a_member_of_sixteen_continues_anywhere(
     name: str, optimizer: Any, dtype: torch.dtype, most: float
 ) -> None:
-    """Plain torch for all 50 steps is the measure; `cnn` has BatchNorm."""
+    """The reference is plain torch for all 50 steps; `cnn` has BatchNorm."""
     every, make, data = members(optimizer, 16), factory(name, dtype), batches(name, 50, dtype=dtype)
     crowd = hydro.fuse(make, every, optimizer, engine="grouped")
     solo = Solo(built(name, 5, dtype), every[5], optimizer)
@@ -62,7 +62,7 @@ def test_a_member_of_sixteen_goes_on_anywhere(
         assert apart(found["model"], solo.model.state_dict()) < 10 * most
 
 
-def test_dropout_goes_on_with_the_same_masks() -> None:
+def test_dropout_continues_with_the_same_masks() -> None:
     data = batches("mlp", 12)
     whole = hydro.fuse(dropping, members("adamw", 4), engine="grouped")
     for batch in data[:6]:
@@ -75,8 +75,8 @@ def test_dropout_goes_on_with_the_same_masks() -> None:
         assert alone.step(batch, loss_of)[0].item() == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_scaler_goes_on_where_it_was() -> None:
-    """Its scale grows after four good steps in a row, of which three are before the pause."""
+def test_a_scaler_continues_where_it_was() -> None:
+    """Its scale grows after four good steps in a row, three of which are before the pause."""
     make, data = factory("mlp", torch.float32), batches("mlp", 8, dtype=torch.float32)
     scaler = hydro.LossScale(init_scale=2.0**10, growth_interval=4)
     group = hydro.fuse(
@@ -151,7 +151,7 @@ def test_a_group_that_doubles_is_probed_again() -> None:
 
 
 class Choosy(nn.Module):
-    """Has statistics in buffers; refuses outputs that have grown too large."""
+    """Has statistics in buffers, and refuses outputs that have grown too large."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -204,7 +204,7 @@ def test_too_little_memory_is_nobodys_own(engine: Any) -> None:
 
 @pytest.mark.parametrize("momentum", [0.9, 0.0])
 def test_states_of_plain_torch_say_what_they_lack(momentum: float) -> None:
-    """Without momentum nothing in an optimizer's state shows that it has stepped."""
+    """Without momentum nothing in an optimizer's state shows that it has taken steps."""
     model = built("mlp")
     optimizer = OPTIMIZERS["sgd"](model.parameters(), lr=0.1, momentum=momentum)
     loss_of(model, batches("mlp", 1)[0]).backward()
@@ -227,7 +227,7 @@ def test_a_member_sees_the_batches_that_it_would_see_alone() -> None:
         batch for epoch in range(3) for batch in hydro.EpochBatches(alone, data, labels, batch_size=8, seed=3)
     ]
     assert len(batches_of_both) == 3
-    # alone never trains here, so it is at its first batch throughout; `of` says what comes later
+    # alone never trains here, so it stays at its first batch; `of` says what comes later
     assert all(torch.equal(one[0], own[0][0]) for one in own)
     rows = torch.cat([batches_of_both.of(i)[1] for i in range(3)])
     assert sorted(rows.tolist()) == sorted(labels.tolist())

@@ -1,4 +1,5 @@
-"""A trial that trains alone, in plain PyTorch, goes on inside a bundle, and then alone again, as if it had stayed."""
+"""A trial that trains alone, in plain PyTorch, continues in a bundle, and then alone again, as if it had never
+moved."""
 
 import sys
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ LR = 0.02
 
 
 def data(group: Any) -> hydro.EpochBatches:
-    """Three batches a step, in another order at each."""
+    """Three batches per step, in a different order at each."""
     generator = torch.Generator().manual_seed(5)
     inputs = torch.randn(24, 16, generator=generator, dtype=torch.float64)
     labels = torch.randint(0, CLASSES, (24,), generator=generator)
@@ -55,7 +56,7 @@ def alone(trial: Trial, kind: str) -> dict[str, Tensor]:
 
 @dataclass
 class Company:
-    """A bundle in which the trial has two others beside it, who begin."""
+    """A bundle in which the trial is next to two others, which start first."""
 
     runtime: RecordingRuntime
     over: bool = field(default=False)
@@ -104,7 +105,7 @@ def in_a_bundle(runtime: RecordingRuntime, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_goes_on_as_if_it_had_stayed_alone(kind: str, tmp_path: Path) -> None:
+def test_it_continues_as_if_it_had_stayed_alone(kind: str, tmp_path: Path) -> None:
     stayed = RecordingRuntime(checkpoint_dir=tmp_path / "stayed", rungs=RUNGS)
     expected = alone(stayed.trial(), kind)
     runtime = RecordingRuntime(

@@ -1,8 +1,9 @@
-"""Random programs that remember: each member equals itself under torch.optim, or the program is refused by name.
+"""Random programs that keep state: each member equals itself under torch.optim, or the program is refused by name.
 
-A member's measure is the plain program in a copy of its own (`remembering_worlds`), trained by `torch.optim`, over
-random engines, batches, joins, drops, saves, losses and settings that the user changes. `make yardstick` draws 2,000
-from each of four seeds (HEADRACE_MODULES, HEADRACE_MODULES_SEED) and prints what became of them.
+The reference for a member is the plain program in a copy of its own (`remembering_worlds`), trained by
+`torch.optim`. Engines, batches, joins, drops, saves, losses and settings that the user changes are random.
+`make yardstick` draws 2,000 programs from each of four seeds (HEADRACE_MODULES, HEADRACE_MODULES_SEED) and prints
+the outcomes.
 """
 
 import io
@@ -66,7 +67,7 @@ class Alone:
 
 
 class Run:
-    """A group beside its members alone; `go` plays a history and fails where they differ."""
+    """A group next to its members alone; `go` plays a history and fails if they differ."""
 
     def __init__(
         self, draw: random.Random, program: Program, engine: str, events: tuple[str, ...] = EVENTS
@@ -123,7 +124,7 @@ class Run:
                 rows = [(step + i) % ROWS for i in range(SIZE)]
                 batch = x[rows], y[rows]
             ids = self.group.ids
-            plain = step < self.begins  # at first another loss, which remembers nothing
+            plain = step < self.begins  # at first another loss, which keeps no state
             losses = self.group.step(batch, self.world.plain if plain else self.world.loss)
             for number, found in zip(ids, losses, strict=True):
                 one = self.alone[number]
@@ -149,7 +150,7 @@ class Run:
         elif what == "drop" and len(ids) > 1:
             self.compare(one)
             group.drop([one])
-        elif what == "move":  # a trial that pauses, and comes back
+        elif what == "move":  # a trial pauses and comes back
             state = decode(encode(group.member_state(one), "state", for_json=False))
             (number,) = group.add([self.alone[one].settings], [state])
             self.alone[number] = self.alone[one]
@@ -172,12 +173,12 @@ class Run:
         for name, value in theirs.state_dict().items():
             torch.testing.assert_close(ours.state_dict()[name], value, rtol=MOST, atol=MOST)
         for name, value in vars(theirs).items():
-            if isinstance(value, int | float | list):  # what it remembers, too
+            if isinstance(value, int | float | list):  # its state in Python, too
                 assert vars(ours)[name] == pytest.approx(value, rel=MOST), (name, self.events)
 
 
 def outcome(draw: random.Random, program: Program, engine: str) -> str:
-    """Plays a history; returns what became of it."""
+    """Plays a history; returns its outcome."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -222,16 +223,14 @@ def test_a_program_that_remembers_equals_torch_optim_or_is_refused() -> None:
 @pytest.mark.parametrize("engine", ["auto", "separate"])
 @pytest.mark.parametrize("kind", [one for one in HOLDERS if one != "nothing"])
 def test_each_way_to_remember_alone(kind: str, engine: str) -> None:
-    """Every way once in the loss and once in the model, so that no draw leaves one out; only iterators are refused."""
+    """Every way once in the loss and once in the model, so that no draw omits one. Only iterators are refused."""
     for case, program in enumerate(
         (Program(loss=kind, loss_effect="late"), Program(net=kind, net_effect="late"))
     ):
         events = HERE if kind in ITERATORS else EVENTS
         run = Run(random.Random(f"{kind} {case}"), program, engine, events)
-        if kind not in ITERATORS or (kind, case) == (
-            "count",
-            1,
-        ):  # each member's model has an iterator of its own
+        # each member's model has an iterator of its own
+        if kind not in ITERATORS or (kind, case) == ("count", 1):
             run.go()
         else:
             with pytest.raises(hydro.FuseError, match=r"a call advances .*an iterator"):

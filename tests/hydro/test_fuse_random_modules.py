@@ -1,8 +1,9 @@
-"""Small random modules: a group equals the same module under torch.optim, or refuses it; it never differs in silence.
+"""Small random modules: a group equals the same module under torch.optim, or refuses it; it never differs
+silently.
 
 A module is a row of pieces, each of which does something that users' modules do: layers, branches on data and on
-counts, shared weights, lists, hooks, work in place, buffers, attributes, closures. `make yardstick` draws 2,000
-modules from each of four seeds (HEADRACE_MODULES, HEADRACE_MODULES_SEED) and prints what became of them.
+counts, shared weights, lists, hooks, in-place operations, buffers, attributes, closures. `make yardstick` draws
+2,000 modules from each of four seeds (HEADRACE_MODULES, HEADRACE_MODULES_SEED) and prints the outcomes.
 """
 
 import os
@@ -59,7 +60,7 @@ def batches(given: int) -> list[tuple[Tensor, Tensor]]:
 def alone(
     make: Callable[[], nn.Module], member: dict[str, Any], optimizer: str, loss: str, data: int
 ) -> tuple[list[float], dict[str, Tensor]]:
-    """Plain torch, with nothing of Hydro."""
+    """Plain torch, without anything of Hydro."""
     torch.manual_seed(member["seed"])
     model, loss_fn = make(), Loss(loss)
     settings = {key: value for key, value in member.items() if key not in ("seed", "clip")}
@@ -79,7 +80,7 @@ def alone(
 
 
 def apart(one: Tensor, two: Tensor) -> float:
-    """The greatest difference, relative to the greatest number; infinite for a stray NaN."""
+    """The greatest difference, relative to the largest number; infinite if only one has a NaN."""
     a, b = one.to(torch.float64), two.to(torch.float64)
     if not torch.equal(a.isnan(), b.isnan()):
         return float("inf")
@@ -97,7 +98,7 @@ def check(
     data: int,
     size: int = 2,
 ) -> None:
-    """Trains some members in a group, and each alone; fails where they differ and nothing was said."""
+    """Trains some members in a group, and each alone; fails if they differ without a message."""
     make = double(lambda: Whole(kinds))
     members: list[dict[str, Any]] = [
         {"lr": rate, "seed": 0 if as_module else seed}
@@ -108,7 +109,7 @@ def check(
         members[1]["clip"] = 0.5
     if optimizer == "sgd":
         members[0] |= {"momentum": 0.9}
-    else:  # a bias in front of a batch norm has a gradient of rounding only, which Adam divides by its size
+    else:  # a bias before a batch norm has a gradient of pure rounding, which Adam divides by its size
         members = [{**one, "eps": 1e-4} for one in members]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -129,13 +130,13 @@ def check(
             OUTCOMES["torch raises too"] += 1
             return
         expected = [alone(make, member, optimizer, loss, data) for member in members]
-        # What a fused pass kept at the last step may be nothing that a state can hold, which a warning says.
+        # A fused pass may keep what no state can contain. A warning says so.
         states = [group.member_state(i)["model"] for i in group.ids]
     OUTCOMES[str(group.engine)] += 1
     found = torch.stack(losses)
     for i, (numbers, tensors) in enumerate(expected):
         assert apart(torch.tensor(numbers, dtype=torch.float64), found[:, i]) <= 1e-7, group.engine
-        # Relative to the member's greatest number: a bias in front of a batch norm is rounding, scaled up by Adam.
+        # Relative to the member's largest number: a bias before a batch norm is rounding, scaled up by Adam.
         names = [name for name, value in tensors.items() if value.is_floating_point()]
         ours, theirs = (torch.cat([one[name].flatten() for name in names]) for one in (tensors, states[i]))
         assert apart(ours, theirs) <= 1e-7
@@ -178,12 +179,12 @@ def test_a_random_module_equals_torch_optim_or_is_refused(
 @pytest.mark.parametrize("engine", ["auto", "separate"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_piece_alone(kind: str, engine: str) -> None:
-    """Every kind once, so that no draw leaves one out."""
+    """Every kind once, so that no draw omits one."""
     check((kind, "plain"), "plain", "adamw", engine, as_module=False, clip=False, data=0)
 
 
 def test_a_step_that_cannot_be_fused_later_falls_back() -> None:
-    """The first step takes one branch for all members; a later one depends on members."""
+    """The first step takes one branch for all members; in a later one the branch depends on the member."""
     check(("branch", "branch"), "plain", "adamw", "auto", as_module=False, clip=False, data=0)
 
 
@@ -194,12 +195,12 @@ def test_a_later_step_is_repeated_separately_where_the_loss_counts() -> None:
 
 @pytest.mark.parametrize("late", ["late layer", "late buffer"])
 def test_a_later_step_is_not_repeated_where_the_model_remembers(late: str) -> None:
-    """A separate module would begin with a count of 0."""
+    """A separate module would start with a count of 0."""
     check(("branch", "branch", late), "plain", "adamw", "auto", as_module=False, clip=False, data=0, size=3)
 
 
 def counting(*, engine: str) -> hydro.Group:
-    """Two members that have taken a step."""
+    """Two members after one step."""
     make = double(lambda: Whole(("late change",)))
     group = hydro.fuse(make, [{"lr": 0.03, "seed": 1}, {"lr": 0.01, "seed": 2}], engine=engine)
     group.step(batches(0)[0], Loss("plain"))
@@ -218,7 +219,7 @@ def test_a_model_that_counts_keeps_its_engine() -> None:
 
 
 def test_a_member_that_joins_a_fused_pass_has_its_own_count() -> None:
-    """`late change` halves from the third call on."""
+    """`late change` halves its output from the third call on."""
     for engine in ("separate", "vmap"):
         group, loss = counting(engine=engine), Loss("plain")
         first, *_ = batches(0)

@@ -1,4 +1,5 @@
-"""Members leave, join, come back: survivors keep their bits, joiners their own clocks, checkpoints are plain torch."""
+"""Members leave, join and come back: survivors keep their bits, joiners their own clocks, checkpoints are plain
+torch."""
 
 from typing import Any
 
@@ -13,7 +14,7 @@ SINGLE = torch.float32
 
 
 def bits(group: hydro.Group, member: int) -> list[torch.Tensor]:
-    """Everything that a member is: parameters, buffers, moments."""
+    """The whole state of a member: parameters, buffers, moments."""
     state = group.member_state(member)
     moments = [value for entry in state["optimizer"]["state"].values() for value in entry.values()]
     return [*state["model"].values(), *moments]
@@ -83,7 +84,7 @@ def test_ids_are_never_used_again() -> None:
 
 
 @pytest.mark.parametrize(("name", "optimizer"), [("gpt", "adamw"), ("cnn", "sgd"), ("mlp", "adam")])
-def test_a_members_state_goes_on_in_plain_torch(name: str, optimizer: str) -> None:
+def test_a_members_state_continues_in_plain_torch(name: str, optimizer: str) -> None:
     members = mixed_members(optimizer)
     group = hydro.fuse(factory(name), members, optimizer, engine="grouped")
     data = batches(name, 24)
@@ -114,7 +115,7 @@ def test_a_members_state_goes_on_in_plain_torch(name: str, optimizer: str) -> No
         assert apart(group.member_state(i)["model"], model.state_dict()) < 1e-6
 
 
-def test_a_scheduler_of_torch_goes_on_from_a_members_state() -> None:
+def test_a_scheduler_of_torch_continues_from_a_members_state() -> None:
     member: dict[str, Any] = {"lr": 0.1, "schedule": hydro.Cosine(steps=20)}
     group = hydro.fuse(factory("mlp"), [member], "sgd")
     data = batches("mlp", 20)
@@ -171,13 +172,13 @@ def test_repack_probes_again() -> None:
     group.repack()
     assert group.engine is None
     group.step(batch, loss_of)
-    assert group.engine == "separate"  # a single member has nobody to be fused with
+    assert group.engine == "separate"  # a single member has no other one to be fused with
 
 
 @pytest.mark.parametrize(
     "schedule", [member["schedule"] for member in mixed_members("sgd") if member["schedule"]]
 )
-@pytest.mark.filterwarnings("ignore")  # torch's SequentialLR warns of a call that it makes itself
+@pytest.mark.filterwarnings("ignore")  # torch's SequentialLR warns about a call of its own
 def test_schedules_equal_torchs(schedule: Any) -> None:
     weight = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([weight], lr=0.3, momentum=0.9)

@@ -1,4 +1,4 @@
-"""Each grouped rule equals the op it stands for: layers of all kinds, in float64, by the probe's comparison."""
+"""Each grouped rule equals the op that it replaces: layers of all kinds, in float64, by the probe's comparison."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from headrace_torch import hydro
 
 
 class Attend(nn.Module):
-    """`nn.MultiheadAttention` with a causal mask, hidden keys, or weights returned."""
+    """`nn.MultiheadAttention` with a causal mask, key padding, or returned weights."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Scaled(nn.Module):
             case "grouped heads":
                 out = functional.scaled_dot_product_attention(q, k[:, :2], v[:, :2], enable_gqa=True)
             case _:
-                out = functional.scaled_dot_product_attention(q[0], k[0], v[0])  # three dims: vmap's turn
+                out = functional.scaled_dot_product_attention(q[0], k[0], v[0])  # three dims: vmap handles it
         return out.transpose(-2, -3).flatten(-2)
 
 
@@ -135,7 +135,7 @@ def square(model: nn.Module, batch: Tensor) -> Tensor:
 def check(make: Callable[[], nn.Module], batch: Tensor) -> None:
     members = [{"lr": 1e-3, "seed": i, "dropout": None if i else 0.4} for i in range(3)]
     group = hydro.fuse(make, members, engine="grouped")
-    group.step(batch, square)  # raises where losses, gradients or buffers differ by more than 1e-9
+    group.step(batch, square)  # raises if losses, gradients or buffers differ by more than 1e-9
     assert group.report is not None
     assert group.report.error["grouped"] < 1e-9
     assert group.step(batch, square).isfinite().all()
@@ -152,7 +152,7 @@ def test_layers_on_images(name: str) -> None:
 
 
 class Words(nn.Module):
-    """Embeddings with a padding index, tied to a functional readout; a vector input."""
+    """Embeddings with a padding index, tied to a functional readout, and a vector input."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Scripts without a main guard, from a file, `-c` and standard input: their body runs once, whatever is asked for."""
+"""Scripts without a main guard, from a file, `-c` and standard input: their body runs once, whatever they use."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Bits of members that are fused hold on any number of threads, convolutions' weight gradients too."""
+"""The bits of fused members are the same on any number of threads, also in convolutions' weight gradients."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,7 +19,7 @@ N = 6
 
 @pytest.fixture
 def threads() -> Iterator[Callable[[int], None]]:
-    """Sets the number of threads, and gives back the old one."""
+    """Sets the number of threads, and restores the old one."""
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
@@ -50,8 +50,8 @@ def test_survivors_do_not_change_by_a_bit_on_threads(
     assert probed.report.bit_stable["grouped"]
 
 
-# batch, channels in and out of a member, length of a side, spatial dims, groups of a member, whether images are
-# shared, and what else torch's function takes
+# batch, a member's input and output channels, side length, spatial dims, groups of a member, whether images are
+# shared, and further arguments of torch's function
 CASES: dict[str, tuple[int, int, int, int, int, int, bool, dict[str, Any]]] = {
     "small and shared": (8, 3, 8, 8, 2, 1, True, {"padding": 1}),
     "small": (8, 8, 8, 8, 2, 1, False, {"padding": 1}),
@@ -69,9 +69,8 @@ CASES: dict[str, tuple[int, int, int, int, int, int, bool, dict[str, Any]]] = {
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("side", [3, 2])
-@pytest.mark.filterwarnings(
-    "ignore:Using padding='same' with even kernel lengths"
-)  # torch's, of its own copy
+# torch warns about its own copy
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 def test_gradients_are_torchs_and_the_same_to_the_bit_for_any_n(
     threads: Callable[[int], None], case: str, count: int, side: int
 ) -> None:
@@ -109,7 +108,7 @@ def test_gradients_are_torchs_and_the_same_to_the_bit_for_any_n(
         part = gradients(n, SINGLE, ours=True)
         for place, (a, b) in enumerate(zip(whole, part, strict=True)):
             if place == 1 and shared:
-                continue  # the gradient of shared images is a sum over members, and nobody's own
+                continue  # the gradient of shared images is a sum over members and belongs to none
             dim = 0 if place > 1 else 1
             assert torch.equal(a.narrow(dim, 0, b.shape[dim]), b), (n, place)
     assert torch.get_num_threads() == count
@@ -137,4 +136,4 @@ def test_survivors_do_not_change_by_a_bit_under_autocast(
         everyone, some = stays.step(batch, autocast_loss), packed.step(batch, autocast_loss)
         assert some.tolist() == everyone[packed.ids].tolist(), number
     assert stays.report is not None
-    assert stays.report.error["grouped"] < 1e-5  # the loss rounds to float32 by itself
+    assert stays.report.error["grouped"] < 1e-5  # the loss itself rounds to float32

@@ -1,4 +1,4 @@
-"""What users' models do that fusion could miss: equal to the same model under torch.optim, or refused by name."""
+"""Model features that fusion could miss: equal to the same model under torch.optim, or refused by name."""
 
 import importlib.util
 import sys
@@ -47,7 +47,7 @@ REFUSED = {
 
 
 @pytest.mark.cases(14)
-@pytest.mark.filterwarnings("ignore")  # old torch functions warn of themselves
+@pytest.mark.filterwarnings("ignore")  # old torch functions emit warnings
 @pytest.mark.parametrize("name", yardstick.CASES)
 @pytest.mark.parametrize("engine", ["auto", "separate"])
 def test_a_case_equals_torch_optim_or_is_refused(name: str, engine: str) -> None:
@@ -78,7 +78,7 @@ def test_every_need_is_given_by_the_engine_of_last_resort() -> None:
 
 
 class Counted(nn.Module):
-    """Counts what it does, in Python, in a buffer and by a generator of its own."""
+    """Counts its calls in Python, in a buffer and with a generator of its own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ def test_the_probe_leaves_everything_as_it_was() -> None:
         ]
     assert first.tolist() == pytest.approx([expected[0]] * 2)
     assert second.tolist() == pytest.approx([expected[1]] * 2)
-    assert (model.calls, calls, told) == (0, [2], pytest.approx(expected))  # one call a step, of two members
+    assert (model.calls, calls, told) == (0, [2], pytest.approx(expected))  # one call per step
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(rows, given)
     assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
@@ -140,7 +140,7 @@ def test_a_loss_with_parameters_is_refused() -> None:
 
 
 class Switched(yardstick.Base):
-    """Uses a layer at some batches."""
+    """Uses a layer only for some batches."""
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class Switched(yardstick.Base):
 @pytest.mark.parametrize("width", [8, 300], ids=["short rows", "rows for kernels"])
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])
 def test_a_checkpoint_counts_each_parameters_steps(optimizer: str, width: int) -> None:
-    """Moments and counts of a layer of some steps go on in plain torch, and in another group."""
+    """The moments and counts of a layer that is used in some steps continue in plain torch, and in another group."""
     settings: dict[str, Any] = {"momentum": 0.9, "dampening": 0.2} if optimizer == "sgd" else {}
     member = {"lr": 0.05, "weight_decay": 0.1, "schedule": hydro.Cosine(steps=20), **settings}
 
@@ -194,7 +194,7 @@ def test_a_checkpoint_counts_each_parameters_steps(optimizer: str, width: int) -
 
 
 def test_rounding_that_adam_enlarges_refuses_nothing() -> None:
-    """Attention's keys have a bias whose gradient is rounding only; a high rate moves it by rounding over ε."""
+    """Attention keys have a bias whose gradient is pure rounding; a high rate moves it by rounding over ε."""
 
     def make() -> nn.Module:
         return nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)

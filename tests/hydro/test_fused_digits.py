@@ -1,4 +1,5 @@
-"""The example `fused_digits`: each member's curve is that of its trial alone, and so are the study's decisions."""
+"""The example `fused_digits`: each member's curve is that of its trial alone, and the study's decisions are the
+same."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ TRIALS = 18
 
 @pytest.fixture
 def example() -> Iterator[ModuleType]:
-    """The example's module, anew."""
+    """A fresh copy of the example's module."""
     spec = importlib.util.spec_from_file_location("fused_digits_train", EXAMPLE / "train.py")
     assert spec is not None
     assert spec.loader is not None
@@ -31,7 +32,7 @@ def example() -> Iterator[ModuleType]:
 
 
 def with_images(example: ModuleType, count: int, dtype: torch.dtype) -> None:
-    """The example on so many of its images, in this precision."""
+    """The example with `count` of its images, in this precision."""
     images, labels, val_images, val_labels = example.load_data()
     make_model = example.make_model
     data = images[:count].to(dtype), labels[:count], val_images.to(dtype), val_labels
@@ -44,7 +45,7 @@ def of_file(name: str) -> StudySpec:
 
 
 def alone(example: ModuleType, seed: int, lr: float, weight_decay: float) -> Advance:
-    """A trial in plain PyTorch, an epoch at each call."""
+    """A trial in plain PyTorch; each call trains one epoch."""
     images, labels, val_images, val_labels = example.load_data()
     torch.manual_seed(seed)
     model = example.make_model()
@@ -68,7 +69,8 @@ def alone(example: ModuleType, seed: int, lr: float, weight_decay: float) -> Adv
 
 @pytest.mark.full
 def test_the_study_decides_as_it_does_unfused(example: ModuleType, tmp_path: Path) -> None:
-    """One slot each, the reports in the same order: every decision in the same words, every curve within 1e-9."""
+    """One slot each, the reports in the same order: every decision has the same words, every curve agrees within
+    1e-9."""
     with_images(example, 320, torch.float64)
     unfused, fused = Study(of_file("unfused.yaml")), Study(of_file("study.yaml"))
     order = one_by_one(unfused, lambda _, seed, params: alone(example, seed, **params))

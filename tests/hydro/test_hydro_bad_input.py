@@ -1,4 +1,4 @@
-"""What cannot be scaled is refused before anything is spent, and the message names the layer and the remedy."""
+"""What cannot be scaled is refused before any work is done, and the message names the layer and the remedy."""
 
 from itertools import pairwise
 from typing import Any
@@ -127,7 +127,7 @@ def test_layers_that_cannot_be_rebuilt_are_named() -> None:
     with pytest.raises(hydro.ShrinkError) as error:
         hydro.shrink(Recurrent(), scale=4, inputs=torch.randn(2, 3, 5))
     refused(error, "cells", "LSTM", "give a factory")
-    surrogate = hydro.shrink(Recurrent, scale=4, inputs=torch.randn(2, 3, 5))  # and with a factory it can
+    surrogate = hydro.shrink(Recurrent, scale=4, inputs=torch.randn(2, 3, 5))  # with a factory it can be
     assert surrogate.parametrization("adam")["cells.weight_hh_l0"].lr == 4
 
 

@@ -1,4 +1,4 @@
-"""The gate passes our parametrization, and stops each of the wrong ones by a wide margin."""
+"""The gate passes our parametrization, and rejects each of the wrong ones by a wide margin."""
 
 import math
 from functools import partial
@@ -66,7 +66,7 @@ def test_the_standard_parametrization_fails(surrogate: hydro.Surrogate) -> None:
 
 @pytest.mark.full
 def test_hydros_rule_for_sgd_fails(surrogate: hydro.Surrogate) -> None:
-    """The published code multiplies the rates of hidden matrices by the scale, where muP has 1."""
+    """The published code multiplies the rates of hidden matrices by the scale; in muP the factor is 1."""
 
     def published(member: hydro.Surrogate, seed: int) -> Any:
         model, rules = member.build(seed), member.parametrization("sgd")
@@ -100,7 +100,8 @@ def test_a_forgotten_multiplier_fails(surrogate: hydro.Surrogate, forgotten: str
 
 @pytest.mark.full
 def test_a_width_out_of_sight_fails() -> None:
-    """The factory multiplies by the root of a width inside an activation: shapes are right, and training is not."""
+    """The factory multiplies by the root of a width inside an activation: the shapes are right, but the training
+    is not."""
 
     class Hidden(Net):
         def forward(self, x: Tensor) -> Any:
@@ -159,7 +160,8 @@ def test_slopes_are_those_of_powers() -> None:
 
 
 class Asking(nn.Module):
-    """Attention whose queries start at zero: what moves them first is chance. Two heads, or as many of 32 as fit."""
+    """Attention whose queries start at zero: chance moves them first. Two heads, or as many heads of width 32 as
+    fit."""
 
     def __init__(self, width: int = 256, head_width: int | None = None) -> None:
         super().__init__()
@@ -191,7 +193,7 @@ PROSE = (
 
 
 def prose() -> Tensor:
-    """Eight rows of sixteen letters: unlike drawn ones, they repeat."""
+    """Eight rows of sixteen letters: unlike random rows, they repeat."""
     return torch.tensor(list(PROSE.encode()))[:128].view(8, 16) % 64
 
 
@@ -203,7 +205,7 @@ def asking(head_width: int | None = None, text: Tensor | None = None) -> tuple[h
 
 @pytest.mark.full
 def test_queries_that_start_at_zero_fall_less_once_something_is_learnt() -> None:
-    """A + B/n: what chance adds is most of the first steps' change, and little of the later steps'."""
+    """A + B/n: chance contributes most of the change in the first steps, and little in the later ones."""
     surrogate, text = asking()
     query = {}
     for steps in (2, 24, 48):
@@ -220,7 +222,7 @@ def test_queries_that_start_at_zero_fall_less_once_something_is_learnt() -> None
 @pytest.mark.full
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_model_that_grows_by_heads_passes_as_the_gate_runs_by_itself(optimizer: str) -> None:
-    """On text; where no two rows have anything in common, queries fall for another reason (see the next test)."""
+    """On text. If no two rows have anything in common, queries fall for another reason (see the next test)."""
     surrogate, text = asking(head_width=32, text=prose())
     report = hydro.coordinate_check(surrogate, widths=WIDTHS, optimizer=optimizer, inputs=(text,))
     assert next(one for one in report.trends if one.name == "query").from_zero
@@ -229,7 +231,8 @@ def test_a_model_that_grows_by_heads_passes_as_the_gate_runs_by_itself(optimizer
 
 @pytest.mark.full
 def test_chance_in_the_first_steps_is_less_with_heads_of_a_fixed_width_and_with_rows_that_repeat() -> None:
-    """Each head's score has a gradient of a constant number of products; products of unlike inputs add chance too."""
+    """Each head's score has a gradient of a constant number of products; products of unlike inputs add noise as
+    well."""
 
     def after_two_steps(head_width: int | None, text: Tensor) -> float:
         surrogate, _ = asking(head_width, text)
@@ -248,7 +251,7 @@ def test_chance_in_the_first_steps_is_less_with_heads_of_a_fixed_width_and_with_
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("head_width", [None, 32])
 def test_a_wrong_rate_of_queries_fails_though_they_start_at_zero(head_width: int | None) -> None:
-    """Hydro's published rule: what is learnt falls with the width as well, and nothing stays."""
+    """Hydro's published rule: what is learnt shrinks with the width as well, and nothing remains."""
     surrogate, text = asking(head_width, None if head_width is None else prose())
 
     def published(member: hydro.Surrogate, seed: int) -> Any:

@@ -1,4 +1,4 @@
-"""The program of the how-to page runs as it stands, and the reference names what there is."""
+"""The program of the how-to page runs as it is, and the reference names what exists."""
 
 import re
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_the_reference_names_public_things() -> None:
 
 
 def table(page: str, script: str) -> list[list[str]]:
-    """The cells of a page's table of a benchmark, which tests/repo/test_figures.py compares with figures.csv."""
+    """The cells of a page's benchmark table, which tests/repo/test_figures.py compares with figures.csv."""
     text = (DOCS / "explanation" / page).read_text(encoding="utf-8")
     mark = re.search(rf"<!-- measured: benchmarks/{script}\b.* -->\n\n(?P<lines>(?:\|.*\n)+)", text)
     assert mark is not None, f"{page} has no table of {script}"
@@ -66,7 +66,7 @@ def test_the_gate_passes_no_model_whose_best_rate_moves_and_misses_one_at_most()
 
 
 def test_the_table_of_slopes_says_what_misses_the_line() -> None:
-    """Ours: the steepest; the standard parametrization: the highest; Hydro's rule for SGD: the lowest."""
+    """Ours: the steepest slope; the standard parametrization: the highest; Hydro's rule for SGD: the lowest."""
     rows = table("hydro.md", "hydro_transfer/coordinate_check.py")
     ways = ("rules", "standard", "hydro's rule for SGD")
     found = {
@@ -76,7 +76,7 @@ def test_the_table_of_slopes_says_what_misses_the_line() -> None:
         if cell
     }
     assert len(rows) == 8
-    assert len(found) == 2 * 8 + 4  # Hydro's rule is one for SGD
+    assert len(found) == 2 * 8 + 4  # Hydro's rule is for SGD only
     missed = {key[:2] for key, value in found.items() if key[2] == "rules" and abs(value) > 0.1}
     assert missed == {("GPT, two wider heads", "SGD")}
     assert "**" in next(row[3] for row in rows if tuple(row[:2]) in missed)

@@ -1,4 +1,5 @@
-"""Shrinking and fusing together: members of a fused surrogate train as copies of it do alone, multipliers and all."""
+"""Shrinking and fusing together: members of a fused surrogate train like separate copies of it, multipliers
+included."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The verdict has an error and three outcomes; it counts what the loss depends on; its result is asked for."""
+"""The verdict has an error and three outcomes, counts only what the loss depends on, and must be checked."""
 
 import warnings
 from typing import Any
@@ -44,7 +44,7 @@ def report(*slopes: tuple[float, float], seeds: int = 3, learnt: bool = True) ->
     ("slopes", "outcome"),
     [
         ([(0.0, 0.02)] * 5, "passed"),
-        ([(0.12, 0.03)] * 5, "passed"),  # certainly no 0, and certainly less than a step of 2
+        ([(0.12, 0.03)] * 5, "passed"),  # certainly not 0, and certainly less than a step of 2
         ([(0.0, 0.02)] * 5 + [(0.5, 0.05)], "failed"),
         ([(0.0, 0.02)] * 5 + [(-0.5, 0.05)], "failed"),
         ([(0.15, 0.1)] * 5, "inconclusive"),
@@ -91,7 +91,7 @@ def test_a_check_adds_seeds_until_it_tells() -> None:
 
 
 class WeightNormed(nn.Module):
-    """The best of Adam's rates falls by more than a factor of two from a width of 16 to 256."""
+    """Adam's best rate falls by more than a factor of two from a width of 16 to 256."""
 
     def __init__(self, width: int = 256, norm: bool = True) -> None:
         super().__init__()
@@ -119,7 +119,8 @@ def test_weights_that_are_normalised_are_looked_at_near_the_best_rate() -> None:
 
 
 def test_three_seeds_say_little_of_a_spread() -> None:
-    """A slope whose three seeds agree by chance: with Student's quantile the interval holds what nine seeds say."""
+    """A slope whose three seeds agree by chance: with Student's quantile the interval contains what nine seeds
+    give."""
     quiet = [(0.0, 0.04)] * 14
     three = report(*quiet, (0.34, 0.025))
     assert three.outcome == "inconclusive"
@@ -140,7 +141,7 @@ def test_one_seed_has_no_verdict() -> None:
 
 
 class ClassToken(nn.Module):
-    """One block over positions, of which the loss reads the first; with a marker and a parametrized layer."""
+    """One block over positions, the first of which the loss reads, with a marker and a parametrized layer."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
@@ -161,7 +162,7 @@ class ClassToken(nn.Module):
 
 
 def test_only_what_the_loss_depends_on_is_measured() -> None:
-    """The change at the class token alone is what the report has of the last layers; markers and weights are out."""
+    """The report has only the change at the class token for the last layers; markers and weights are left out."""
     from headrace_torch.hydro.coordinate_check.measure import measure
 
     torch.manual_seed(0)

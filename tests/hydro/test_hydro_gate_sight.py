@@ -1,4 +1,4 @@
-"""What the gate counts as an activation, what a pass needs, and what it sees beside slopes: a model that diverges."""
+"""What the gate counts as an activation, what a pass requires, and what it detects besides slopes: divergence."""
 
 import math
 from typing import Any
@@ -15,7 +15,7 @@ from headrace_torch.hydro.coordinate_check.stability import Divergence, divergen
 
 
 class Balanced(nn.Module):
-    """A perceptron that hands out a term of its loss before or after its logits."""
+    """A perceptron that returns a term of its loss before or after its logits."""
 
     def __init__(self, width: int = 64, first: bool = False) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def test_default_targets_are_for_the_first_output_with_coordinates() -> None:
 
 
 def test_a_pass_needs_each_interval_and_a_failure_all_at_once() -> None:
-    """However many activations are right, they do not make a pass harder; a steep one is still judged among all."""
+    """Correct activations, however many, do not make a pass harder. A steep one is still judged among all of them."""
     one, many = [(0.1, 0.07)], [(0.1, 0.07)] * 40
     assert report(*one).passed
     assert report(*many).passed
@@ -67,7 +67,7 @@ def test_a_pass_needs_each_interval_and_a_failure_all_at_once() -> None:
 
 
 class Valley(nn.Module):
-    """One weight with a curvature; plain gradient descent diverges above 2 / curvature."""
+    """One weight with a curvature. Plain gradient descent diverges above 2 / curvature."""
 
     def __init__(self, curvature: float) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Valley(nn.Module):
 @pytest.mark.parametrize(
     ("wide", "expected"),
     [
-        (8.0, 1.0),  # overshoots by a factor of 7 in each step
+        (8.0, 1.0),  # overshoots by a factor of 7 per step
         (1.0, None),
         (0.1, None),
     ],
@@ -101,7 +101,7 @@ def test_the_wide_member_is_tried_at_the_rate_that_the_narrow_one_bears(
 
 
 def test_what_does_not_learn_is_no_measure_for_the_wide_member() -> None:
-    """A network that has died bears any rate: its loss is steady."""
+    """A dead network tolerates any rate: its loss is steady."""
 
     def dead(_seed: int, rate: float) -> tuple[nn.Module, torch.optim.Optimizer]:
         model = Valley(1.0)
@@ -130,7 +130,7 @@ def test_a_divergence_fails_the_check_and_says_where() -> None:
 
 
 class Sums(nn.Module):
-    """Messages are summed over neighbours, three times, and nothing but tanh bounds them."""
+    """Sums messages over neighbours three times, and only tanh bounds them."""
 
     def __init__(self, width: int = 256) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class Sums(nn.Module):
 
 @pytest.mark.full
 def test_sums_over_neighbours_diverge_where_the_copy_learns() -> None:
-    """Under SGD, and no slope shows it."""
+    """Under SGD, without any visible slope."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(64, 12, 6, generator=generator)
     upper = torch.triu(torch.rand(64, 12, 12, generator=generator) < 0.27, 1).float()

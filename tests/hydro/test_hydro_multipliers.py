@@ -1,4 +1,4 @@
-"""Every multiplier of every parameter: against a table made from the definitions, and against the `mup` package."""
+"""Every multiplier of every parameter, against a table made from the definitions and against the `mup` package."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ KINDS: dict[str, dict[str, Kind]] = {
     },
     "GPT": {
         "positions": E,
-        "words.weight": E,  # tied: it is the readout's weight too
+        "words.weight": E,  # tied: it is also the readout's weight
         **{f"blocks.{n}.{name}": kind for n in (0, 1) for name, kind in _BLOCK.items()},
         "norm.weight": V,
         "norm.bias": V,
@@ -75,7 +75,7 @@ KINDS[MANY] = KINDS["GPT"]
 @pytest.mark.cases(10)
 @pytest.mark.parametrize(
     ("name", "how"),
-    # A module that stores the number of its heads keeps it.
+    # A module that stores its number of heads keeps it.
     [(name, how) for name in MODELS for how in ("factory", "module") if (name, how) != (MANY, "module")],
 )
 @pytest.mark.parametrize("optimizer", EXPECTED)
@@ -118,10 +118,10 @@ def test_sgd_of_unequal_widths_takes_the_ratio_of_fans() -> None:
 
 
 class Peer:
-    """The same models made with `mup`: base at full size, and what its optimizers' groups say about each parameter."""
+    """The same models made with `mup`: the base at full size, and its optimizers' groups for each parameter."""
 
     def __init__(self, name: str) -> None:
-        import mup  # it brings seaborn: not for every process that collects the tests
+        import mup  # it imports seaborn: not in every process that collects tests
 
         self.mup = mup
         self.factory, self.inputs = MODELS[name]
@@ -168,14 +168,14 @@ def test_rates_and_decay_equal_mups(name: str, optimizer: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_initial_values_and_outputs_equal_mups(name: str) -> None:
-    """Same seed, same draws: each parameter is what `mup` makes of it, and so is what the model computes."""
+    """Same seed, same draws: each parameter, and the model's output, is as in `mup`."""
     peer = Peer(name)
     theirs = peer.small(seed=5)
     ours = hydro.shrink(peer.factory, scale=SCALE, inputs=peer.inputs).build(seed=5)
     with torch.no_grad():
         if name.startswith("GPT"):
-            # `set_base_shapes` rescales the shared table as if it had a readout's initial values, and its manual asks
-            # to initialise it again; ours keeps the table's spread, as `mup.init.normal_` does.
+            # `set_base_shapes` rescales the shared table as if it had a readout's initial values; its manual says to
+            # initialise it again. Ours keeps the table's spread, as `mup.init.normal_` does.
             theirs.words.weight.div_(SCALE**-0.5)
         for (key, one), (other_key, two) in zip(
             ours.named_parameters(), theirs.named_parameters(), strict=True
@@ -189,7 +189,8 @@ def test_initial_values_and_outputs_equal_mups(name: str) -> None:
     "init", ["normal_", "xavier_uniform_", "xavier_normal_", "kaiming_normal_", "kaiming_uniform_"]
 )
 def test_other_initialisations_follow_mups_versions(init: str) -> None:
-    """Whatever the user's code draws from, the spread is that of `mup.init`, whose functions replace torch's."""
+    """Whatever distribution the user's code draws from, the spread is that of `mup.init`, whose functions replace
+    torch's."""
     import mup
 
     arguments = {"normal_": {"std": 0.02}}.get(init, {})

@@ -1,6 +1,6 @@
-"""The claim itself, in short forms: the best learning rate stays where it is when the model gets wider, or deeper.
+"""The claim itself, in short forms: the best learning rate stays the same when the model gets wider, or deeper.
 
-The long forms (width × 16 for an MLP and a GPT, depth 2 to 16) are `benchmarks/hydro_transfer`.
+The long forms (width × 16 for an MLP and a GPT, depth 2 to 16) are in `benchmarks/hydro_transfer`.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class Net(nn.Module):
 
 
 def problem() -> tuple[Tensor, Tensor]:
-    """A teacher's classes of random points."""
+    """A teacher's classes for random points."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(256, 20, generator=generator)
     teacher = torch.randn(20, 40, generator=generator), torch.randn(40, 10, generator=generator)
@@ -42,7 +42,7 @@ def problem() -> tuple[Tensor, Tensor]:
 
 
 def best_exponent(prepare: Callable[[float], tuple[nn.Module, Any]], exponents: range) -> int:
-    """Of the rate 2^e that ends with the least training loss, falling linearly."""
+    """The exponent e of the rate 2^e, decaying linearly, that ends with the least training loss."""
     inputs, wanted = problem()
     ends = {}
     for exponent in exponents:

@@ -1,4 +1,5 @@
-"""At scale 1 nothing is ours: values, types, hooks, optimizer groups and trajectories are the user's, bit for bit."""
+"""At scale 1 we change nothing: values, types, hooks, optimizer groups and trajectories are the user's, bit for
+bit."""
 
 from typing import Any
 

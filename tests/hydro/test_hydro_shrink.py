@@ -1,4 +1,4 @@
-"""What shrinking makes of factories and modules: shapes, ties, types, values, multipliers in the forward pass."""
+"""The result of shrinking factories and modules: shapes, ties, types, values, multipliers in the forward pass."""
 
 import copy
 import pickle
@@ -37,7 +37,7 @@ MODELS: dict[str, tuple[Any, Tensor]] = {
 @pytest.mark.cases(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_module_shrinks_to_what_its_factory_makes(name: str) -> None:
-    """Rebuilding layer by layer finds the same shapes, ties and multipliers as asking the factory."""
+    """Rebuilding layer by layer gives the same shapes, ties and multipliers as calling the factory."""
     factory, inputs = MODELS[name]
     module = factory()
     by_factory, by_module = (
@@ -150,11 +150,11 @@ def test_torchs_own_attention_and_encoder_layers() -> None:
     with torch.no_grad():
         torch.testing.assert_close(
             model.eval()(inputs), model.train()(inputs)
-        )  # no fast path around the hooks
+        )  # no fast path that bypasses the hooks
 
 
 def test_the_attention_multiplier_is_that_of_one_over_d() -> None:
-    """Small heads see logits of sqrt(d_base)/d · q·k, the base model those of its own 1/sqrt(d_base)."""
+    """Small heads see logits of sqrt(d_base)/d · q·k, the base model's heads those of its own 1/sqrt(d_base)."""
     surrogate = hydro.shrink(GPT, width=16, inputs=text())
     model: Any = surrogate.build(0)
     attention = model.blocks[0].attention
@@ -175,7 +175,7 @@ def test_heads_that_grow_in_number_need_no_multiplier() -> None:
 
 
 class Encoder(nn.Module):
-    """torch's own layers; with `head_width` as many heads as fit."""
+    """torch's own layers; with `head_width`, as many heads as fit."""
 
     def __init__(self, width: int = 32, head_width: int | None = None) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class Encoder(nn.Module):
 
 
 class Grouped(nn.Module):
-    """Attention of the user's own that stores the width of its heads; two queries' heads share keys and values."""
+    """User-defined attention that stores the width of its heads; two query heads share keys and values."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ class Grouped(nn.Module):
 
 @pytest.mark.full
 def test_a_modules_heads_become_fewer_if_asked() -> None:
-    """As the factory that grows by heads: same shapes and rates, no multiplier, and so many heads in each layer."""
+    """Like the factory that grows by heads: same shapes and rates, no multiplier, and `heads` in each layer."""
     inputs = torch.randn(2, 5, 6)
     by_factory = hydro.shrink(lambda width=32: Encoder(width, head_width=8), scale=2, inputs=inputs)
     module = Encoder()
@@ -249,7 +249,7 @@ def test_hooks_survive_functional_calls_and_an_error_in_the_forward_pass() -> No
     with pytest.raises(RuntimeError):
         model.blocks[0].attention(torch.randn(1, 3, 7))  # type: ignore[index,union-attr]
     torch.testing.assert_close(model(text()), wanted)
-    q = torch.randn(1, 1, 3, 4)  # the multiplier is gone outside the model
+    q = torch.randn(1, 1, 3, 4)  # no multiplier outside the model
     torch.testing.assert_close(
         scaled_dot_product_attention(q, q, q), scaled_dot_product_attention(q, q, q, scale=0.5)
     )
@@ -331,7 +331,7 @@ def test_other_members_of_the_family() -> None:
 
 
 def test_large_models_are_compared_without_being_built() -> None:
-    """A base of half a billion parameters: shapes only, in well under a second of work and no memory."""
+    """A base of half a billion parameters: shapes only, in well under a second and without memory."""
     surrogate = hydro.shrink(GPT, width=32, target={"width": 2048, "depth": 12}, depth=2, inputs=text())
     assert surrogate.parametrization("adam")["blocks.0.wide.weight"].lr == 64
     assert surrogate.build(0)(text()).shape == (4, CONTEXT, WORDS)

@@ -1,4 +1,5 @@
-"""Initial values of layers in a row are measured apart: siblings share the module's type, the path and the shapes."""
+"""Initial values of layers in a row are measured separately: siblings share the module's type, the path and the
+shapes."""
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm
 
 
 def row(width: int = 256) -> nn.Module:
-    """All layers have a number for a name."""
+    """All layers have a number as their name."""
     return nn.Sequential(
         nn.Linear(20, width),
         nn.LayerNorm(width),
@@ -79,7 +80,7 @@ def test_the_gains_of_the_other_models_stay() -> None:
 
 
 def test_each_layer_of_a_row_begins_with_the_bases_spread() -> None:
-    """The rules: hidden matrices 1/sqrt of the width ratio, all else as in the base."""
+    """The rules: hidden matrices get 1/sqrt of the width ratio, everything else is as in the base."""
     surrogate = hydro.shrink(row, width=32)
     torch.manual_seed(0)
     base = {name: one.detach().square().mean().sqrt() for name, one in row().named_parameters()}

@@ -1,6 +1,6 @@
 """Every program of Hydro's how-to pages runs as a script without a main guard: from a file, `-c` and a notebook.
 
-Each page runs one way here; HEADRACE_SNIPPETS=all runs all ways.
+By default each page runs in one of these ways; HEADRACE_SNIPPETS=all runs all of them.
 """
 
 import os
@@ -20,7 +20,7 @@ RUN = EVERY if os.environ.get("HEADRACE_SNIPPETS") == "all" else [(TUNE, "notebo
 
 
 def program(page: str) -> list[str]:
-    """The page's blocks, in order; the first says that it runs."""
+    """The page's blocks, in order; the first one says that it is runnable."""
     text = (PAGES / page).read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return ["print('the body runs')\nimport torch\ntorch.manual_seed(0)\ntorch.set_num_threads(1)\n", *blocks]
@@ -50,7 +50,7 @@ def run_notebook(blocks: list[str], folder: Path) -> str:
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in blocks])
     book.metadata["kernelspec"] = {"name": "python3", "display_name": "python3"}
     client = nbclient.NotebookClient(book, timeout=280, resources={"metadata": {"path": str(folder)}})
-    client.execute()  # raises where a cell does
+    client.execute()  # raises if a cell does
     outputs = (one for cell in book.cells for one in cell.outputs if one.output_type == "stream")
     return "".join(one.text for one in outputs if one.name == "stdout")
 

@@ -1,4 +1,4 @@
-"""A study's surrogate by the library: the copy, its optimizer, and what its gate does not allow."""
+"""A study's surrogate in the library: the copy, its optimizer, and what its gate does not allow."""
 
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def test_a_small_copy_has_the_multipliers_and_any_other_model_an_ordinary_optimi
 
 
 def test_the_model_itself_is_the_base_of_its_copies() -> None:
-    """What the transfer's target trains is the plain model: in its own parametrization every multiplier is 1."""
+    """The transfer's target trains the plain model: in its own parametrization every multiplier is 1."""
     target = hydro.surrogate_of(MLP, width=16).target()
     with torch.random.fork_rng():
         torch.manual_seed(5)
@@ -80,7 +80,7 @@ def test_an_optimizer_that_the_gate_has_not_checked_is_refused(use: str) -> None
     train("adam")  # Adam and AdamW share their rules
     with pytest.raises(hydro.CoordinateCheckError, match=r"surrogate: \{optimizer: sgd\}"):
         train("sgd")
-    hydro.fuse(hydro.surrogate_of(MLP, width=16, gated=False), [{"lr": 0.1}], "sgd")  # and no warning
+    hydro.fuse(hydro.surrogate_of(MLP, width=16, gated=False), [{"lr": 0.1}], "sgd")  # without a warning
 
 
 def test_a_wrapped_copy_gets_no_optimizer() -> None:
@@ -147,7 +147,7 @@ def test_what_cannot_be_made_is_found_before(
     assert says in found["error"]
 
 
-def test_a_module_that_does_not_import_is_told(program: str) -> None:
+def test_a_module_that_does_not_import_is_reported(program: str) -> None:
     assert look("no_such")["error"] == "ModuleNotFoundError: No module named 'no_such'"
 
 
@@ -183,7 +183,7 @@ def test_it_takes_a_batch_of_the_user_s(program: str) -> None:
 def test_a_pilot_tries_what_the_model_can_be(program: str) -> None:
     wanted: dict[str, Any] = {"width": None, "gated": False}
     assert look(program, **wanted, scales=(16, 8, 4)) == {"key": "", "scales": [16, 8, 4]}
-    # 64 wide, with two heads: a copy 64 times narrower is 1 wide, which nobody named
+    # 64 wide, with two heads: a copy 64 times narrower is 1 wide, and nobody named that
     assert look(program, **wanted, scales=(64, 8))["scales"] == [8]
     refused = look(program, **wanted, scales=(64, 8), all_scales=True)
     assert refused["field"] == "surrogate.pilot.scales"

@@ -1,4 +1,4 @@
-"""Carrying over: what transfers, the top k with its regret, eager starts, and the automatic scale."""
+"""Transfer: what carries over, the top k with its regret, eager starts, and the automatic scale."""
 
 import math
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ def test_only_what_varies_counts() -> None:
 
 
 def test_hydros_published_case_the_second_recovers_what_the_first_loses() -> None:
-    """The surrogate's best is far from the target's best, and its second is near."""
+    """The surrogate's best is far from the target's best, and its second best is near."""
     on_target = {1.0: 92.0, 0.1: 94.9, 0.01: 95.0, 0.001: 80.0}
     found = hydro.transfer(
         trials(95.1, 95.0, 94.0, 70.0), lambda one: on_target[float(one["lr"])], maximize=True
@@ -93,7 +93,7 @@ def test_one_is_not_enough() -> None:
         hydro.TopK(k=1)
 
 
-def test_an_idle_device_starts_the_leader_and_the_final_top_k_is_validated_all_the_same() -> None:
+def test_an_idle_device_starts_the_leader_and_the_final_top_k_is_validated_anyway() -> None:
     decisions = hydro.TopK(k=2, eager_after=3)
     scores = [5.0, 4.0, 6.0, 1.0, 2.0]
     every = trials(*scores)
@@ -199,7 +199,7 @@ def test_regret_by_k() -> None:
 
 
 def noisy(scale: int, members: Sequence[Any]) -> list[float | None]:
-    """Accuracy with its peak at lr = 1e-3, that small surrogates see through ever more distortion."""
+    """Accuracy with its peak at lr = 1e-3, which smaller surrogates distort more."""
     return [
         90
         - 4 * (math.log10(one["lr"]) + 3) ** 2
@@ -217,7 +217,7 @@ def test_the_smallest_surrogate_that_agrees_is_chosen() -> None:
         return noisy(scale, members)
 
     found = hydro.choose_scale(pilot, evaluate, scales=(2, 4, 8, 16))
-    assert asked == [1, 16, 8, 4]  # the target once, then the smallest first, and no more than needed
+    assert asked == [1, 16, 8, 4]  # the target once, then the smallest first, and no more than necessary
     assert found.raise_if_none() == 4
     assert [one.agrees for one in found.tried] == [False, False, True]
     assert found.tried[-1].agreement.kendall == pytest.approx(1.0)

@@ -1,4 +1,5 @@
-"""Weight norm: a length follows its rows, in its initial value and in its rate; a module with it is refused by name."""
+"""Weight norm: a length follows its rows, in its initial value and in its rate. A module with it is refused by
+name."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
 
 
 class Normed(nn.Module):
-    """Every layer is normed, the readout too; its rows have a law of their own."""
+    """Every layer is normed, also the readout, whose rows follow a law of their own."""
 
     def __init__(
         self, width: int = 64, norm: Callable[[nn.Module], nn.Module] = NEW, std: float = 0.0
@@ -49,12 +50,12 @@ def test_lengths_are_those_of_their_rows_at_any_width(norm: Any, std: float) -> 
             norms = found[f"{layer}.{direction}"].norm(dim=1)
             torch.testing.assert_close(found[f"{layer}.{length}"].flatten(), norms)
         spreads.append(float(found[f"readout.{direction}"].detach().std()))
-    assert spreads[0] == pytest.approx(spreads[1], rel=0.2)  # entries of a readout are as large at any width
+    assert spreads[0] == pytest.approx(spreads[1], rel=0.2)  # a readout's entries keep their size
 
 
 @pytest.mark.parametrize("norm", [NEW, OLD])
 def test_a_readouts_length_has_a_rate_of_its_own(norm: Any) -> None:
-    """n entries that move by the same amount at any width are a length that moves by the root of n."""
+    """If n entries move by the same amount at any width, their length moves by the root of n."""
     surrogate = hydro.shrink(lambda width=64: Normed(width, norm), width=16, inputs=rows())
     length, _ = NAMES[norm]
     adam, sgd = surrogate.parametrization("adam"), surrogate.parametrization("sgd")

@@ -1,4 +1,4 @@
-"""A server with few places, in this process: health, a call, a stream and an upload, that ask for tokens."""
+"""A server with few places, in this process: health, a call, a stream and an upload, all of which require tokens."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -30,14 +30,14 @@ KNOWN = Known(calls=4, streams=2, connections=64, messages=1, within_s=60.0)
 
 @dataclass(kw_only=True)
 class Site:
-    """The server, and who its tokens are."""
+    """The server, and the owners of its tokens."""
 
     address: str
     health: Health
     door: AdmissionInterceptor
     tokens: dict[str, Token] = field(default_factory=dict)
     looking_up: asyncio.Event = field(default_factory=asyncio.Event)
-    """Look-ups of tokens wait for it; it is set."""
+    """Look-ups of tokens wait until this is set."""
     answer: bytes = b"answer"
     callers: list[Caller] = field(default_factory=list)
 
@@ -47,19 +47,19 @@ class Site:
         return Identity(project="p", role=Role.EDITOR, token=token.id)
 
     def said(self, who: str) -> tuple[tuple[str, str], ...]:
-        """What the calls of somebody carry."""
+        """The metadata of somebody's calls."""
         token = self.tokens.setdefault(who, new_token())
         return (("authorization", f"Bearer {token.text}"),)
 
     async def caller(self, *, window: int = 2**31 - 1, source: str = "") -> Caller:
-        """A connection by hand."""
+        """A connection driven by hand."""
         made = await asyncio.to_thread(Caller, self.address, window=window, source=source)
         self.callers.append(made)
         await asyncio.to_thread(made.pump, 0.2)
         return made
 
     async def ends(self, caller: Caller, number: int) -> Stream:
-        """A call by hand when it is over, or its connection is."""
+        """A hand-made call once it, or its connection, has ended."""
         return await asyncio.to_thread(caller.wait, number, 60)
 
     async def comes_to(self, what: Callable[[], bool]) -> None:
@@ -70,14 +70,14 @@ class Site:
 
     @asynccontextmanager
     async def client(self, who: str = "") -> AsyncIterator["Client"]:
-        """A client of gRPC."""
+        """A gRPC client."""
         options = [("grpc.use_local_subchannel_pool", 1)]
         async with grpc.aio.insecure_channel(self.address, options) as channel:
             yield Client(channel, self.said(who) if who else ())
 
 
 class Client:
-    """Its calls."""
+    """The calls of a gRPC client."""
 
     def __init__(self, channel: grpc.aio.Channel, said: tuple[tuple[str, str], ...]) -> None:
         self.health: Any = health_pb2_grpc.HealthStub(channel)
@@ -90,7 +90,7 @@ class Client:
         return answer
 
     def silent(self) -> Any:
-        """A call whose request does not come."""
+        """A call whose request never arrives."""
 
         async def nothing() -> AsyncIterator[bytes]:
             await asyncio.Event().wait()
@@ -111,7 +111,7 @@ async def admission_site(
     strangers: dict[str, Any] | None = None,
     known: dict[str, Any] | None = None,
 ) -> AsyncIterator[Site]:
-    """The server, which has other limits where they are given."""
+    """The server, with other limits if they are given."""
     site: Site
 
     class Tokens:

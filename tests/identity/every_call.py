@@ -1,4 +1,4 @@
-"""All calls of the page on permissions that one caller can make, compared with the page."""
+"""All calls on the permissions page that one caller can make, compared with the page."""
 
 import grpc
 from closed_site import ClosedSite
@@ -15,7 +15,7 @@ _AT_THE_PLANNER_TOO = {"Health", "ServerReflection"}
 
 
 async def differences(site: ClosedSite, samples: Samples, caller: Caller) -> list[str]:
-    """Where a caller gets something else than the page says, at any server."""
+    """Where a caller gets a result that differs from the page, at any server."""
     wrong = []
     for path in METHODS:
         for server in (name for name, place in SERVERS.items() if place is caller.place):
@@ -30,7 +30,7 @@ async def differences(site: ClosedSite, samples: Samples, caller: Caller) -> lis
 
 
 def expected(path: str, caller: Caller, server: str) -> Cell:
-    """What the page says of a call at a server."""
+    """What the page says about a call at a server."""
     service = path.split("/")[1].rpartition(".")[2]
     planner_too = server == "planner" and service in _AT_THE_PLANNER_TOO
     alone = _APART.get(service, "users" if server in ("users", "planner") else "workers")
@@ -38,7 +38,7 @@ def expected(path: str, caller: Caller, server: str) -> Cell:
 
 
 def status(path: str, caller: Caller, server: str) -> grpc.StatusCode:
-    """The status that such a call comes to."""
+    """The status of such a call."""
     permission = PERMISSIONS[path].permission
     if (
         caller.place is Place.USERS and permission is not Permission.OPEN
@@ -58,7 +58,7 @@ def status(path: str, caller: Caller, server: str) -> grpc.StatusCode:
 
 
 def shows_this_project(answer: Message | None) -> bool:
-    """Whether an answer has something of project `this`."""
+    """Whether an answer contains anything of project `this`."""
     return answer is not None and (
         MARK.encode() in answer.SerializeToString() or getattr(answer, "present", False)
     )

@@ -1,5 +1,5 @@
-"""A caller that speaks HTTP/2 by hand, so that it may do what no gRPC library lets it: half a message, no reading, much
-of everything."""
+"""A caller that speaks HTTP/2 by hand, so that it can do what no gRPC library allows: half a message, no reading,
+large amounts of everything."""
 
 import select
 import socket
@@ -23,9 +23,9 @@ class Stream:
     window: int
     over: bool = False
     headers: list[bytes] = field(default_factory=list)
-    """Blocks of headers as they came; a status is in the last one."""
+    """Blocks of headers as they arrived; a status is in the last one."""
     data: int = 0
-    """Bytes of answers."""
+    """How many bytes of answers arrived."""
 
 
 class Caller:
@@ -39,7 +39,7 @@ class Caller:
         window: int = 2**31 - 1,
         source: str = "",
     ) -> None:
-        """`window`: how much the server may send on each stream unasked; `source`: the address to call from."""
+        """`window`: how much the server may send on each stream unasked. `source`: the address to call from."""
         host, _, port = address.rpartition(":")
         plain = socket.create_connection(
             (host.strip("[]"), int(port)), timeout=20, source_address=(source, 0)
@@ -54,14 +54,14 @@ class Caller:
         self.write(frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 2**31 - 1 - WINDOW)))
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.socket.close()
         self.closed = True
 
     def call(
         self, path: str, metadata: Iterable[tuple[str, str]] = (), *, body: bytes = b"", end: bool = False
     ) -> int:
-        """Begin a call; returns its stream."""
+        """Start a call; returns its stream."""
         number, self._next = self._next, self._next + 2
         self.streams[number] = Stream(window=self._initial)
         fields = [
@@ -80,7 +80,7 @@ class Caller:
         return number
 
     def send(self, number: int, data: bytes, *, end: bool = False, within_s: float = 10.0) -> int:
-        """Send data as far as the server takes it; returns how much was sent."""
+        """Send data as far as the server accepts it; returns how much was sent."""
         stream, sent, until = self.streams[number], 0, time.monotonic() + within_s
         while sent < len(data) and not stream.over and not self.closed:
             some = min(len(data) - sent, self._window, stream.window, FRAME_BYTES)
@@ -100,12 +100,12 @@ class Caller:
         self.write(frame(DATA, END_STREAM, number, data))
 
     def reset(self, number: int) -> None:
-        """Give a call up."""
+        """Cancel a call."""
         self.write(frame(RST_STREAM, 0, number, struct.pack(">I", 8)))
         self.streams[number].over = True
 
     def wait(self, number: int, within_s: float = 20.0) -> Stream:
-        """The call when it is over, or as it is by then."""
+        """The call when it has ended, or its state after that time."""
         until = time.monotonic() + within_s
         while not self.streams[number].over and not self.closed and time.monotonic() < until:
             self.pump(0.05)
@@ -117,7 +117,7 @@ class Caller:
         return 0 if self.closed else sum(not stream.over for stream in self.streams.values())
 
     def pump(self, within_s: float) -> None:
-        """Take what the server says, as it comes within that time; answer what HTTP/2 asks."""
+        """Process what the server sends within that time; answer what HTTP/2 requires."""
         while not self.closed and self._ready(within_s):
             try:
                 data = self.socket.recv(1 << 20)
@@ -140,7 +140,7 @@ class Caller:
             within_s = 0
 
     def _ready(self, within_s: float) -> bool:
-        poll = select.poll()  # `select` knows no descriptor above 1024
+        poll = select.poll()  # `select` cannot handle descriptors above 1024
         poll.register(self.socket, select.POLLIN)
         return bool(poll.poll(within_s * 1000))
 
@@ -182,12 +182,12 @@ class Caller:
 
 
 def frame(kind: int, flags: int, number: int, payload: bytes) -> bytes:
-    """A frame of HTTP/2."""
+    """An HTTP/2 frame."""
     return len(payload).to_bytes(3) + bytes((kind, flags)) + number.to_bytes(4) + payload
 
 
 def message(payload: bytes, *, length: int | None = None, compressed: bool = False) -> bytes:
-    """A message of gRPC; `length` is what it says it has."""
+    """A gRPC message; `length` is the length that it claims."""
     return bytes([compressed]) + (len(payload) if length is None else length).to_bytes(4) + payload
 
 

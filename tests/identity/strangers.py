@@ -1,4 +1,4 @@
-"""What strangers may think of to have a server's memory, each against a real port. None of them has a token."""
+"""Ways in which strangers may try to use up a server's memory, each against a real port. None of them has a token."""
 
 import secrets
 import socket
@@ -16,7 +16,7 @@ JOIN = "/headrace.v1.JoinService/Join"
 WHO_AM_I = "/headrace.v1.IdentityService/WhoAmI"
 REFLECT = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 LARGE = message(text_field(1, b"x" * (4 * MIB - 1000)))
-"""The largest message that a server takes: a name of a service, or a token, of 4 MB."""
+"""The largest message that a server accepts: a name of a service, or a token, of 4 MB."""
 EMPTY = message(b"")
 
 
@@ -30,7 +30,7 @@ class Crowd:
     sockets: list[socket.socket] = field(default_factory=list)
 
     def come(self, count: int, *, window: int = 2**31 - 1) -> list[Caller]:
-        """So many connections more."""
+        """Open `count` more connections."""
         came = []
         for number in range(count):
             try:
@@ -53,7 +53,7 @@ class Crowd:
         return sum(not caller.closed for caller in self.callers)
 
     def leave(self) -> None:
-        """They hang up."""
+        """Close all connections."""
         for one in (*self.callers, *self.sockets):
             one.close()
 
@@ -69,7 +69,7 @@ def calls(
     metadata: Callable[[], Iterable[tuple[str, str]]] = lambda: (),
     window: int = 2**31 - 1,
 ) -> None:
-    """So many calls, spread over some connections; `end`: each sends all of its request."""
+    """`count` calls, spread over some connections. With `end`, each sends its whole request."""
     came = crowd.come(over, window=window)
     for number in range(count):
         caller = came[number % len(came)]
@@ -83,22 +83,22 @@ def calls(
 
 
 def bogus_token() -> list[tuple[str, str]]:
-    """A token that reads like one."""
+    """A token that looks like a real one."""
     return [("authorization", f"Bearer hr_{secrets.token_hex(8)}_{secrets.token_urlsafe(32)}")]
 
 
 def much_metadata() -> list[tuple[str, str]]:
-    """As much as a server takes."""
+    """As much metadata as a server accepts."""
     return [(f"x-{number}", "v" * 1100) for number in range(3)]
 
 
 def connections(crowd: Crowd, count: int = 3000) -> None:
-    """Connections that say nothing more."""
+    """Connections that send nothing more."""
     crowd.come(count)
 
 
 def half_open(crowd: Crowd, count: int = 3000) -> None:
-    """Connections that say nothing at all."""
+    """Connections that send nothing at all."""
     host, _, port = crowd.address.rpartition(":")
     for _ in range(count):
         try:
@@ -108,7 +108,7 @@ def half_open(crowd: Crowd, count: int = 3000) -> None:
 
 
 def deaf(crowd: Crowd, count: int = 5000) -> None:
-    """Calls of connections that never read what they are answered."""
+    """Calls of connections that never read their answers."""
     came = crowd.come(20)
     for number in range(count):
         caller = came[number % len(came)]
@@ -118,7 +118,7 @@ def deaf(crowd: Crowd, count: int = 5000) -> None:
 
 
 def resets(crowd: Crowd, seconds: float = 5.0) -> None:
-    """Calls that are given up at once."""
+    """Calls that are cancelled at once."""
     came, until = crowd.come(4), time.monotonic() + seconds
     while time.monotonic() < until:
         for caller in came:
@@ -139,7 +139,7 @@ def pings(crowd: Crowd, seconds: float = 3.0) -> None:
 
 
 def everything(crowd: Crowd) -> None:
-    """All that a server keeps of strangers, at once."""
+    """Everything that a server keeps for strangers, at once."""
     half_open(crowd, 600)
     connections(crowd, 600)
     calls(crowd, 1200, WATCH, metadata=much_metadata)

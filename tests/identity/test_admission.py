@@ -1,4 +1,4 @@
-"""What strangers and callers may have of a server, with honest ones beside them who are served."""
+"""What strangers and callers may use of a server, next to honest ones who are still served."""
 
 import asyncio
 import os
@@ -136,7 +136,9 @@ async def test_tokens_that_are_looked_up_take_few_places() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost", "[::]"])
 @pytest.mark.parametrize(("path", "who"), [(CHECK, ""), (CALL, ""), (CALL, "ann")])
-async def test_who_does_not_take_an_answer_or_a_refusal_is_hung_up(path: str, who: str, host: str) -> None:
+async def test_a_caller_that_takes_no_answer_and_no_refusal_is_disconnected(
+    path: str, who: str, host: str
+) -> None:
     limits = {"within_s": 0.2}
     async with admission_site(host, strangers=limits, known=limits) as site:
         caller = await site.caller(window=0)
@@ -271,7 +273,7 @@ async def test_the_connections_of_a_small_process_are_shared() -> None:
 
 
 def answered(caller: Caller, number: int) -> bool:
-    """Whether a call is known to its server: something came back, or it is over."""
+    """Whether a call has reached its server: something came back, or it has ended."""
     caller.pump(0)
     stream = caller.streams[number]
     return stream.over or bool(stream.headers)
@@ -279,7 +281,7 @@ def answered(caller: Caller, number: int) -> bool:
 
 @pytest.mark.full
 async def test_strangers_behind_a_proxy_share_the_places_and_end_alone() -> None:
-    """One call of somebody known is over the same connection."""
+    """One call of a known caller is over the same connection."""
     async with admission_site(strangers={"within_s": 3.0}) as site:
         proxies = [await site.caller() for _ in range(3)]
         for proxy in proxies:

@@ -1,4 +1,4 @@
-"""Which servers ask for tokens, where nobody says."""
+"""Which servers require tokens by default."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from headrace_services.identity.roles import Auth
         ("0.0.0.0:7440", True, True),
         ("10.0.0.7:7440", True, True),
         ("head.example.org:7440", True, True),
-        ("0.0.0.0:7440", False, False),  # --insecure: a network that is trusted, where a token could be read
+        ("0.0.0.0:7440", False, False),  # --insecure: a trusted network, where a token could be read
     ],
 )
 def test_where_other_machines_call_over_tls(listen: str, tls: bool, asks: bool) -> None:

@@ -1,4 +1,4 @@
-"""Every call of the page on permissions, made on real servers: each caller gets what the page says."""
+"""Every call on the permissions page, made on real servers: each caller gets what the page says."""
 
 import secrets
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ Closed = tuple[ClosedSite, Samples]
 
 @pytest.fixture(scope="module")
 def one_database(postgres_url: str, migrated_template: str) -> str:
-    """A database for the file. It goes with its server."""
+    """A database for this file. It is dropped with its server."""
     name = f"closed_{secrets.token_hex(6)}"
     with psycopg.connect(postgres_url, autocommit=True) as conn:
         conn.execute(f"CREATE DATABASE {name} TEMPLATE {migrated_template} STRATEGY FILE_COPY")
@@ -58,7 +58,7 @@ async def test_what_is_served_on_the_agents_socket_alone_works_there(closed: Clo
         if places(one) == {Place.SOCKET} and "BubbleService" in one:
             request = GetMessageClass(METHODS[one].input_type)()
             code, _ = await closed[0].call(one, CALLER["no token"], "agent_socket", request)
-            # There is no job, so its timeline is refused as a wrong name is.
+            # There is no job, so its timeline is refused like a wrong name.
             assert code is (grpc.StatusCode.INVALID_ARGUMENT if "Timeline" in one else grpc.StatusCode.OK), (
                 one
             )

@@ -1,5 +1,5 @@
-"""What gRPC itself keeps whoever calls from: large messages, much metadata, many calls over one connection. And what it
-costs a server to look at its connections."""
+"""What gRPC itself bounds for every caller: large messages, much metadata, many calls over one connection. And
+what it costs a server to check its connections."""
 
 import asyncio
 import sys
@@ -55,7 +55,7 @@ async def test_metadata_over_the_bound_is_refused(who: str, path: str) -> None:
 async def test_a_connection_has_so_many_calls_at_once(
     who: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that keeps to what it is told has its further calls wait; those of one that does not are reset."""
+    """A client that respects the limit lets its further calls wait; those of one that does not are reset."""
     monkeypatch.setattr(limits, "STREAMS_OF_A_CONNECTION", 3)
     many = {"calls": 64, "streams": 64}
     async with admission_site(strangers={"calls": 64, "messages": 64}, known=many) as site:
@@ -78,7 +78,7 @@ def test_the_bound_of_calls_over_one_connection() -> None:
 @linux
 @pytest.mark.full
 async def test_looks_take_a_small_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long one takes, and however many connections there are."""
+    """However long a check takes, and however many connections there are."""
     monkeypatch.setattr(looking, "LOOK_S", 0.001)
     monkeypatch.setattr(looking, "LEAST_S", 0.001)
     watched = Connections(0, 0)

@@ -1,4 +1,5 @@
-"""Listeners that would have one address: refused before anything begins, in words, with the option to change."""
+"""Listeners that would share one address: refused before anything starts, and the message names the option to
+change."""
 
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def test_a_planner_says_which_of_its_ports_are_one() -> None:
         planner.check(settings)
 
 
-async def test_a_port_that_somebody_else_has_is_told_with_its_option() -> None:
+async def test_a_port_that_somebody_else_has_is_reported_with_its_option() -> None:
     async with admission_site() as site:
         door = AdmissionInterceptor()
         with pytest.raises(HeadraceError, match=f"cannot listen on {site.address}: ") as refused:

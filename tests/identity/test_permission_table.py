@@ -20,7 +20,7 @@ LOOKS = ("Get", "List", "Watch", "Explain", "Preview", "Find", "Measure", "Read"
 
 
 def expected(method: str, project: str) -> set[Role]:
-    """Whom of a project a method should let in, by its name: written apart from the table."""
+    """Who in a project may call a method, by the method's name: written independently of the table."""
     operators = {Role.ADMIN} if project == DEFAULT_PROJECT else set()
     service, name = method.strip("/").split("/")
     match service.rpartition(".")[2]:

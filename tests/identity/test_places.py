@@ -1,4 +1,4 @@
-"""Who gives way where strangers share places: never one who has few for one who has many."""
+"""Who gives way when strangers share places: never one who has few to one who has many."""
 
 from collections import Counter
 
@@ -27,7 +27,7 @@ def test_a_place_that_was_left_or_lost_is_free() -> None:
     places, gone = Places(1), list[str]()
     first = places.acquire("a", lambda: gone.append("first"))
     places.acquire("a", lambda: gone.append("second"))
-    places.leave(first)  # it has lost it already
+    places.leave(first)  # it has already lost it
     assert (gone, len(places)) == (["first"], 1)
     third = places.acquire("b", lambda: gone.append("third"))
     places.leave(third)

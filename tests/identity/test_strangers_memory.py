@@ -1,5 +1,5 @@
-"""A real scheduler that asks for tokens, and strangers who want its memory; `benchmarks/identity/bench_strangers.py`
-tries all of them, and measures."""
+"""A real scheduler that requires tokens, and strangers who want its memory.
+`benchmarks/identity/bench_strangers.py` tries all of them, and measures."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ def scheduler(database_url: str) -> Iterator[tuple[str, psutil.Process]]:
 
 
 def check(address: str) -> None:
-    """Over a new connection. While calls wait that nobody has looked at yet, some are dropped, as clients know."""
+    """Check health over a new connection. While unprocessed calls wait, some are dropped, as clients expect."""
     until = time.monotonic() + 60
     with grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
         while True:
@@ -70,7 +70,7 @@ def test_strangers_get_little_and_others_are_served(
     before, crowd = process.memory_info().rss, Crowd(address)
     ATTACKS[attack](crowd)
     check(address)
-    until = time.monotonic() + 60  # connections are closed by and by
+    until = time.monotonic() + 60  # connections are closed gradually
     while crowd.open() > LIMITS.calls or crowd.connected() > LIMITS.connections:
         assert time.monotonic() < until, (crowd.open(), crowd.connected())
         time.sleep(0.2)

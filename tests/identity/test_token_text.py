@@ -1,4 +1,4 @@
-"""Tokens as text: what is one, what is stored of it, and how two are compared."""
+"""Tokens as text: which texts are tokens, what is stored of them, and how two are compared."""
 
 import asyncio
 import hashlib
@@ -48,7 +48,7 @@ def test_the_header_of_a_call() -> None:
 
 
 class Table:
-    """A table in memory, which counts."""
+    """A table in memory, which counts its reads."""
 
     def __init__(self, *rows: StoredToken) -> None:
         self.rows = {row.id: row for row in rows}
@@ -64,7 +64,7 @@ class Table:
 
 
 class Clock:
-    """A clock that is set by hand."""
+    """A clock set by hand."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -113,7 +113,7 @@ async def test_a_token_that_is_not_there_is_looked_up_once_too() -> None:
     assert table.asked == [token.id]
 
 
-async def test_a_wrong_secret_is_told_as_an_unknown_token_is_and_costs_no_query() -> None:
+async def test_a_wrong_secret_is_reported_like_an_unknown_token_and_costs_no_query() -> None:
     token, clock = tokens.new_token(), Clock()
     table = Table(stored(token, revoked=True))
     found = KnownTokens(table, clock)

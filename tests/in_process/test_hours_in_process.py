@@ -1,4 +1,4 @@
-"""A study in process counts its hours as a scheduler does: while its caller holds a trial."""
+"""An in-process study counts its hours like a scheduler: while its caller holds a trial."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`raise trial.Infeasible(reason)`: no failure, no result, and the sampler keeps away."""
+"""`raise trial.Infeasible(reason)`: neither a failure nor a result, and the sampler avoids such configurations."""
 
 import warnings
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_a_reported_value_of_an_infeasible_trial_does_not_count() -> None:
 
 @pytest.mark.parametrize("names", [("a",), ("a", "b")])
 def test_an_infeasible_trial_is_never_the_best(names: tuple[str, ...]) -> None:
-    """Not beside completed trials that report worse values, nor alone."""
+    """Neither next to completed trials that report worse values, nor alone."""
 
     def late(t: Trial) -> None:
         t.report(**dict.fromkeys(names, float(t.number)))

@@ -1,4 +1,4 @@
-"""`headrace.optimize`: a function is tuned in its own process, by the samplers, policies and rules of a server."""
+"""`headrace.optimize`: tunes a function in its own process, with the samplers, policies and rules of a server."""
 
 import itertools
 import math
@@ -101,7 +101,7 @@ def test_a_model_over_all_rungs_is_told_what_every_trial_reported_at_each() -> N
 
 
 def test_a_report_that_crosses_several_rungs_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A median rule looks at a hundred steps, and this function reports at every tenth."""
+    """A median rule checks at a hundred steps, and this function reports at every tenth."""
     from headrace_services.scheduler.samplers.multi_fidelity import MultiFidelityLearner
 
     told: list[tuple[float, int]] = []
@@ -224,7 +224,7 @@ def test_a_report_ends_a_loop_of_another_kind() -> None:
     assert {one.step for one in result.trials} > {1, 9}
 
 
-def test_a_generator_is_paused_and_goes_on_where_it_was() -> None:
+def test_a_generator_is_paused_and_continues_where_it_was() -> None:
     begun: list[int] = []
     closed: list[int] = []
 
@@ -260,7 +260,7 @@ def test_a_paused_generator_that_raises_when_it_is_closed_takes_no_result_away()
     assert result.best is not None
 
 
-def test_a_generator_that_failed_begins_anew_and_reports_what_is_new() -> None:
+def test_a_generator_that_failed_starts_again_and_reports_what_is_new() -> None:
     failed: set[int] = set()
 
     def train(t: Trial) -> Iterator[float]:
@@ -380,7 +380,7 @@ def test_a_callback_hears_of_each_trial_and_may_end_the_study() -> None:
 
 
 def test_configurations_that_never_began_are_no_trials_of_the_result() -> None:
-    """Some are made ahead of need, and cancelled with the study's end."""
+    """Some are made ahead of need, and cancelled at the study's end."""
     result = optimize(parabola, LINE, trials=50, callback=lambda _: True, sampler="random")
     assert [trial.outcome for trial in result.trials] == ["completed"]
     assert (result.study.counts.total, result.study.counts.cancelled) == (1, 0)

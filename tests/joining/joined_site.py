@@ -57,7 +57,7 @@ class JoinedSite:
         return secret
 
     def start_scheduler(self, *options: str) -> None:
-        """Starts it where it was, if it was."""
+        """Starts it, at its earlier address if it had one."""
         (self.root / "scheduler.log").write_text("")
         self.scheduler = self.run(
             "scheduler",
@@ -100,11 +100,11 @@ class JoinedSite:
         return process
 
     def log(self, name: str) -> str:
-        """What a process has said."""
+        """A process's log."""
         return self.logs[name].read_text()
 
     def says(self, name: str, text: str, within_s: float = WAIT_S) -> None:
-        """Waits until a process says something."""
+        """Waits until a process logs something."""
         until(lambda: text in self.log(name), f"{name}: {text!r}; it says: {self.logs[name]}", within_s)
 
     def connected(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def one_database(postgres_url: str, template: str) -> Iterator[str]:
 
 @contextmanager
 def joined_site(root: Path, database_url: str, *options: str) -> Iterator[JoinedSite]:
-    """A scheduler that asks workers for certificates; all is gone afterwards."""
+    """A scheduler that requires certificates of workers; everything is stopped afterwards."""
     with ExitStack() as stack:
         site = JoinedSite(root, root / "ca", database_url, stack)
         authority.make(site.ca, ["localhost", "127.0.0.1"], now=datetime.now(UTC))

@@ -1,4 +1,4 @@
-"""The authority: what it signs, what it refuses, and that its files are whole or told of."""
+"""The authority: what it signs, what it refuses, and that its files are complete or reported."""
 
 import stat
 from contextlib import nullcontext
@@ -51,7 +51,7 @@ def test_a_worker_is_a_client_of_its_name_for_its_time(folder: Path) -> None:
     assert names.get_values_for_type(x509.UniformResourceIdentifier) == [worker_uri("gpu-7")]
     usage = made.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert list(usage) == [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
-    # As a server it has no host's name, and none that a name in the subject would count beside.
+    # As a server it has no host's name, and none next to which a name in the subject would count.
     assert names.get_values_for_type(x509.DNSName) == [WORKERS_HOST]
     assert WORKERS_HOST.endswith(".invalid")
     assert not made.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
@@ -75,7 +75,8 @@ def test_a_worker_is_a_client_of_its_name_for_its_time(folder: Path) -> None:
 def test_what_was_just_signed_is_taken_by_a_clock_that_is_an_hour_behind(
     folder: Path, lives: timedelta, apart: timedelta, *, taken: bool
 ) -> None:
-    """As TLS takes it on a machine with that clock: a replica's, or a worker's that looks at the scheduler's."""
+    """As TLS checks it on a machine with that clock: a replica's, or that of a worker which checks the scheduler's
+    certificate."""
     held = authority.load(folder)
     pem = held.sign_worker("w", credential.new_key().public_key(), now=NOW, lives=lives)
     at = verification.PolicyBuilder().store(verification.Store([held.certificate])).time(NOW + apart)
@@ -190,7 +191,7 @@ def test_what_names_no_worker(uri: str) -> None:
 def test_a_credential_is_the_old_one_or_the_new_one(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever line the daemon dies at: the file is never half of anything."""
+    """At whatever line the daemon dies, the file is never half written."""
     home = tmp_path / "home"
     home.mkdir()
     held = authority.load(folder)

@@ -1,4 +1,5 @@
-"""When a certificate lets its worker in, and when no more: by its end, and by a revocation, which lasts as long."""
+"""When a certificate admits its worker, and when no longer: after its end, or after a revocation, which lasts as
+long."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +37,7 @@ async def joined(conn: AsyncConnection, lives: timedelta) -> WorkerCertificate:
 
 
 async def renewed(conn: AsyncConnection, shown: WorkerCertificate, lives: timedelta) -> WorkerCertificate:
-    """Its next certificate."""
+    """The worker's next certificate."""
     now = await joins.database_time(conn)
     await joins.renew(conn, shown, key_digest=KEY, now=now, until=now + lives)
     return WorkerCertificate(worker="w", issued=now, until=now + lives)
@@ -45,7 +46,7 @@ async def renewed(conn: AsyncConnection, shown: WorkerCertificate, lives: timede
 async def pass_by(
     conn: AsyncConnection, time: timedelta, *shown: WorkerCertificate
 ) -> list[WorkerCertificate]:
-    """Let time pass by: all that is written down, and what a worker shows, is older."""
+    """Let time pass: everything recorded, and what a worker shows, is older."""
     earlier = {column.name: column - time for column in tables.joined_worker.c if "_time" in column.name}
     until = tables.joined_worker.c.certificate_until - time
     await conn.execute(update(tables.joined_worker).values({**earlier, "certificate_until": until}))
@@ -73,7 +74,7 @@ async def test_a_revocation_lasts_as_long_as_any_certificate_though_lifetimes_we
 
 
 async def test_a_certificate_that_has_ended_lets_nobody_in(engine: AsyncEngine) -> None:
-    """gRPC looks at it when a connection begins, and a connection lasts for half an hour."""
+    """gRPC checks it when a connection starts, and a connection lasts for half an hour."""
     async with transaction(engine) as conn:
         shown = await joined(conn, HOUR)
         assert 3590 < await joins.check(conn, shown) <= 3600
@@ -132,7 +133,7 @@ async def someone_waits(engine: AsyncEngine) -> bool:
 
 
 def greeting(shown: WorkerCertificate) -> Greeting:
-    """What worker `w` says when it connects."""
+    """The greeting of worker `w` when it connects."""
     return Greeting(
         name="w",
         incarnation="1",

@@ -34,7 +34,7 @@ LIVES = timedelta(days=30)
 
 
 class Signer:
-    """Answers a worker's calls, as a scheduler does."""
+    """Answers a worker's calls, like a scheduler."""
 
     def __init__(self, folder: Path) -> None:
         authority.make(folder, ["localhost"], now=datetime.now(UTC))
@@ -46,7 +46,7 @@ class Signer:
         self.clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     async def call(self, _: str, __: object, name: str, request: Any) -> Any:
-        """Signs, unless it is to refuse."""
+        """Sign, unless it should refuse."""
         self.calls.append(request)
         if name in self.refuses:
             raise self.refuses[name]
@@ -61,7 +61,7 @@ class Signer:
 
     @property
     def joins(self) -> list[str]:
-        """The tokens that were shown."""
+        """The tokens that workers showed."""
         return [one.token for one in self.calls if isinstance(one, join_pb2.JoinRequest)]
 
 
@@ -81,7 +81,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A token in a file of the worker's."""
+    """A token in a file for the worker."""
     path = tmp_path / "token"
     path.write_text(join_tokens.new_token().text + "\n")
     path.chmod(0o600)
@@ -161,7 +161,7 @@ def test_a_file_that_cannot_be_removed_is_told_of(
 def test_what_a_link_leads_to_is_not_removed(
     signer: Signer, home: Path, file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As in a folder of Kubernetes' secrets."""
+    """For example in a folder of Kubernetes secrets."""
     link = tmp_path / "link"
     link.symlink_to(file)
     assert start(home, link)
@@ -246,7 +246,7 @@ def test_a_file_that_the_trials_user_may_read_is_refused(signer: Signer, home: P
 async def test_a_worker_whose_clock_is_wrong_by_an_hour_renews_in_time(
     signer: Signer, home: Path, file: Path, monkeypatch: pytest.MonkeyPatch, apart: timedelta
 ) -> None:
-    """Its certificate lasts for a day. It is used while it lasts, by its worker's clock, and renewed before it ends."""
+    """Its certificate lasts for a day. By its worker's clock it is used while it lasts, and renewed before it ends."""
     token, true = given(f"@{file}"), datetime.now(UTC)
     signer.clock = lambda: true
     signer.lives = timedelta(days=1)

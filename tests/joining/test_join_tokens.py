@@ -1,4 +1,4 @@
-"""Who may join with which token, as the database decides; and what a call is told that may not."""
+"""Who may join with which token, as the database decides, and what a refused call is told."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -51,7 +51,7 @@ async def join(engine: AsyncEngine, token: JoinToken, worker: str, key: bytes) -
 
 
 def certificate(now: datetime) -> WorkerCertificate:
-    """What worker `a` shows."""
+    """The certificate that worker `a` shows."""
     return WorkerCertificate(worker="a", issued=now, until=now + HOUR)
 
 
@@ -104,7 +104,7 @@ async def test_a_join_is_repeated_after_its_token_has_expired_by_the_same_key_al
 async def test_a_token_for_a_worker_that_is_shown_twice_at_once(
     engine: AsyncEngine, *, same_key: bool
 ) -> None:
-    """Two machines of one name share no use; a worker that does not wait for the answer shows its key again."""
+    """Two machines of one name share no use. A worker that does not wait for the answer shows its key again."""
     token = await made(engine, worker="a")
     both = [join(engine, token, "a", key) for key in (A, A if same_key else B)]
     outcomes = await asyncio.gather(*both, return_exceptions=True)
@@ -252,7 +252,7 @@ async def test_a_scheduler_without_an_authority_says_so(engine: AsyncEngine) -> 
 async def test_a_clock_that_is_far_from_the_databases_is_told_of(
     engine: AsyncEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture, minutes: int, says: str
 ) -> None:
-    """The worker joins all the same: certificates go by the database's clock."""
+    """The worker still joins: certificates follow the database's clock."""
     authority.make(tmp_path / "ca", ["localhost"], now=datetime.now(UTC))
     signing = Signing(authority=authority.load(tmp_path / "ca"), worker_port=1)
     token = await made(engine, worker="a")

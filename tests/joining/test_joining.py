@@ -1,4 +1,4 @@
-"""Workers that join, with a real scheduler and real daemons: renewals under a running study, and what is refused."""
+"""Workers that join, with a real scheduler and real daemons: renewals during a running study, and what is refused."""
 
 import asyncio
 import json
@@ -129,10 +129,10 @@ def test_a_study_runs_through_renewals_and_restarts(short: JoinedSite) -> None:
     until(lambda: "through" in short.connected(), "the worker connects after its restart")
 
 
-async def test_a_renewal_that_fails_is_told_and_tried_again(
+async def test_a_renewal_that_fails_is_reported_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody is at the address, and later a scheduler that signs."""
+    """First nobody is at the address, and later a scheduler that signs."""
     authority.make(tmp_path / "ca", ["localhost"], now=datetime.now(UTC))
     signer = authority.load(tmp_path / "ca")
 
@@ -203,7 +203,7 @@ def test_a_worker_without_a_certificate_is_told_to_join(site: JoinedSite) -> Non
 
 
 def test_a_worker_of_another_authority_is_told_so(site: JoinedSite, tmp_path: Path) -> None:
-    """Once where it trusts the scheduler and shows a foreign certificate, once the other way round."""
+    """Once the worker trusts the scheduler and shows a foreign certificate, once the other way round."""
     authority.make(tmp_path / "other", ["localhost"], now=datetime.now(UTC))
     ours, other = authority.load(site.ca), authority.load(tmp_path / "other")
     port = int(site.workers.rpartition(":")[2])
@@ -236,7 +236,7 @@ def test_a_home_of_another_name(site: JoinedSite) -> None:
 
 
 def channel(site: JoinedSite, name: str) -> grpc.Channel:
-    """What a worker's certificate opens."""
+    """A channel with a worker's certificate."""
     key = credential.new_key()
     held = authority.load(site.ca)
     pem = held.sign_worker(name, key.public_key(), now=datetime.now(UTC))
@@ -292,7 +292,7 @@ def test_a_worker_fetches_code_and_ships_none(site: JoinedSite) -> None:
 
 
 def test_a_joined_worker_runs_what_was_shipped(site: JoinedSite, tmp_path: Path) -> None:
-    """It gets the code of the trial that it is given, though it may fetch no other."""
+    """It gets the code of its trial, though it may fetch no other."""
     (tmp_path / "train.py").write_text(TRAIN)
     template = {"callable": "train:train", "working_dir": str(tmp_path), "code": {"ship": True}}
     site.start_worker("ships", "--join", site.token())
@@ -304,7 +304,7 @@ def test_a_joined_worker_runs_what_was_shipped(site: JoinedSite, tmp_path: Path)
 
 
 def test_a_revoked_certificate_opens_nothing(site: JoinedSite) -> None:
-    """Nor does what it says of attempts count: it would take every running trial from its worker."""
+    """Nor do its reports about attempts count: they would take every running trial from its worker."""
     with psycopg.connect(site.database_url, autocommit=True) as conn, channel(site, "gone") as line:
         conn.execute(
             "INSERT INTO joined_worker (worker, token_id, key_digest, join_time, certificate_until, revoke_time)"
@@ -382,7 +382,7 @@ def test_a_worker_that_is_killed_while_it_joins(site: JoinedSite, dies_at: str) 
 
 def test_the_token_leaves_the_command_line(site: JoinedSite) -> None:
     token = site.token()
-    name = f"shy-{token.split('_')[1]}"  # none of this name is connected already, should the test run again
+    name = f"shy-{token.split('_')[1]}"  # not connected yet, if the test runs again
     process = site.start_worker(name, "--join", token)
     until(lambda: name in site.connected(), "it joins")
     shown = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode()
@@ -394,7 +394,7 @@ def test_the_token_leaves_the_command_line(site: JoinedSite) -> None:
 
 
 def test_the_commands(site: JoinedSite) -> None:
-    """A token is made, listed and revoked; the doctor says how long certificates last, and what is wrong with one."""
+    """A token is made, listed and revoked. The doctor says how long certificates last, and what is wrong with one."""
     token = json.loads(command(site, "worker-token", "create", "--uses", "2", "--expires", "2h", "--json"))
     site.start_worker("told", "--join", token["token"])
     until(lambda: "told" in site.connected(), "the worker connects")
@@ -414,7 +414,7 @@ def test_the_commands(site: JoinedSite) -> None:
     assert "of the workers: the first ends in" in found["certificates", "ok"]
 
 
-def test_a_certificate_that_has_ended_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_that_has_ended_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     now = datetime.now(UTC)
     workers = [
         Worker(
@@ -441,7 +441,7 @@ def test_a_certificate_that_has_ended_is_told(monkeypatch: pytest.MonkeyPatch) -
 
 
 def command(site: JoinedSite, *words: str, fails: int | None = 0) -> str:
-    """Runs a command; returns all that it says."""
+    """Runs a command; returns all of its output."""
     environ = {
         **os.environ,
         "HEADRACE_ADDRESS": f"tls://{site.users}",

@@ -1,8 +1,8 @@
-"""Secrets of a worker and a scheduler, planted everywhere they may come from, and looked for from within trials.
+"""Secrets of a worker and a scheduler, planted everywhere they may come from, and searched for from within trials.
 
-Real processes: a scheduler with a password in its database's URL on the command line, a worker with a join token on its
-own and credentials of a store in its environment. Trials look at their environment, at the command lines of every
-process, and at what the cluster has logged; some stood by for their trial.
+Real processes: a scheduler with a password in its database URL on the command line, and a worker with a join token
+on its command line and credentials of a store in its environment. Trials check their environment, the command
+lines of every process, and everything that the cluster has logged. Some of them run in standby processes.
 """
 
 import json
@@ -65,7 +65,7 @@ def train(t):
 
 @pytest.fixture
 def site(tmp_path: Path, database_url: str) -> Iterator[JoinedSite]:
-    """The database takes any password: it asks for none."""
+    """The database accepts any password, because it requires none."""
     url = make_url(database_url).set(password="planted-password").render_as_string(hide_password=False)
     with joined_site(tmp_path, database_url, "--database-url", url) as started:
         yield started
@@ -123,7 +123,7 @@ def test_what_is_hidden_leaves_the_rest_of_the_command_line() -> None:
 
 
 def test_processes_of_one_user_cannot_read_a_closed_ones_environment() -> None:
-    """Unless the user is root: so two processes of another one."""
+    """Except for root, so the test uses two processes of another user."""
     if os.geteuid() == 0:
         nobody = pwd.getpwnam("nobody")
         become = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
@@ -132,7 +132,7 @@ def test_processes_of_one_user_cannot_read_a_closed_ones_environment() -> None:
     python = next(filter(partial(_runs, become), (sys.executable, "/usr/bin/python3")), "")
     if not python:
         pytest.skip("another user can run no Python here")
-    source = Path(hidden.__file__).read_text()  # it needs the standard library alone
+    source = Path(hidden.__file__).read_text()  # it needs only the standard library
     for close, reads in ((False, True), (True, False)):
         program = f"{source}\n{close} and close_to_others(); print('ready', flush=True); input()"
         process = subprocess.Popen(  # type: ignore[call-overload]

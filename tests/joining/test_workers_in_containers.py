@@ -64,7 +64,7 @@ def train(t):
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that every user may pass through."""
+    """A folder that every user may enter."""
     path = Path(tempfile.mkdtemp(prefix="hr-composed-"))
     path.chmod(0o755)
     yield path
@@ -72,7 +72,7 @@ def folder() -> Iterator[Path]:
 
 
 class Composed(JoinedSite):
-    """The cluster, in a folder in the place of volumes."""
+    """The cluster, in a folder that replaces the volumes."""
 
     @property
     def run_folder(self) -> Path:
@@ -80,11 +80,11 @@ class Composed(JoinedSite):
 
     @property
     def volume(self) -> Path:
-        """That of the workers' homes."""
+        """The volume of the workers' homes."""
         return self.root / "volume"
 
     def environment(self, **variables: str) -> dict[str, str]:
-        """What containers have."""
+        """The containers' environment."""
         return {
             "HEADRACE_HOME": str(self.volume),
             "HEADRACE_RUN": str(self.run_folder),
@@ -151,7 +151,7 @@ def site(folder: Path, database_url: str) -> Iterator[Composed]:
 
 
 def tokens(site: Composed) -> dict[str, str]:
-    """What is left of the join tokens."""
+    """The remaining join tokens."""
     found = (site.run_folder / "joining").iterdir()
     return {path.name: path.read_text().strip() for path in found if path.name != "ca.pem"}
 
@@ -190,7 +190,7 @@ def test_workers_join_once_come_back_and_keep_their_secrets_from_trials(site: Co
 
 
 def looked(site: Composed) -> dict[str, Any]:
-    """What a trial reaches of all that there is."""
+    """What a trial can reach of everything that exists."""
     code = site.root / "code"
     code.mkdir()
     (code / "looks.py").write_text(LOOKS)
@@ -224,7 +224,7 @@ def looked(site: Composed) -> dict[str, Any]:
 
 
 def own_of_a_trial(found: dict[str, Any]) -> set[str]:
-    """What a trial may read: its own folders below `scratch`."""
+    """What a trial may read: its own folders in `scratch`."""
     return {path for path in found if "/scratch/" in path}
 
 

@@ -1,4 +1,4 @@
-"""Calls are measured whatever kind they are of and however they end."""
+"""Calls are measured, whatever kind they are and however they end."""
 
 import asyncio
 from collections.abc import AsyncIterator

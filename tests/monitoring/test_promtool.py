@@ -1,4 +1,4 @@
-"""What Prometheus' own tool says of the metrics, the alert rules, and what raises which alert."""
+"""Prometheus's own tool checks the metrics, the alert rules, and what raises which alert."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not instal
 
 
 def promtool(*arguments: str, given: bytes = b"") -> str:
-    """Run it; it must be content."""
+    """Run it; it must succeed."""
     assert PROMTOOL is not None
     done = subprocess.run([PROMTOOL, *arguments], input=given, capture_output=True, check=False, timeout=60)
     said = (done.stdout + done.stderr).decode()

@@ -1,4 +1,4 @@
-"""What a scheduler shows of itself: all that the dashboard and the alert rules name, and no name of a study."""
+"""The metrics of a scheduler: everything that the dashboard and the alert rules name, and no study's name."""
 
 import json
 import re
@@ -50,7 +50,7 @@ class Service:
             return answer.read().decode()
 
     def samples(self) -> dict[str, list[Any]]:
-        """The samples by their names."""
+        """The samples by name."""
         found: dict[str, list[Any]] = {}
         for family in text_string_to_metric_families(self.text()):
             for sample in family.samples:
@@ -79,7 +79,7 @@ def named(expression: str) -> set[str]:
 
 
 def expressions() -> dict[str, str]:
-    """Every expression of the dashboard and of the alerts, by where it stands."""
+    """Every expression of the dashboard and of the alerts, by its place."""
     dashboard = json.loads((FOLDER / "dashboard.json").read_text())
     alerts = yaml.safe_load((FOLDER / "alerts.yaml").read_text())
     found = {
@@ -157,7 +157,7 @@ def test_a_taken_port_and_a_malformed_address_are_refused() -> None:
 
 
 def status(address: str, **headers: str) -> int:
-    """How a scrape is answered. Only one that is let in has metrics."""
+    """The status of a scrape. Only an admitted one gets metrics."""
     asked = urllib.request.Request(f"http://{address}/metrics", headers=headers)
     try:
         answer = urllib.request.urlopen(asked, timeout=60)
@@ -172,7 +172,7 @@ def status(address: str, **headers: str) -> int:
 def test_where_a_token_is_asked_for_metrics_are_shown_to_nobody_else(
     host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As to a trial on the worker's machine, which reaches every port of it."""
+    """For example to a trial on the worker's machine, which reaches every port of it."""
     (tmp_path / "token").write_text("s3cr3t\n")
     monkeypatch.setenv(NAMED_IN, str(tmp_path / "token"))
     with scraped(f"{host}:0", REGISTRY) as shown:

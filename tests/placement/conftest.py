@@ -1,4 +1,4 @@
-"""The virtual cluster of the benchmark is the tests' too."""
+"""The tests use the benchmark's virtual cluster."""
 
 import sys
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Several studies on one cluster, in memory and on a virtual clock: production cycles over the simulator's rows.
 
-Trials are rungs that take their time; after every event the accounts are checked.
+Trials are rungs that take some time; after every event the accounts are checked.
 """
 
 import heapq
@@ -50,7 +50,7 @@ class ManyStudies:
         self._random = random.Random(seed)
 
     def add(self, spec: StudySpec, project: str = DEFAULT_PROJECT) -> StudyRows:
-        """Create a study and let it begin."""
+        """Create a study and start it."""
         number = len(self.studies) + 1
         fold = Fold.empty(spec, make_sampler(spec))
         one = StudyRows(spec, fold, name=f"study-{number}", project=project, number=number)
@@ -60,7 +60,7 @@ class ManyStudies:
         return one
 
     def run(self, until_s: float) -> None:
-        """Let rungs end until a time, or until nothing runs."""
+        """Let rungs end until a given time, or until nothing runs."""
         while self._heap and self._heap[0][0] <= until_s:
             self.now_s, _, study_id, lease_id = heapq.heappop(self._heap)
             one = self.studies[study_id]
@@ -71,7 +71,7 @@ class ManyStudies:
             self.now_s = until_s
 
     def cycle(self, one: StudyRows, *inputs: Input) -> None:
-        """One cycle, and those of the studies that it left slots to, in turn."""
+        """One cycle, and those of the studies to which it left slots, in turn."""
         todo = deque(self._woken(one, *inputs))
         for _ in range(MOST_TURNS * len(self.studies)):
             if not todo:
@@ -79,7 +79,7 @@ class ManyStudies:
             todo.extend(other for other in self._woken(todo.popleft(), PlaceNow()) if other not in todo)
 
     def _woken(self, one: StudyRows, *inputs: Input) -> list[StudyRows]:
-        """Run one cycle. Returns the studies that are to look for slots after it."""
+        """Run one cycle. Returns the studies that must look for slots after it."""
         held = self.held(one.study.project)
         effects = cycle(one, self.studies, self.cluster, inputs, self.now_s).effects
         quota = self.cluster.quotas.get(one.study.project)
@@ -93,7 +93,7 @@ class ManyStudies:
         return [other for other in active if other is not one]
 
     def held(self, project: str) -> int:
-        """What a project's studies hold, in thousandths of slots: counted from their leases."""
+        """What a project's studies hold, in thousandths of slots, counted from their leases."""
         ours = [one for one in self.studies.values() if one.study.project == project]
         return sum(lease.milli * len(lease.slots) for one in ours for lease in one.leases.values())
 
@@ -135,7 +135,7 @@ class ManyStudies:
         heapq.heappush(self._heap, (self.now_s + steps * per_step_s, self._count, one.study.id, lease.id))
 
     def check(self) -> None:
-        """Nothing is given out twice, gangs are whole, and the studies' own accounts agree."""
+        """Check that nothing is given out twice, gangs are complete, and the studies' own accounts agree."""
         milli: Counter[Place] = Counter()
         memory: Counter[Place] = Counter()
         by_study: dict[int, int] = defaultdict(int)

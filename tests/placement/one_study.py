@@ -1,4 +1,4 @@
-"""One of several studies on one database, stepped by hand, and workers with GPUs."""
+"""One of several studies on one database, driven by hand, and workers with GPUs."""
 
 from typing import Any
 from uuid import uuid4
@@ -27,7 +27,7 @@ GIB = 1 << 30
 
 
 class OneStudy:
-    """Steps one of several studies of a database."""
+    """Runs the cycles of one of several studies in a database."""
 
     def __init__(self, engine: AsyncEngine, name: str, project: str = DEFAULT_PROJECT) -> None:
         self.engine, self.name, self.project = engine, name, project
@@ -50,7 +50,7 @@ class OneStudy:
         spec = StudySpec.model_validate({**fields, **changes})
         event = trial_created(Trial(study_id=0, number=0, params={}, milestone=None))
         async with transaction(self.engine) as conn:
-            uid = uuid4().hex  # as the service's are: what a process remembers of a study is filed under it
+            uid = uuid4().hex  # like the service's: a process caches a study under this key
             await quotas.make(conn, self.project)
             made = await studies.create(
                 conn,

@@ -1,4 +1,4 @@
-"""A scheduler with workers of fake GPUs, as real processes, in a folder that goes away."""
+"""A scheduler with workers of fake GPUs, as real processes, in a temporary folder."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import psutil
 import psycopg
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # also where a benchmark brings this cluster up
+sys.path.insert(0, str(Path(__file__).parent.parent))  # also when a benchmark starts this cluster
 
 from ready_home import furnish
 
@@ -51,7 +51,7 @@ class Site:
         return self.folder / "home"
 
     def create(self, name: str, study: StudySpec) -> None:
-        """Create a study, which begins at once."""
+        """Create a study, which starts at once."""
         with Client(self.address) as client:
             client.create_study(name, study)
 
@@ -66,13 +66,13 @@ class Site:
             self.workers[name] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
 
     def kill_worker(self, name: str) -> None:
-        """Kill a daemon, and with it its trials."""
+        """Kill a daemon together with its trials."""
         process = self.workers.pop(name)
         process.kill()
         process.wait()
 
     def rows(self, sql: str) -> list[Any]:
-        """What the database says."""
+        """Return the rows of a query."""
         data = EmbeddedPostgres(data_dir=self.home / "postgres", log_path=self.home / "logs/postgres.log")
         with psycopg.connect(data.url.replace("+psycopg", "")) as conn:
             return conn.execute(sql).fetchall()
@@ -89,14 +89,14 @@ class Site:
         assert state == "COMPLETED", detail
 
     def journal(self, name: str) -> Path:
-        """A folder for what the trials of a study write down."""
+        """A folder for what the trials of a study record."""
         folder = self.folder / f"journal-{name}"
         folder.mkdir(exist_ok=True)
         return folder
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    """Everything that was written down; a line cut off by a kill is left out."""
+    """Everything that was recorded; a line cut off by a kill is left out."""
     return [
         json.loads(line)
         for path in sorted(folder.glob("*.jsonl"))
@@ -107,7 +107,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 @contextmanager
 def site(folder: Path, own_slots: int = 0, **workers: int) -> Iterator[Site]:
-    """Run `headrace up` with so many CPU slots of its own, or none, and workers with so many fake GPUs."""
+    """Run `headrace up` with `own_slots` CPU slots of its own, or none, and workers with that many fake GPUs."""
     home = folder / "home"
     furnish(home)
     command = [sys.executable, "-m", "headrace.cli", "up", "--home", str(home), "--port", "0"]

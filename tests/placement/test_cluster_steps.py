@@ -1,4 +1,4 @@
-"""Several studies' steps on a real Postgres: parts of devices, slots left to others, reservations, preemption."""
+"""Several studies' cycles on a real Postgres: parts of devices, slots left to others, reservations, preemption."""
 
 from collections.abc import AsyncIterator
 
@@ -85,7 +85,7 @@ async def test_two_studies_with_one_free_slot_leave_it_to_the_one_with_the_great
     assert len(await query(engine, "SELECT id FROM lease WHERE live AND study_id = :s", s=heavy.id)) == 3
 
 
-async def test_a_study_that_is_asked_and_told_is_no_company(engine: AsyncEngine) -> None:
+async def test_an_ask_tell_study_does_not_count_as_a_competitor(engine: AsyncEngine) -> None:
     """It takes no slots."""
     await OneStudy(engine, "asked").create(template=None)
     alone = await OneStudy(engine, "alone").create()
@@ -97,7 +97,7 @@ async def test_a_study_that_is_asked_and_told_is_no_company(engine: AsyncEngine)
         assert (await load(conn, alone.id, question)).crowded
 
 
-async def test_a_study_that_does_not_answer_does_not_hold_slots_up_for_ever(engine: AsyncEngine) -> None:
+async def test_a_study_that_does_not_answer_does_not_hold_slots_up_forever(engine: AsyncEngine) -> None:
     await connect(engine, "w", 2)
     working = await OneStudy(engine, "working").create()
     silent = await OneStudy(engine, "silent").create()
@@ -142,7 +142,7 @@ async def test_slots_are_kept_for_a_gang_and_those_who_run_there_leave_at_their_
 
 
 async def test_a_study_that_no_worker_can_ever_serve_asks_nobody_to_leave(engine: AsyncEngine) -> None:
-    """Not even of a study that has more than its share."""
+    """Not even a study that has more than its share."""
     await connect(engine, "w", 2)
     small = await OneStudy(engine, "small").create()
     first, second = await small.kick()
@@ -153,7 +153,7 @@ async def test_a_study_that_no_worker_can_ever_serve_asks_nobody_to_leave(engine
     async with engine.begin() as conn:  # an hour passes
         hour = "jsonb_set(standing, '{usage,at_s}', to_jsonb((standing->'usage'->>'at_s')::float - 3600))"
         await conn.execute(text(f"UPDATE study SET standing = {hour} WHERE id = :s"), {"s": small.id})
-    gang.fold = None  # another replica looks
+    gang.fold = None  # another replica checks
     assert await gang.kick() == []
     assert await query(engine, "SELECT * FROM leave") == []
     assert (await small.tell(first, 2)).action == "CONTINUE"
@@ -178,10 +178,10 @@ async def test_a_higher_priority_asks_for_a_slot_at_the_next_report_with_a_check
     assert (await low.tell(lease, 1)).action == "PAUSE"
 
 
-async def test_who_was_asked_to_leave_at_the_next_report_is_not_given_until_the_rung(
+async def test_a_trial_asked_to_leave_at_the_next_report_is_not_given_until_the_rung(
     engine: AsyncEngine,
 ) -> None:
-    """Another study, whose cycle began before that, asks for the rung."""
+    """Another study, whose cycle started before that, asks it to leave at the rung."""
     await connect(engine, "w", 1)
     low = await OneStudy(engine, "low").create()
     (lease,) = await low.kick()
@@ -319,7 +319,7 @@ async def test_a_finalist_on_a_share_takes_spare_whole_gpus_or_what_its_table_sa
     assert (two.slots, two.milli) == ((0, 1), 1000)
     assert (await study.tell(two, 8)).action == "STOP"
     other = await OneStudy(engine, "other").create(max_trials=1)
-    await other.kick()  # one of the two GPUs is not free any more
+    await other.kick()  # one of the two GPUs is no longer free
     again = await OneStudy(engine, "again").create(
         resources={"gpu_milli": 250}, elastic=elastic, max_trials=1
     )
@@ -419,7 +419,7 @@ async def test_usage_adds_up_over_restarts(engine: AsyncEngine) -> None:
     await connect(engine, "w", 2)
     study = await OneStudy(engine, "used").create()
     for lease in await study.kick():
-        study.fold = None  # another replica goes on
+        study.fold = None  # another replica continues
         await study.tell(lease, 8)
     usage = (await study.standing())["usage"]
     held = await query(
@@ -427,7 +427,7 @@ async def test_usage_adds_up_over_restarts(engine: AsyncEngine) -> None:
         "SELECT sum(extract(epoch FROM coalesce(end_time, to_timestamp(:at)) - grant_time)) FROM lease",
         at=usage["at_s"],
     )
-    # A step tells the time when it begins; its rows carry that of their writing.
+    # A cycle uses the time at its start; its rows have the time of their writing.
     assert usage["gpu_s"] == pytest.approx(float(held[0][0]), abs=0.5, rel=0.2)
     assert usage["gpu_milli"] == 2000
 

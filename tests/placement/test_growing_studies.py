@@ -1,7 +1,8 @@
-"""Random studies whose trials grow and shrink, on shares and on islands of GPUs, while others run and machines fail.
+"""Random studies whose trials grow and shrink, on shares and on islands of GPUs, while others run and machines
+fail.
 
-All of them end: nothing waits for ever. No device is given out twice (`ClusterRows` refuses that), and each stay has
-the size that the trial's configuration and progress ask for, or spare slots.
+All of them end: nothing waits forever. No device is given out twice (`ClusterRows` refuses that). Each attempt has
+the size that the trial's configuration and progress request, or spare slots.
 """
 
 import random
@@ -19,8 +20,8 @@ from headrace_services.scheduler.simulator.study import StudySimulation
 
 VARIANTS = ("promotion", "stopping")
 STUCK_BEFORE = (114, 204, 1059)
-"""Seeds in which a study kept slots for a trial, and did not start it behind a smaller one that they kept off; and one
-in which they were kept for a trial that did not wait any more."""
+"""Seeds in which a study kept slots for a trial, and did not start it behind a smaller one that those slots
+blocked; and one in which slots were kept for a trial that no longer waited."""
 
 
 def cluster(chance: random.Random, slots: int) -> tuple[Machine, ...]:

@@ -1,4 +1,4 @@
-"""Gangs on slots that are joined well: which ones, on which worker, what is kept for them, and what is learnt of it."""
+"""Gangs on slots with a fast interconnect: which ones, on which worker, what is kept for them, and what is learnt."""
 
 from itertools import combinations
 
@@ -94,7 +94,7 @@ def test_a_worker_with_nvlink_goes_before_the_tightest_fit_and_unknown_ones_befo
 
 
 def test_speeds_that_were_measured_decide() -> None:
-    """A slow device with NVLink against a fast one without."""
+    """A slow device with NVLink against a fast one without it."""
     slow = [device(1, n, model="L4", links=links) for n, links in enumerate(islands(2, 2))]
     fast = [device(2, n, links=links) for n, links in enumerate(islands(2, 1))]
     kinds = kinds_of([*slow, *fast], Request(slots=2))

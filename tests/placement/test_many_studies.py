@@ -1,4 +1,4 @@
-"""Who goes first is found in time that grows with the number of studies, not with its square."""
+"""Finding which study goes first takes time linear in the number of studies, not quadratic."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ SPEC = StudySpec.model_validate(
 
 
 def claims_each(count: int, monkeypatch: pytest.MonkeyPatch) -> float:
-    """How many claims are computed for each trial that ends, while so many studies share four GPUs."""
+    """How many claims are computed for each trial that ends, while `count` studies share four GPUs."""
     computed = 0
     claim = shares.claim
 

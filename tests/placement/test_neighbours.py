@@ -1,5 +1,5 @@
-"""A cycle learns of the first studies that wait: Postgres orders them as the core does, and no decision depends on how
-many there are."""
+"""A cycle reads only the first waiting studies: Postgres orders them as the core does, and no decision depends on
+how many there are."""
 
 import random
 from collections.abc import AsyncIterator
@@ -56,7 +56,7 @@ async def _create(conn: Any, number: int, **changes: Any) -> int:
 
 
 def _drawn(chance: random.Random) -> Standing:
-    """Few values, so that claims tie."""
+    """Few distinct values, so that claims tie."""
     usage = Usage(
         gpu_s=chance.choice([0.0, 0.1, 1e9 / 3]),
         cpu_s=chance.choice([0.0, 7.7]),

@@ -1,4 +1,4 @@
-"""Mixed sizes on mixed machines, an event at a time: nothing is over-committed, nothing starves, little idles.
+"""Mixed sizes on mixed machines, one event at a time: nothing is over-committed, nothing starves, little idles.
 
 The same program with 100,000 events is the benchmark (`benchmarks/placement/packing.py`).
 """
@@ -12,14 +12,14 @@ from headrace_services.scheduler.core.placement import BestFit
 
 EVENTS = 1200
 NOISE = 0.15
-"""By how much of what was predicted a rung may take longer, or less."""
+"""The fraction by which a rung may take longer, or less, than predicted."""
 LONGEST_WAIT = 1 + NOISE
-"""In rungs of the longest kind, from the reservation to the start, where all have the same priority.
+"""In rungs of the longest kind, from the reservation to the start, if all trials have the same priority.
 
-Who is on the slots when they are kept may just have begun a rung, is asked to leave at its end, and is there for
-1 + NOISE at most. The slots are to be ready in R ≤ 1 by prediction. Who comes after t fills the gap: its prediction p
-has 1.1·p ≤ R - t, and it leaves at its first rung, by t + (1 + NOISE)·p ≤ R + (NOISE - 0.1)·p < 1.05. Nobody else of
-the same priority gets the slots.
+A trial on the slots when they are reserved may just have started a rung. It is asked to leave at the rung's end,
+and stays for 1 + NOISE at most. By prediction the slots are ready in R ≤ 1. A trial that arrives after t fills the
+gap: its prediction p satisfies 1.1·p ≤ R - t, and it leaves at its first rung, by t + (1 + NOISE)·p ≤ R + (NOISE -
+0.1)·p < 1.05. No other trial of the same priority gets the slots.
 """
 
 

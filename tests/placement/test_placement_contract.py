@@ -1,4 +1,4 @@
-"""What every placer promises, whatever it is asked: one suite for all of them, over random clusters."""
+"""What every placer guarantees, whatever the input: one suite for all of them, over random clusters."""
 
 from collections import Counter
 
@@ -47,7 +47,8 @@ def device(worker: int, index: int, *, kind: str = "GPU", model: str = "H200", *
 
 
 def islands(count: int, *sizes: int) -> list[tuple[int, ...]]:
-    """Joints of a worker's slots: islands of each size, the best joined first; across them it is the machine."""
+    """The interconnects of a worker's slots: islands of each size, the fastest first; across islands it is the
+    machine."""
 
     def link(one: int, other: int) -> int:
         if one == other:
@@ -304,7 +305,7 @@ def test_a_higher_priority_has_the_least_that_is_in_its_way_leave_at_the_next_re
 
 
 def test_nobody_comes_back_to_slots_that_a_higher_priority_is_about_to_get() -> None:
-    """A preempted trial that ends soon took its slot back until the end of another that left just after it."""
+    """A preempted trial that ended soon once took its slot back, until the end of another that left just after it."""
     devices, running = _full(1, [20.0, 35.0])
     urgent = job(0, 2, priority=10)
     (kept,) = BestFit().plan(Cluster(devices=devices, running=running), [urgent]).reservations

@@ -42,7 +42,7 @@ def start_two(here: Site) -> None:
 
 
 def growing(journal: Path) -> StudySpec:
-    """A gang on a quarter of a GPU, on a whole one from step 2 on, and on two from step 4 on."""
+    """A trial on a quarter of a GPU, on a whole one from step 2 on, and on two from step 4 on."""
     return spec(
         "gang:train",
         env={"JOURNAL": str(journal)},
@@ -53,11 +53,11 @@ def growing(journal: Path) -> StudySpec:
 
 
 GROWN = {step: (0.25, 1) if step <= 2 else (1, 1) if step <= 4 else (1, 2) for step in range(1, 9)}
-"""By step: the share of each GPU, and how many ranks."""
+"""By step: the share of each GPU, and the number of ranks."""
 
 
 def losses(noted: list[dict[str, Any]]) -> dict[tuple[int, int], set[float]]:
-    """By step and rank, all that were computed."""
+    """All computed losses, by step and rank."""
     found: dict[tuple[int, int], set[float]] = {}
     for line in noted:
         found.setdefault((line["step"], line["rank"]), set()).add(line["loss"])
@@ -65,7 +65,7 @@ def losses(noted: list[dict[str, Any]]) -> dict[tuple[int, int], set[float]]:
 
 
 def why(here: Site, study: str, trial: int) -> str:
-    """What `headrace why` prints."""
+    """The output of `headrace why`."""
     return headrace_command("--address", here.address, "why", study, str(trial)).stdout
 
 
@@ -80,7 +80,7 @@ def test_a_gang_over_gloo_grows_at_rungs_from_a_share_of_a_gpu_to_two(two: Site)
     two.finished("gang")
     noted = lines(journal)
     assert {line["step"]: (line["share"], line["world"]) for line in noted} == GROWN
-    cores = len(os.sched_getaffinity(0))  # of which each of the two GPUs brings half
+    cores = len(os.sched_getaffinity(0))  # each of the two GPUs brings half of them
     cores_of_a_rank = {(0.25, max(1, cores // 8)), (1, max(1, cores // 2))}
     assert {(line["share"], line["cpus"]) for line in noted} == cores_of_a_rank
     assert all(line["present"] == line["world"] for line in noted)
@@ -211,7 +211,7 @@ def test_a_higher_priority_preempts_by_checkpoint_and_the_curves_are_the_same_to
 def test_two_studies_with_weights_of_three_to_one_share_the_fake_gpus_so(tmp_path: Path) -> None:
     with site(tmp_path, w1=4) as here, Client(here.address) as client:
         for name, weight in (("heavy", 3), ("light", 1)):
-            env = {"STEP_S": "0.8"}  # long beside the start of a process, which is what costs
+            env = {"STEP_S": "0.8"}  # long compared with the start of a process, which is the cost
             here.create(name, spec("walk:train", env=env, weight=weight, max_trials=500, max_steps=3))
 
         def used() -> dict[str, float]:
@@ -219,7 +219,7 @@ def test_two_studies_with_weights_of_three_to_one_share_the_fake_gpus_so(tmp_pat
 
         held = {"heavy": 3.0, "light": 1.0}
         until(lambda: {share.study: share.gpus for share in client.shares()} == held, "three slots and one")
-        # Whichever was first had all four for a rung, and the other is given that back: shares are right over time.
+        # The first one had all four for a rung, and the other is compensated for that: shares are right over time.
         ratios: list[float] = []
         right = pytest.approx(3.0, rel=0.05)
         while len(ratios) < 2 or (ratios[-2:] != [right, right] and len(ratios) < 5):

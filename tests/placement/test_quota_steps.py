@@ -1,4 +1,4 @@
-"""Quotas of projects on a real Postgres: what cycles read and lock, races of replicas, and what people are told."""
+"""Quotas of projects on a real Postgres: what cycles read and lock, races between replicas, and what people see."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -78,7 +78,8 @@ async def test_a_quota_holds_over_the_studies_of_a_project_and_hands_its_room_on
 async def test_replicas_that_place_at_once_never_give_out_more(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two cycles of a project decide at the same time, on slots of their own, and commit after both have decided."""
+    """Two cycles of a project decide at the same time, each on slots of its own, and commit after both have
+    decided."""
     both, apply = asyncio.Barrier(2), cycle.apply
 
     async def apply_together(*arguments: Any) -> None:
@@ -141,7 +142,7 @@ async def test_a_lowered_quota_stops_nothing_and_says_so(engine: AsyncEngine) ->
 
 
 async def test_a_quota_that_grows_brings_no_credit_for_before(engine: AsyncEngine) -> None:
-    """Neither its own project's studies, which had no more, nor itself say what the others had."""
+    """What the others had shows neither in its own project's studies, which had no more, nor in itself."""
     await connect(engine, "w", 4)
     await limit(engine, "vision", 1)
     first, late, other = [

@@ -1,4 +1,4 @@
-"""Quotas of projects: a hard limit, handed out in order, and no slot idle that one leaves free; in memory."""
+"""Quotas of projects: a hard limit, handed out in order, and no slot idles because of one; in memory."""
 
 import random
 from collections import Counter
@@ -55,7 +55,7 @@ waiting = st.lists(
 def test_what_is_left_is_what_handing_out_one_grant_after_the_other_leaves(
     slots: int, others_milli: int, own: int, ahead: list[Share], place: int
 ) -> None:
-    """Compared with every order in which grants could be handed out, of which the claims allow one."""
+    """Compared with every order in which grants could be handed out; the claims allow one of them."""
     claims = sorted(claim(share, TOTALS, 0.0) for share in ahead)
     before = claims[place] if place < len(claims) else BEHIND_ALL
     quota, usage = Quota(slots=slots, others_milli=others_milli), Usage(gpu_milli=own)
@@ -70,7 +70,7 @@ def test_what_is_left_is_what_handing_out_one_grant_after_the_other_leaves(
     )
 
     def orders(room: int, held: Counter[int]) -> list[tuple[int, tuple[int, ...]]]:
-        """All ends of a handing out: what is left, and to whom. At each point whoever may be next is tried."""
+        """All outcomes of handing out: what is left, and to whom. At each point every possible next one is tried."""
         can = [share for share in ahead if share.held_off and held[share.study_id] < share.wanted]
         claimed = {s.study_id: claim(_richer(s, held[s.study_id]), TOTALS, 0.0) for s in can}
         nexts = [
@@ -175,7 +175,7 @@ def test_shares_of_gpus_count_as_the_parts_that_they_are() -> None:
 
 
 def test_spare_slots_are_within_the_quota() -> None:
-    """A finalist alone on eight GPUs takes as many as the quota has."""
+    """A lone finalist on eight GPUs takes as many as the quota allows."""
     policy = {"kind": "asha", "variant": "stopping", "eta": 2, "rungs": [1, 4]}
     alone = {"max_trials": 1, "policy": policy, "elastic": {"spare": 8}}
     taken = {}
@@ -190,7 +190,7 @@ def test_spare_slots_are_within_the_quota() -> None:
 @pytest.mark.cases(6)
 @pytest.mark.parametrize("seed", range(16))
 def test_random_mixes_keep_every_quota_leave_no_room_idle_and_all_studies_end(seed: int) -> None:
-    """At every moment, by brute force: no device is free that a study waits for, and for which its project has room."""
+    """At every moment, by brute force: no device is free for which a study waits whose project has quota left."""
     draw = random.Random(seed)
     projects = {"a": draw.randint(1, 4), "b": draw.randint(1, 8), "c": None}
     here = ManyStudies(

@@ -1,4 +1,4 @@
-"""Studies share by weight over time, priorities go first, nothing starves: the production cycle, in memory."""
+"""Studies share by weight over time, priorities go first, and nothing starves: the production cycle, in memory."""
 
 import random
 

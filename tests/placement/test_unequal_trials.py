@@ -1,4 +1,5 @@
-"""Trials that differ in size by their configuration: placed by it, none starves, a preview says how many there are."""
+"""Trials whose size depends on their configuration: placed by it, none starves, and a preview says how many there
+are."""
 
 from typing import Any
 
@@ -68,7 +69,7 @@ def test_a_table_of_progress_beside_sizes_by_configuration_takes_the_larger() ->
 
 
 def test_a_preview_of_trials_that_grow_counts_slots() -> None:
-    """A step costs a quarter of a GPU's time, whatever grant it runs on, and no more than four GPUs are used."""
+    """A step costs a quarter of a GPU's time, whatever grant it runs on, and at most four GPUs are used."""
     grants = [{"from_step": 3, "slots": 1}, {"from_step": 6, "slots": 2}]
     spec = study(
         resources={"gpus": 0.25},
@@ -119,7 +120,7 @@ def test_slot_time_counts_each_slot() -> None:
     found = preview(study(trials=4, enqueue=four, resources={**BY_BATCH, "cpus": 0}), 8, 1.0)
     assert found.steps == 36
     assert found.slot_time_s is not None
-    assert found.slot_time_s > 36  # in a preview configurations are drawn
+    assert found.slot_time_s > 36  # a preview draws configurations
 
 
 def test_a_member_of_a_population_keeps_its_size() -> None:

@@ -40,7 +40,7 @@ def unequal(
     step_s: float = 0.0,
     folder: Path = Path("/"),
 ) -> StudySpec:
-    """Six trials of ten take 1 slot, two of ten take 2, and two take 4."""
+    """Six of ten trials take 1 slot, two of ten take 2, and two take 4."""
     text = FILE.format(
         trials=trials, policy=policy, steps=steps, seed=seed, kind=kind, program=program, step_s=step_s
     )
@@ -57,20 +57,20 @@ class Stay(Struct, frozen=True, kw_only=True):
 
 
 class Tally(Struct, frozen=True, kw_only=True):
-    """What became of the trials."""
+    """The statistics of the trials."""
 
     end_s: float
     utilisation: float
-    """Slot time in use, of all slot time until the end."""
+    """The fraction of all slot time until the end that was in use."""
     trials: dict[int, int]
-    """How many trials took so many slots."""
+    """How many trials took each number of slots."""
     longest_wait_s: dict[int, float]
-    """By slots: from the first start of all trials before it, until its own."""
+    """By number of slots: the time from the first start of all earlier trials until a trial's own start."""
     longest_stay_s: float
 
     @classmethod
     def of(cls, stays: Iterable[Stay], slots: int) -> "Tally":
-        """Sum up, for a cluster of so many slots."""
+        """Sum up, for a cluster with that many slots."""
         stays = list(stays)
         sizes = {stay.trial: stay.slots for stay in stays}
         first: dict[int, float] = {}
@@ -93,7 +93,7 @@ class Tally(Struct, frozen=True, kw_only=True):
 
 
 def simulate(spec: StudySpec, *, workers: int = 2, slots: int = 4) -> tuple[Tally, StudySimulation]:
-    """Run the study on simulated workers, a second a step."""
+    """Run the study on simulated workers, one second per step."""
     study = StudySimulation.of(spec, SeedModel.of(spec, seed=spec.seed, trials=spec.max_trials), log=True)
     Simulation(machines(workers, slots=slots), [study]).run()
     stays = [
@@ -104,5 +104,5 @@ def simulate(spec: StudySpec, *, workers: int = 2, slots: int = 4) -> tuple[Tall
 
 
 def previewed(sizes: Iterable[Any]) -> dict[int, int]:
-    """Trials by slots, as a preview says."""
+    """Trials by number of slots, as a preview says."""
     return {size.gpus or max(1, size.cpus): size.trials for size in sizes if size.trials}

@@ -1,4 +1,4 @@
-"""One rank that trains an emitted plan on the CPU. Arguments: the plan's folder, and where to write what happened."""
+"""One rank that trains an emitted plan on the CPU. Arguments: the plan's folder, and the file for the results."""
 
 import functools
 import importlib.util
@@ -17,7 +17,7 @@ calls: dict[int, int] = {}
 
 
 class Whole(torch.autograd.Function):
-    """What every tensor rank has: its gradients are the sum of theirs."""
+    """A part that every tensor rank has whole: its gradient is the sum of theirs."""
 
     @staticmethod
     def forward(ctx, x, group):
@@ -30,7 +30,7 @@ class Whole(torch.autograd.Function):
 
 
 class Parts(torch.autograd.Function):
-    """The sum of what the tensor ranks have."""
+    """The sum of the tensor ranks' parts."""
 
     @staticmethod
     def forward(_, x, group):
@@ -105,7 +105,7 @@ def loss(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
 
 def main(folder: Path, out: Path) -> None:
     torch.manual_seed(1)
-    # A faster all-reduce in shared memory, which DeepSpeed would compile now for a minute; gloo's own does here.
+    # DeepSpeed would now compile a faster shared-memory all-reduce for a minute; gloo's own is enough here.
     deepspeed.ops.__compatible_ops__.pop("deepspeed_shm_comm", None)
     deepspeed.init_distributed(dist_backend="gloo")
     spec = importlib.util.spec_from_file_location("pipeline", folder / "pipeline.py")

@@ -39,7 +39,7 @@ for folder in map(Path, sys.argv[1:]):
         "micro_batches": parsed.gradient_accumulation_steps,
         "zero": parsed.zero_optimization_stage,
         "bf16": parsed.bfloat16_config.enabled,
-        # Where nothing is said the engine takes the model's own (`DeepSpeedEngine.get_data_types`).
+        # If nothing is set, the engine takes the model's own (`DeepSpeedEngine.get_data_types`).
         "gradients": parsed.grad_accum_dtype or "bf16",
     }
     print("understood " + json.dumps(understood))

@@ -1,4 +1,4 @@
-"""A small net and the trial that times its plans: what a user of `--measure` writes."""
+"""A small net and the trial that times its plans: the code that a user of `--measure` writes."""
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ def measure(t: Trial) -> None:
 
 
 def half(t: Trial) -> None:
-    """Fails where there are stages."""
+    """Fails if there are stages."""
     if "s=1" not in t.params["split"]:
         raise ValueError("no stages here")
     measure(t)

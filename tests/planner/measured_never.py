@@ -1,4 +1,4 @@
-"""A trial that times no plan at all, and imports no more than that takes."""
+"""A trial that times no plan at all, and imports no more than it needs."""
 
 from headrace.trial import Trial
 

@@ -1,4 +1,4 @@
-"""One rank of a timed plan, held against the same iterations in one process."""
+"""One rank of a timed plan, compared with the same iterations in one process."""
 
 import copy
 import os
@@ -15,7 +15,7 @@ STEPS = 3
 
 
 class FakeTrial:
-    """As much of a trial as `time_plan` asks for."""
+    """The part of a trial that `time_plan` needs."""
 
     def __init__(self) -> None:
         self.params = {"split": "it"}
@@ -45,7 +45,7 @@ def main() -> None:
     trial = FakeTrial()
     plan = measuring.plan_of(trial)  # type: ignore[arg-type]
     size = plan.micro_batch * plan.micro_batches
-    # Every data rank has inputs of its own.
+    # Every data rank has its own inputs.
     inputs = [sample(size) for _ in range(plan.data)]
     before, wanted = copy.deepcopy(net), copy.deepcopy(net)
     alone(wanted, [piece for one in inputs for piece in one.tensor_split(plan.micro_batches)])
@@ -57,7 +57,7 @@ def main() -> None:
         for mine, its, old in zip(
             net[index].parameters(), wanted[index].parameters(), before[index].parameters(), strict=True
         ):
-            # Adam moves each number by about 1e-6 a step, so a wrong gradient is off by as much.
+            # Adam moves each number by about 1e-6 per step, so a wrong gradient would be off by as much.
             assert not torch.equal(mine, old)
             torch.testing.assert_close(mine - old, its - old, rtol=0, atol=2e-7)
     assert not dist.is_initialized()

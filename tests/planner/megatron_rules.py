@@ -17,7 +17,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 
 import torch
-import torch._dynamo  # before there is a stand-in that it would take for a real one
+import torch._dynamo  # before a stand-in exists that it would take for the real one
 import torch._inductor.runtime.triton_compat
 import typing_extensions
 
@@ -25,7 +25,7 @@ MEGATRON, WORLD, *ARGUMENTS = sys.argv[1:]
 JOB = ["--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", "51200"]
 JOB += ["--lr", "1e-4", "--train-iters", "10"]
 
-if not hasattr(typing, "override"):  # newer Megatron-LM wants Python 3.12 for this name alone
+if not hasattr(typing, "override"):  # newer Megatron-LM needs Python 3.12 only for this name
     typing.override = typing_extensions.override  # type: ignore[attr-defined]
 
 
@@ -37,7 +37,7 @@ class Named(type):
 
 
 class Anything(metaclass=Named):
-    """What a module of kernels has by any name: a type to test against, a decorator, a value."""
+    """Any attribute of a module of kernels: a type to test against, a decorator, a value."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
@@ -50,7 +50,7 @@ class Anything(metaclass=Named):
 
 
 class Kernels(MetaPathFinder, Loader):
-    """Stands in for `triton` where it is not installed: kernels for a GPU, imported on the way and never called."""
+    """Replaces `triton` where it is not installed: GPU kernels that are imported but never called."""
 
     def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
         return ModuleSpec(fullname, self, is_package=True) if fullname.split(".")[0] == "triton" else None

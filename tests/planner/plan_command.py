@@ -1,4 +1,4 @@
-"""`headrace plan` in the process of the test."""
+"""`headrace plan` in the test's own process."""
 
 from typer.testing import CliRunner
 
@@ -6,14 +6,14 @@ from headrace_services.planner.command import plan
 
 
 def run(*words: str) -> str:
-    """What it prints to stdout. It must end well."""
+    """Run it and return its stdout. It must succeed."""
     result = CliRunner().invoke(plan, list(words), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
 def said(*words: str) -> str:
-    """What it prints, to stderr too."""
+    """Run it and return its output, stderr included."""
     result = CliRunner().invoke(plan, list(words), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output

@@ -1,4 +1,4 @@
-"""Ten plans of eight models that the real parsers of both targets judge."""
+"""Ten plans of eight models that the real parsers of both targets check."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""Random level 2 problems, and the slow, obvious solution of one: every split, every set of recomputed layers."""
+"""Random level 2 problems, and a slow, obvious solution: every split, every set of recomputed layers."""
 
 import itertools
 import random
@@ -47,7 +47,7 @@ def random_problem(rng: random.Random, layers: int | None = None, stages: int | 
 
 
 def brute_force(problem: Problem) -> float | None:
-    """The least objective, straight from its definition; None when nothing fits."""
+    """The least objective, straight from its definition; None if nothing fits."""
     count = len(problem.links)
     splits = itertools.combinations(range(1, count), problem.stages - 1)
     values = [_value(problem, (0, *cuts, count)) for cuts in splits]

@@ -1,4 +1,4 @@
-"""What a user gets for a wrong question."""
+"""What a user gets for a wrong request."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,8 @@ from headrace.errors import InvalidFieldError
 
 @contextmanager
 def refused(field: str, says: str = "") -> Iterator[None]:
-    """The field is refused: `says` is a part of the message, ` | ` and a part of the remedy; each may be empty."""
+    """Check that the field is refused. `says` is part of the message, ` | ` and part of the remedy; each may be
+    empty."""
     with pytest.raises(InvalidFieldError) as failed:
         yield
     assert all(one.message and one.remedy for one in failed.value.violations)

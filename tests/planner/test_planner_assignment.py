@@ -1,4 +1,4 @@
-"""Level 2 against brute force, the paper's local search beside it, and a mutant that must be caught."""
+"""Level 2 against brute force and the paper's local search, and a mutant that must be caught."""
 
 import random
 from dataclasses import replace
@@ -38,7 +38,7 @@ def test_exact_level_2_equals_brute_force_on_500_instances() -> None:
 
 
 def test_a_wrong_memory_rule_is_caught() -> None:
-    """The oracle has teeth: solving with one micro-batch too few in flight differs from brute force."""
+    """The oracle can fail: solving with one micro-batch too few in flight differs from brute force."""
     rng = random.Random(7)
     differs = 0
     for _ in range(60):
@@ -111,7 +111,8 @@ def test_restrictions_of_recomputation() -> None:
 
 
 def test_fronts_that_are_thinned_stay_true(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fifty different layers are solved exactly; with thinned fronts the answer still fits, and says what it is."""
+    """Fifty different layers are solved exactly. With thinned fronts the answer still fits, and says that they
+    were thinned."""
     rng = random.Random(5)
     links = tuple(
         link(forward_s=rng.random(), recompute_s=rng.random(), saved_bytes=rng.randint(10**8, 10**9))

@@ -38,7 +38,7 @@ def test_the_windows_of_a_plan_are_its_iteration_without_its_work() -> None:
         rests.append(iteration - stage["idle_s"] - work)
         assert 0 <= stage["usable_s"] <= stage["idle_s"]
         assert stage["longest_s"] <= stage["idle_s"]
-    # What all stages do together, such as a step of the optimizer.
+    # Work that all stages do together, such as the optimizer's step.
     assert rests == pytest.approx([rests[0]] * len(rests), abs=1e-6 * iteration)
     assert 0 <= rests[0] < 0.01 * iteration
     text = run(*words)
@@ -151,7 +151,8 @@ def test_what_is_written(tmp_path: Path, target: str) -> None:
 def test_the_trace_has_perfettos_format(tmp_path: Path) -> None:
     """The Trace Event Format: complete slices that nest exactly, metadata, counters; times in whole microseconds.
 
-    Perfetto drops a slice that overlaps another by a nanosecond, and has no thread 0 in a process."""
+    Perfetto drops a slice that overlaps another by a nanosecond, and does not allow a thread 0 in a process.
+    """
     run("gpt3-13b", "a100-32", "--batch", "64", "--schedule", "zero-bubble", "--out", str(tmp_path))
     trace = json.loads((tmp_path / "timeline.json").read_text())
     record = json.loads((tmp_path / "plan.json").read_text())

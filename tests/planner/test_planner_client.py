@@ -61,7 +61,7 @@ def test_a_limit_and_a_description(address: str) -> None:
 
 
 def test_a_cancelled_search_frees_the_server(address: str) -> None:
-    """One worker serves: the next search has an answer only because the cancelled one is gone."""
+    """One worker serves, so the next search gets an answer only because the cancelled one is gone."""
     with Planner(address, timeout_s=120) as planner:
         call = planner.search("megatron-1t", "a100-3072", batch=6144)
         next(iter(call))
@@ -193,7 +193,7 @@ def test_the_command_asks_a_server(address: str, tmp_path: Path) -> None:
 
 
 def test_the_address_reaches_the_command_through_headrace(address: str) -> None:
-    """`headrace` itself takes --address from anywhere on the line; the plan must still come from the server."""
+    """`headrace` itself accepts --address anywhere on the line; the plan must still come from the server."""
     words = ["plan", "gpt3-13b", "a100-32", "--batch", "64", "--address", address]
     ran = headrace_command(*words)
     assert ran.returncode == 0, ran.stderr
@@ -243,7 +243,7 @@ def _gone() -> str:
     return f"127.0.0.1:{any_port()}"
 
 
-def test_of_several_addresses_the_first_that_answers(address: str) -> None:
+def test_the_first_of_several_addresses_that_answers_is_used(address: str) -> None:
     """The first server is gone, for searches, simulations and the client's own calls alike."""
     several = f"{_gone()},{address}"
     with Planner(several) as planner:
@@ -263,7 +263,7 @@ def test_of_several_addresses_the_first_that_answers(address: str) -> None:
 
 
 @pytest.mark.full
-def test_a_search_goes_on_at_the_next_server_when_its_own_dies(address: str) -> None:
+def test_a_search_continues_at_the_next_server_when_its_own_dies(address: str) -> None:
     command = [sys.executable, "-m", "headrace.cli", "planner", "--listen", "127.0.0.1:0", "--workers", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None

@@ -1,4 +1,5 @@
-"""Public `config.json` files: their models have the published sizes, and what they leave open is asked or said."""
+"""Public `config.json` files: their models have the published sizes, and what they leave open is asked for or
+reported."""
 
 import json
 from pathlib import Path
@@ -23,13 +24,13 @@ DEEPSEEK: dict[str, Any] = PUBLIC["deepseek-ai/DeepSeek-V3"]["config"]
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_models_have_their_published_size(name: str) -> None:
-    """Within 1%: embedding, blocks and head; what a family adds besides (biases, positions) is less."""
+    """Within 1%: embedding, blocks and head. What a family has in addition (biases, positions) is less than that."""
     model = model_from_configuration(name, PUBLIC[name]["config"], 1024)
     assert model.parameters == pytest.approx(PUBLIC[name]["published"], rel=0.01)
 
 
 def test_a_sequence_is_asked_for(tmp_path: Path) -> None:
-    """A configuration names the longest sequence that its model takes; nobody trains on 131072 by mistake."""
+    """A configuration names the longest sequence that its model accepts; nobody should train on 131072 by mistake."""
     with refused("sequence", "131072"):
         model_from_configuration("mine", PUBLIC["meta-llama/Llama-3.2-1B"]["config"], None)
     path = tmp_path / "config.json"
@@ -64,7 +65,7 @@ def test_what_is_no_decoder_or_no_number_is_refused(
         model_from_configuration("mine", {**known, **change}, 1024)
 
 
-def test_what_is_left_out_is_said() -> None:
+def test_what_is_left_out_is_reported() -> None:
     assert not model_from_configuration("llama", LLAMA, 1024).notes
     (note,) = model_from_configuration("deepseek", DEEPSEEK, 1024).notes
     assert "num_nextn_predict_layers" in note

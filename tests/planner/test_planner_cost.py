@@ -72,7 +72,7 @@ def test_a_recomputed_layer_keeps_its_input() -> None:
     ],
 )
 def test_zero_bytes(zero: ZeroStage, shards: int, gradients: Gradients, wanted: float) -> None:
-    """Megatron-LM's guide to its distributed optimizer: 18 bytes, or 6 + 12/d, with 32-bit gradients."""
+    """The guide to Megatron-LM's distributed optimizer: 18 bytes, or 6 + 12/d, with 32-bit gradients."""
     assert bytes_per_parameter(zero, shards, gradients) == wanted
 
 
@@ -138,7 +138,7 @@ def test_small_stages_share_a_node() -> None:
 
 @pytest.mark.parametrize("sp", [True, False])
 def test_a_sequence_that_stays_split_is_not_gathered_between_stages(sp: bool) -> None:
-    """Shards alone cross between stages; without sequence parallelism their receivers put them together."""
+    """Only shards cross between stages; without sequence parallelism their receivers gather them."""
     cluster = catalogue.cluster("a100-16")
     device, constants = cluster.device, cluster.device.efficiencies
     volume = 2 * 4 * 2048 * 8192

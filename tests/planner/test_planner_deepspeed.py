@@ -1,4 +1,4 @@
-"""Emitted configurations against DeepSpeed's own parser: what it understands is what the plan says."""
+"""Emitted configurations against DeepSpeed's own parser: it understands them as the plan means them."""
 
 import importlib.util
 import json

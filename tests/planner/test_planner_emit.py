@@ -1,4 +1,4 @@
-"""Emitted plans: what frameworks are told is what the plan says; DeepSpeed really trains one on the CPU."""
+"""Emitted plans: frameworks get what the plan says, and DeepSpeed really trains one on the CPU."""
 
 import importlib.util
 import json
@@ -27,7 +27,8 @@ from headrace_services.planner.search import Search
 
 
 def small_plan(tensor: int = 1, gradients: Gradients = Gradients.BF16) -> Plan:
-    """Two uneven stages, some layers recomputed: a big vocabulary weighs on the last, little memory on the first."""
+    """Two uneven stages, some layers recomputed: a large vocabulary burdens the last, and the first has little
+    memory."""
     model = gpt("small", hidden=1024, layers=8, heads=16, sequence=2048, vocabulary=16384)
     cluster = Cluster(device=catalogue.device("a100"), devices=2 * tensor)
     degrees = Degrees(d=1, m=tensor, o=1, s=2, mu=4)
@@ -125,7 +126,7 @@ def test_reports_say_what_is_lost() -> None:
 
 
 def test_what_does_not_fit_as_lowered_is_not_written() -> None:
-    """ZeRO 3 fits, and what stands for it in Megatron-LM is 11.6 GiB too large."""
+    """ZeRO 3 fits, but its replacement in Megatron-LM is 11.6 GiB too large."""
     plan = Search(asking.request("gpt3-13b", "a100-8", Options(batch=64, zero=3))).run().plan
     assert plan is not None
     with pytest.raises(InvalidFieldError, match=r"target: .* GiB short, as ZeRO stage 3 becomes .* --zero 1"):
@@ -139,7 +140,8 @@ def test_what_does_not_fit_as_lowered_is_not_written() -> None:
 def test_deepspeed_trains_the_plan_on_the_cpu(tmp_path: Path, tensor: int, gradients: Gradients) -> None:
     """Processes over gloo hold the plan's layers, run the recomputed ones twice, and the loss falls.
 
-    Two stages, each of one rank or of two that split its blocks."""
+    Two stages, each on one rank or on two ranks that split its blocks.
+    """
     plan = small_plan(tensor, gradients)
     world = 2 * tensor
     for name, text in emit(plan, "deepspeed").items():

@@ -1,4 +1,4 @@
-"""What users get wrong: every case names the field, the value and a remedy."""
+"""User errors: every case names the field, the value and a remedy."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Links between nodes as a matrix or as tiers: what a ring, an all-to-all and a transfer find on their way."""
+"""Links between nodes as a matrix or as tiers: the bandwidth that a ring, an all-to-all and a transfer get."""
 
 import json
 import math
@@ -49,7 +49,7 @@ def planned(where: Cluster, model: str = "gpt3-13b", **options: Any) -> Plan:
 
 @pytest.mark.parametrize("model", ["gpt3-13b", "mixtral-8x7b"])
 def test_equal_links_are_the_two_tiers_that_were(model: str) -> None:
-    """A matrix of one number, tiers of one number, and the number itself: the same plan to the last digit."""
+    """A matrix of equal numbers, tiers of equal numbers, and the number itself: the same plan to the last digit."""
     plain = planned(cluster(network_bandwidth=FAST), model)
     for more in (
         {"node_links": matrix(8)},
@@ -105,7 +105,7 @@ def test_rings_and_pairs_against_their_definition() -> None:
 
 
 def test_a_slow_rack_is_felt_where_groups_cross_it() -> None:
-    """Two racks of four nodes. Data ranks of a stage stay in a rank's rack where stages are there to cross."""
+    """Two racks of four nodes. Data ranks of a stage stay in one rack if stages can cross the racks instead."""
     racks = cluster(tiers=[{"nodes": 4, "bandwidth": FAST}, {"nodes": 8, "bandwidth": SLOW}])
     two = Degrees(d=4, m=4, o=1, s=2, mu=8)
     assert data_group(two, racks).ring == FAST

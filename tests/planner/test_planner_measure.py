@@ -75,7 +75,7 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A plan's question: the profile of the small net, and two devices."""
+    """A plan's request: the profile of the small net, and two devices."""
     import measured_net
 
     net, sample = measured_net.make()
@@ -89,7 +89,8 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_shortlist_is_timed_and_the_fastest_is_the_plan(
     scheduler: str, words: list[str], tmp_path: Path
 ) -> None:
-    """Two plans, of data ranks and of stages: both run on two processes, and the winner's files are written."""
+    """Two plans, one with data ranks and one with stages: both run on two processes, and the winner's files are
+    written."""
     out = tmp_path / "plan"
     asked = ["--measure", "measured_net:measure", "--iterations", "3", "--address", scheduler]
     told = json.loads(run(*words, *asked, "--out", str(out), "--json"))
@@ -115,7 +116,7 @@ def test_a_shortlist_is_timed_and_the_fastest_is_the_plan(
 
 
 @pytest.mark.full
-def test_a_plan_that_fails_is_told_and_the_others_count(scheduler: str, words: list[str]) -> None:
+def test_a_plan_that_fails_is_reported_and_the_others_count(scheduler: str, words: list[str]) -> None:
     text = run(*words, "--measure", "measured_net:half", "--iterations", "1", "--address", scheduler)
     assert "no stages here" in text
     assert "fastest: d=2" in text
@@ -178,7 +179,7 @@ def test_the_study_is_a_grid_of_plans_one_after_the_other(tmp_path: Path) -> Non
 
 
 def test_an_interruption_stops_the_study(tmp_path: Path) -> None:
-    """The trials of a command that was interrupted hold the slots no longer."""
+    """The trials of an interrupted command no longer hold the slots."""
 
     class Interrupted:
         name = "plan-1"
@@ -213,7 +214,7 @@ def test_an_interruption_stops_the_study(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "factor"), [("gemm", 0.8), ("link", 0.5), ("gradients", 0.5)])
 def test_constants_are_learnt_from_a_handful_of_plans(name: str, factor: float) -> None:
-    """A constant is worse than it was thought to be: what was measured is met, what was not is met better."""
+    """A constant is worse than assumed: the fit meets what was measured, and improves what was not."""
     near = plans()
     assert len(near) >= 3
     before = near[0].request.cluster.device.efficiencies

@@ -1,7 +1,7 @@
-"""Emitted arguments against Megatron-LM's rules, and against its own parser where a checkout is at hand.
+"""Emitted arguments against Megatron-LM's rules, and against its own parser if a checkout is available.
 
-The rules are facts of megatron/training/arguments.py (validate_args) and of core's transformer_config.py
-(__post_init__), as of core 0.16. Set MEGATRON_LM to a checkout of NVIDIA/Megatron-LM to have its own parser judge.
+The rules are taken from megatron/training/arguments.py (validate_args) and core's transformer_config.py
+(__post_init__), as of core 0.16. Set MEGATRON_LM to a checkout of NVIDIA/Megatron-LM to check with its own parser.
 """
 
 import json
@@ -29,7 +29,7 @@ def told(number: int) -> dict[str, str | None]:
 
 
 def faults(args: Mapping[str, str | None], world: int) -> list[str]:
-    """The rules that these arguments break."""
+    """The rules that these arguments violate."""
 
     def number(name: str, default: int = 1) -> int:
         return int(args.get(name) or default)
@@ -107,7 +107,7 @@ def test_experts_without_sequence_parallelism_are_seen() -> None:
         assert faults({k: v for k, v in args.items() if k != name}, 32)
 
 
-def test_latent_attention_and_shared_experts_are_told() -> None:
+def test_latent_attention_and_shared_experts_are_reported() -> None:
     args = told(4)
     wanted = {"--qk-head-dim": "128", "--qk-pos-emb-head-dim": "64", "--v-head-dim": "128"}
     wanted |= {"--ffn-hidden-size": "18432", "--moe-ffn-hidden-size": "2048"}

@@ -1,4 +1,5 @@
-"""Bytes against measurements: peaks of SimuMax's runs, and the memory of Korthikanti et al. 2022. Nothing is fitted."""
+"""Bytes against measurements: peaks of SimuMax's runs, and the memory figures of Korthikanti et al. 2022. Nothing
+is fitted."""
 
 import csv
 from dataclasses import replace
@@ -54,10 +55,11 @@ def test_peaks_are_simumaxs(layout: str, d: int, s: int) -> None:
 
 @pytest.mark.parametrize("row", rows("korthikanti22"), ids=lambda row: row["params_b"])
 def test_plans_need_the_memory_of_korthikanti(row: dict[str, str]) -> None:
-    """Parameters with their optimizer, and all with activations saved or recomputed selectively, within 5%.
+    """Parameters with their optimizer, and everything with activations saved or recomputed selectively, within 5%.
 
-    Six numbers of table 5 and figure 7, for blocks alone: the vocabulary is one word. A device of 640 GB holds
-    what no A100 does, so that the planner prices it."""
+    Six numbers of table 5 and figure 7, for blocks alone: the vocabulary is one word. A device of 640 GB has room
+    for what no A100 holds, so that the planner prices it.
+    """
     run = {"count": int(row["layers"]), "heads": int(row["heads"])}
     description = {"vocabulary": 1, "sequence": 2048, "hidden": int(row["hidden"]), "blocks": [run]}
     s, t, v = int(row["pp"]), int(row["tp"]), int(row["interleave"])

@@ -1,4 +1,4 @@
-"""Modes of Table 1 and its baselines: what tells them from each other."""
+"""Modes of Table 1 and its baselines, and how they differ."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from headrace_services.planner.search import Method, Search
 
 
 def test_pipedream_pays_for_its_versions_of_the_weights() -> None:
-    """2 bytes a parameter for each further micro-batch in flight; DAPPLE has one version."""
+    """2 bytes per parameter for each further micro-batch in flight; DAPPLE has one version."""
     search = Search(asking.request("gpt3-2.7b", "a100-16", Options(batch=64)))
     degrees = Degrees(d=4, m=1, o=1, s=4, mu=16)
     plans = {}
@@ -46,7 +46,7 @@ def test_adapipe_leaves_the_rest_to_data_ranks() -> None:
 
 
 def test_the_expert_is_greedy() -> None:
-    """Each degree is tuned once, in the paper's order, with the others as they stand."""
+    """Each degree is tuned once, in the paper's order, with the others fixed."""
     tuples = [
         Degrees(d=d, m=m, o=1, s=8 // d // m, mu=8 // d)
         for d in (1, 2, 4, 8)
@@ -78,9 +78,10 @@ def test_the_expert_is_never_better_than_the_full_search() -> None:
 
 
 def test_the_local_search_is_quick_at_a_trillion() -> None:
-    """A neighbour is priced in constant time: it took 210 CPU seconds when each was priced anew.
+    """A neighbour is priced in constant time: pricing each from scratch took 210 CPU seconds.
 
-    What is checked is work, not time: how many stages are priced for one tuple."""
+    The test checks work, not time: how many stages are priced for one tuple.
+    """
     from headrace_services.planner import assignment_local
 
     search = Search(asking.request("megatron-1t", "a100-3072", Options(batch=3072)), method=Method.LOCAL)

@@ -1,4 +1,4 @@
-"""Communication that hides behind computation: three patterns, what each ratio changes, and that they can be fitted."""
+"""Communication hidden behind computation: three patterns, the effect of each ratio, and that they can be fitted."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_a_clusters_ratios_count_without_being_asked_for() -> None:
 
 
 def test_no_more_hides_than_there_is() -> None:
-    """With everything hidden a tail is the optimizer's step alone, and never less."""
+    """If everything is hidden, a tail is the optimizer's step alone, and never less."""
     plan = planned("gradients,optimizer", overlap_slowdown=1.0)
     cluster = plan.request.cluster
     assert all(stage.times.tail_s > 0 for stage in plan.stages)
@@ -76,7 +76,7 @@ def test_pruning_stays_exact_with_overlap() -> None:
 
 
 def overlapping_rows() -> Rows:
-    """Every row on several nodes twice, with one micro-batch: once without overlap and once with."""
+    """Every row on several nodes twice, with one micro-batch: once without overlap and once with it."""
     rows = read_rows([DATA / "vtrain_multi_node.csv"])
     twice = {name: np.tile(column, 2) for name, column in rows.columns.items()}
     twice["global_batch"] = twice["dp"] * twice["micro_batch"]
@@ -85,7 +85,7 @@ def overlapping_rows() -> Rows:
 
 
 def test_ratios_are_found_in_rows_that_overlap() -> None:
-    """Rows made with known ratios give them back; rows that do not overlap say nothing of them."""
+    """Rows made with known ratios give them back; rows without overlap say nothing about them."""
     rows, cluster = overlapping_rows(), catalogue.cluster("a100-80g-hdr4-512")
     known = {"overlap_gradients": 0.3, "overlap_tensor": 0.6, "overlap_optimizer": 0.3}
     constants = replace(cluster.device.efficiencies, shapes=(), **known)  # type: ignore[arg-type]
@@ -99,7 +99,8 @@ def test_ratios_are_found_in_rows_that_overlap() -> None:
 
 
 def test_published_rows_with_own_cards_and_overlap() -> None:
-    """Constants are A100's, fitted on vTrain. That rings share no card was chosen on SC'21; H100 rows confirm it."""
+    """The constants are the A100's, fitted on vTrain. That rings share no card was chosen on SC'21; H100 rows
+    confirm it."""
     narayanan = [abs(one.miss) for one in sc21(DATA / "megatron_sc21.csv", catalogue.cluster("a100-80g-512"))]
     assert median(narayanan) <= 0.07
     assert max(narayanan) <= 0.10

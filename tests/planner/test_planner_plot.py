@@ -1,4 +1,4 @@
-"""`headrace plan … --plot`: the picture and the page say what the plan says."""
+"""`headrace plan … --plot`: the chart and the page agree with the plan."""
 
 import json
 import re

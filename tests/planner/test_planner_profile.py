@@ -1,4 +1,4 @@
-"""Layers as a measured profile: what a plan makes of the numbers, what it refuses, and where the numbers come from."""
+"""Layers as a measured profile: how a plan uses the numbers, what it refuses, and where the numbers come from."""
 
 import json
 from pathlib import Path
@@ -80,7 +80,7 @@ def test_numbers_between_and_beyond_the_measured_sizes() -> None:
 
 
 def test_a_plan_has_the_measured_seconds() -> None:
-    """One stage: µ passes of all layers, and what is not a pass."""
+    """One stage: µ passes of all layers, plus everything that is not a pass."""
     asked = request([layer(0.01, count=3), layer(0.02)])
     costing = Costing(asked)
     degrees = Degrees(d=4, m=1, o=1, s=1, mu=1)
@@ -177,7 +177,7 @@ def test_what_is_wrong_in_a_profile_is_named(told: dict[str, Any], field: str, w
 
 
 def test_absurd_sizes_are_an_error_and_no_traceback() -> None:
-    """Bytes beyond 64 bits in sum: nothing fits, and the error says by how much."""
+    """The total of bytes exceeds 64 bits: nothing fits, and the error says by how much."""
     asked = request([layer(0.01, activation=1e14, count=8)], batch=262144)
     search = asking.search(asked, asking.method("exact"), None)
     assert search.run().plan is None
@@ -203,7 +203,7 @@ def test_a_server_takes_a_profile_too() -> None:
 
 
 class Net:
-    """Eight layers, of which six are alike."""
+    """Eight layers, six of which are alike."""
 
     @staticmethod
     def make() -> nn.Sequential:
@@ -220,7 +220,7 @@ def test_a_sequential_is_profiled(tmp_path: Path) -> None:
     assert [one["count"] for one in found["layers"]] == [1, 6, 1]
     assert first["activation_bytes"] == first["input_bytes"] == [8 * 16 * 4, 16 * 16 * 4]
     assert middle["input_bytes"] == [8 * 32 * 4, 16 * 32 * 4]
-    # Its input and the ReLU's output; the second linear layer saves that output again, which is no more memory.
+    # Its input and the ReLU's output. The second linear layer saves that output again, which takes no more memory.
     assert middle["activation_bytes"] == [8 * (32 + 64) * 4, 16 * (32 + 64) * 4]
     assert middle["parameter_bytes"] == 4 * (32 * 64 + 64 + 64 * 32 + 32)
     assert middle["forward_flops"] == 8 * 2 * 2 * 32 * 64

@@ -1,4 +1,4 @@
-"""Selective recomputation per layer: of some layers the scores are computed again, of the others they are saved."""
+"""Selective recomputation per layer: some layers recompute their scores, the others save them."""
 
 import json
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_a_run_of_blocks_says_its_own_attention() -> None:
 
 
 def test_what_fits_with_some_layers_selective_needs_less_recomputation() -> None:
-    """Tight memory: scores of half of the layers, computed again, leave room for whole activations elsewhere."""
+    """With tight memory, recomputing the scores of half of the layers leaves room for whole activations elsewhere."""
     model = catalogue.model("gpt3-13b", 8192)
     whole = planned(model, attention="materialised")
     some = planned(model, attention="materialised", selective="1-40")

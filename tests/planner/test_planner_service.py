@@ -70,7 +70,7 @@ async def test_a_cancelled_plan_ends_within_100_ms(site: Site) -> None:
         took_s.append(time.monotonic() - began)
         assert not busy[0].process.is_alive()
     assert min(took_s) < 0.1
-    # The next call finds a worker.
+    # The next call gets a worker.
     last = [one async for one in stub.Plan(pb.PlanRequest(question=SMALL), timeout=60)][-1]
     assert last.plan.iteration_s > 0
 

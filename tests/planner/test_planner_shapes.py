@@ -1,4 +1,4 @@
-"""Measured shapes: where a layer ran in just this shape, its time is the measured one; elsewhere the formula's."""
+"""Measured shapes: a layer that was measured in exactly this shape has the measured time, any other the formula's."""
 
 import json
 from dataclasses import asdict, replace

@@ -1,4 +1,4 @@
-"""Shortlists: the plans within the model's error of the best, one for each split."""
+"""Shortlists: the plans within the model's error of the best, one per split."""
 
 import json
 
@@ -32,7 +32,7 @@ def test_two_at_least_and_five_at_most() -> None:
     ("model", "cluster", "batch"), [("gpt3-13b", "a100-32", 64), ("llama3-8b", "h100-16", 64)]
 )
 def test_no_split_that_belongs_to_it_is_missing(model: str, cluster: str, batch: int) -> None:
-    """Every tuple solved finds no further split well within the error."""
+    """Solving every tuple finds no further split well within the error."""
     search = Search(asking.request(model, cluster, Options(batch=batch)))
     found = search.near()
     assert LEAST <= len(found) <= MOST

@@ -59,10 +59,11 @@ def unequal_passes(rng: random.Random) -> tuple[float, float, float]:
 
 
 def longest_path_s(stages: list[StageTimes], orders: list[list[Step]]) -> float:
-    """An oracle that shares nothing with the simulator but its steps: the longest path through what must wait.
+    """An oracle that shares only the steps with the simulator: the longest path through the dependencies.
 
-    A step waits for the one before it on its stage; F for F of the stage before; B for F of its own stage and B of the
-    stage behind; W for B. Found by relaxing until nothing moves."""
+    A step waits for the one before it on its stage; F waits for F of the previous stage; B for F of its own stage and
+    for B of the next stage; W for B. Found by relaxing until nothing changes.
+    """
     last = len(stages) - 1
     takes = [
         {Pass.FORWARD: one.forward_s, Pass.BACKWARD: one.backward_s - one.weight_s, Pass.WEIGHT: one.weight_s}
@@ -114,7 +115,7 @@ def test_simulation_is_the_longest_path(schedule: Schedule) -> None:
 
 
 def test_zero_bubble_matches_its_closed_form_with_unequal_passes() -> None:
-    """F, B and W of any lengths with W the shortest, as the cost model has it; any µ and s."""
+    """F, B and W of any lengths with W the shortest, as in the cost model; any µ and s."""
     rng = random.Random(3)
     for _ in range(300):
         forward, back, other = unequal_passes(rng)
@@ -126,7 +127,7 @@ def test_zero_bubble_matches_its_closed_form_with_unequal_passes() -> None:
 
 
 def test_zero_bubble_with_long_weight_gradients_leaves_bubbles() -> None:
-    """µ ≥ s: a bubble holds only as much of W as the shortest of F, B and W is long."""
+    """µ ≥ s: a bubble holds W only up to the length of the shortest of F, B and W."""
     rng = random.Random(4)
     longer = 0
     for _ in range(300):
@@ -144,7 +145,7 @@ def test_zero_bubble_with_long_weight_gradients_leaves_bubbles() -> None:
 
 
 def test_weight_gradients_are_the_shortest_pass_of_every_layer() -> None:
-    """What the closed form rests on, for the blocks and heads of all presets."""
+    """The closed form assumes this; checked for the blocks and heads of all presets."""
     for name in ("gpt3-125m", "gpt3-175b", "llama3-70b", "mixtral-8x7b", "deepseek-v3"):
         request = Request(model=catalogue.model(name), cluster=catalogue.cluster("a100-64"), batch=64)
         for d, m in ((64, 1), (8, 8)):

@@ -1,4 +1,5 @@
-"""What a search costs: nothing is solved twice, only what may be shown is simulated, and large clusters are quick."""
+"""The cost of a search: nothing is solved twice, only shortlist candidates are simulated, and large clusters are
+quick."""
 
 from collections import Counter
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.full
 def test_large_clusters_take_seconds(
     model: str, cluster: str, batch: int, bound_s: float, method: Method
 ) -> None:
-    """CPU seconds of what `headrace plan` asks for: the plan and its shortlist."""
+    """CPU seconds of what `headrace plan` requests: the plan and its shortlist."""
     asked = asking.request(model, cluster, Options(batch=batch))
     with processor_time(at_most_s=bound_s):
         found = Search(asked, method=method).near(FULL)
@@ -43,7 +44,7 @@ def test_nothing_is_solved_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     for mode in MODES.values():
         here.run(mode)
     assert len(solved) > 20
-    # The expert also asks what a tuple that does not fit is short of.
+    # The expert also asks what a tuple lacks that does not fit.
     assert {key for key, times in solved.items() if times > 1 and not key[0].greedy} == set()
 
 

@@ -37,7 +37,7 @@ def test_a_tensor_degree_divides_heads() -> None:
 
 
 def test_a_tensor_degree_divides_a_node() -> None:
-    """Three ranks in nodes of eight would have a group that stands on two of them."""
+    """With three ranks in nodes of eight, one group would span two of them."""
     three = model(heads=12, sequence=2048 * 3)
     assert 3 not in degrees_of(three, checked_cluster(catalogue.device("a100"), 24))
     assert tensor_fault(three, checked_cluster(catalogue.device("a100"), 24), 3)

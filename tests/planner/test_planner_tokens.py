@@ -1,4 +1,4 @@
-"""A planner that asks for tokens: those of a scheduler, which it asks whose they are."""
+"""A planner that requires tokens: a scheduler's tokens, about whose owners it asks that scheduler."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ TOKENS = {new_token().text: role for role in ("VIEWER", "EDITOR", "ADMIN", "WORK
 
 
 class Scheduler(identity_pb2_grpc.IdentityServiceServicer):
-    """Knows four tokens, and counts."""
+    """Knows four tokens, and counts the requests."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -48,7 +48,7 @@ class Scheduler(identity_pb2_grpc.IdentityServiceServicer):
         self.asked += 1
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
-        await asyncio.sleep(0.05)  # so that calls at once are seen as such
+        await asyncio.sleep(0.05)  # so that simultaneous calls are recognized as such
         self.at_once -= 1
         text = dict(context.invocation_metadata())["authorization"].removeprefix("Bearer ")
         if not self.asks_for_tokens:
@@ -99,7 +99,7 @@ async def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator
 
 async def test_who_may_plan(site: Site) -> None:
     for text, role in TOKENS.items():
-        error = await site.refusal(text)  # those who may ask are told what is wrong with an empty question
+        error = await site.refusal(text)  # callers with access are told what is wrong with an empty request
         assert isinstance(error, PermissionDeniedError) == (role == "WORKER"), error
     for bad in (None, "hr_nonsense", new_token().text):
         assert isinstance(await site.refusal(bad), UnauthenticatedError)
@@ -117,7 +117,7 @@ async def test_a_scheduler_is_asked_once_in_some_seconds(site: Site) -> None:
     assert site.scheduler.asked == 3
 
 
-async def test_whoever_tries_tokens_opens_few_connections_to_the_scheduler(site: Site) -> None:
+async def test_guessing_tokens_opens_few_connections_to_the_scheduler(site: Site) -> None:
     good = next(iter(TOKENS))
     errors = await asyncio.gather(
         *(site.refusal(text) for text in [good] * 10), *(site.refusal(new_token().text) for _ in range(30))
@@ -168,7 +168,7 @@ def test_a_planner_with_tls_that_knows_no_tokens_does_not_start() -> None:
 
 
 class Noted:
-    """A pool that notes whose calls it gets, and answers none."""
+    """A pool that records the callers of its calls, and answers none."""
 
     def __init__(self) -> None:
         self.callers: list[str] = []
@@ -179,7 +179,7 @@ class Noted:
 
 
 async def test_a_token_is_one_caller_over_all_its_connections(site: Site) -> None:
-    """Else whoever opens many takes the processes of others."""
+    """Otherwise a caller with many connections would take other callers' processes."""
     pool = Noted()
     tokens = SchedulersTokens(site.scheduler_address, lambda: 0.0)
     server = make_server(pool, Health(), Gate(tokens))  # type: ignore[arg-type]  # a pool as far as calls need one

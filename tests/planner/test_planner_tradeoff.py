@@ -1,4 +1,4 @@
-"""What a plan trades: time against memory, and what each of its degrees alone changes."""
+"""The tradeoffs of a plan: time against memory, and the effect of each degree alone."""
 
 import json
 from itertools import pairwise

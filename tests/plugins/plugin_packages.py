@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def install(folder: Path, package: str, source: str, *, policies: str = "", samplers: str = "") -> None:
-    """Leave a module and its entry points; each is `NAME = MODULE:FUNCTION`."""
+    """Install a module and its entry points; each is `NAME = MODULE:FUNCTION`."""
     (folder / f"{package}.py").write_text(source)
     info = folder / f"{package}-1.0.dist-info"
     info.mkdir()
@@ -39,20 +39,20 @@ BROKEN = WAITS.replace(
     'return self._verdict(result, Action.PAUSE, "it waits for ever")',
     'raise ZeroDivisionError("of the plugin")',
 )
-"""A policy that raises where it is to decide."""
+"""A policy that raises when it should decide."""
 FORGETFUL = WAITS.replace(
     'return self._verdict(result, Action.PAUSE, "it waits for ever")',
     """self.asked = getattr(self, "asked", 0) + 1
         stops = self.asked % 3 == 0
         return self._verdict(result, Action.STOP if stops else Action.CONTINUE, f"asked {self.asked} times")""",
 )
-"""A policy whose questions change what it answers."""
+"""A policy whose queries change its answers."""
 SIDED = WAITS.replace(
     'return self._verdict(result, Action.PAUSE, "it waits for ever")',
     """stops = result.value > 1
         return self._verdict(result, Action.STOP if stops else Action.CONTINUE, "by the value itself")""",
 )
-"""A policy that takes less for better, whatever the goal."""
+"""A policy that treats lower values as better, whatever the goal."""
 STUBBORN = """
 class Stubborn:
     def suggest(self, number, results, pending, generator):
@@ -62,6 +62,6 @@ class Stubborn:
 def make(spec, options):
     return Stubborn()
 """
-"""A sampler that the seed does not change."""
+"""A sampler that ignores the seed."""
 OUTSIDE = STUBBORN.replace('"x": 0.5', '"x": 99.0')
-"""A sampler that leaves the space."""
+"""A sampler that proposes values outside the space."""

@@ -1,4 +1,4 @@
-"""Policies and samplers of installed packages: found by name, refused with a reason, held to the contract."""
+"""Policies and samplers of installed packages: found by name, refused with a reason, checked against the contract."""
 
 import importlib
 import subprocess
@@ -29,7 +29,7 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of installed packages that is on the path, of which nothing is left afterwards."""
+    """A folder of installed packages on the path. Nothing of it is left afterwards."""
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(folder)
@@ -173,7 +173,7 @@ def test_a_name_that_is_taken_twice_names_both_packages(install: Install) -> Non
 
 
 def test_a_name_of_ours_is_no_plugins(install: Install) -> None:
-    """A package cannot take the place of a policy of ours: those are kinds, and a package's are names."""
+    """A package cannot replace one of our policies: ours are kinds, and a package's are names."""
     install("one", packages.WAITS, policies="asha = one:make")
     require_own(spec_of(policy="asha"))
     assert spec_of(policy=own("asha")).policy.kind == "own"
@@ -200,7 +200,7 @@ def test_a_name_of_ours_is_no_plugins(install: Install) -> None:
         ),
     ],
 )
-def test_a_package_that_is_broken_is_told_with_its_reason(
+def test_a_package_that_is_broken_is_reported_with_its_reason(
     install: Install, source: str, field: str, said: str
 ) -> None:
     install("broken", source, policies="broken = broken:make")
@@ -211,7 +211,7 @@ def test_a_package_that_is_broken_is_told_with_its_reason(
     require_own(spec_of(policy="asha"))
 
 
-def test_what_is_mended_is_found_without_a_restart(install: Install, site: Path) -> None:
+def test_what_is_fixed_is_found_without_a_restart(install: Install, site: Path) -> None:
     install("mended", "raise RuntimeError", policies="mended = mended:make")
     refused(policy=own("mended"))
     (site / "mended.py").write_text(packages.WAITS)
@@ -309,7 +309,7 @@ def make(spec, options):
 @pytest.mark.parametrize(
     ("source", "error"), [(packages.WAITS, CannotPauseError), (packages.BROKEN, ZeroDivisionError)]
 )
-def test_a_defect_that_the_function_catches_ends_the_study_all_the_same(
+def test_a_defect_that_the_function_catches_ends_the_study_anyway(
     install: Install, source: str, error: type[Exception]
 ) -> None:
     install("caught", source, policies="caught = caught:make")

@@ -1,8 +1,8 @@
-"""Random histories that the scheduler's core plays in the simulator, trials in bundles of up to four.
+"""Random histories that the scheduler's core plays in the simulator, with trials in bundles of up to four.
 
-The history stands where the core has its policy: it passes each call on, tells the oracle of it, and compares each
-answer with the oracle's. What befalls the trials is drawn as in `History`: values, rungs that a report jumps over,
-trials that fail, are stopped or added. Here bundles also die with all who are in them, and machines fail.
+The history takes the place of the core's policy: it passes each call on, informs the oracle, and compares each
+answer with the oracle's. The trials' events are drawn as in `History`: values, rungs that a report skips, trials
+that fail, are stopped or added. Here bundles also die with all their members, and machines fail.
 """
 
 import random
@@ -96,15 +96,15 @@ class BundledHistory(History):
         try:
             self.simulation._step(self.study, one)
         except HeadraceError:
-            return  # refused: it is over
+            return  # refused: the trial has ended
 
     def fail(self):
-        """One member's own program fails."""
+        """Let one member's own program fail."""
         for run in self.someone():
             self.exit(run, "FAILED", "failed")
 
     def kill(self):
-        """A process dies, with all who are in it."""
+        """Kill a process with all its members."""
         for run in self.someone():
             for member in self.study.members(run.grant_id):
                 self.exit(member, "LOST", "interrupted")
@@ -139,7 +139,7 @@ class BundledHistory(History):
     def curve(self, number):
         return DrawnCurve(self, number, self.chance.uniform(0.5, 2.0))
 
-    # --- its policy: what the core asks and tells ------------------------------------------------------
+    # --- its policy: what the core asks and reports ----------------------------------------------------------
 
     def __getattr__(self, name):
         return getattr(self.policy, name)
@@ -191,7 +191,7 @@ class BundledHistory(History):
 
 @dataclass
 class DrawnCurve:
-    """A trial whose every report is drawn when it arrives."""
+    """A trial whose reports are drawn when they arrive."""
 
     history: BundledHistory
     number: int

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG002  (one signature for all)
-"""What all oracles share: the history so far, and how it is asked."""
+"""What all oracles share: the history so far, and queries on it."""
 
 import math
 
@@ -47,17 +47,17 @@ class Oracle:
         return trial in dict(self.at(bracket, rung))
 
     def ranked(self, bracket, rung, only=None):
-        """The results from the best: finite ones by value, then the others; ties by arrival."""
+        """The results, best first: finite ones by value, then the others; ties by arrival."""
         entries = [e for e in self.at(bracket, rung) if only is None or e[0] in only]
         return sorted(entries, key=lambda e: (0, self.sign * e[1]) if finite(e[1]) else (1, 0.0))
 
     def waits(self, trial, bracket, rung):
-        """Whether a recorded trial may still be given something at the rung."""
+        """Whether a recorded trial may still be promoted at the rung."""
         known = finite(self.value(trial, bracket, rung)) and trial not in self.over
         return known and (trial, rung) not in self.past
 
     def scan(self):
-        """All rungs but the last ones, the highest milestone first, then by bracket."""
+        """All rungs except the last ones, the highest milestone first, then by bracket."""
         places = [
             (-ladder[rung], bracket, rung)
             for bracket, ladder in enumerate(self.ladders)

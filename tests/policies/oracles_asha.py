@@ -70,7 +70,8 @@ class AshaPromotionOracle(Oracle):
 
 
 class HedgedOracle(AshaPromotionOracle):
-    """Optimistic arrival and effort: who arrives among the best goes on, and those that wait use up a share."""
+    """Optimistic arrival and effort: a trial that arrives among the best continues, and waiting trials use up a
+    share."""
 
     def __init__(self, spec, ladders):
         super().__init__(spec, ladders)
@@ -80,7 +81,7 @@ class HedgedOracle(AshaPromotionOracle):
         self.ended_towards = {}
 
     def trains(self, trial, bracket):
-        """The milestone that a trial is on its way to; None where it trains no more."""
+        """The milestone to which a trial trains; None if it no longer trains."""
         reached = [r for r in range(len(self.ladders[bracket])) if self.recorded(trial, bracket, r)]
         if trial in self.over or (reached and (trial, max(reached)) not in self.past):
             return None
@@ -97,13 +98,13 @@ class HedgedOracle(AshaPromotionOracle):
         super().withdraw(trial)
 
     def no_more_chances(self, milestone):
-        """With effort: whether a trial ended on its way from as far, or further."""
+        """With effort: whether a trial ended by itself after this milestone or a later one."""
         if not self.policy.effort:
             return super().no_more_chances(milestone)
         return any(ended >= milestone for ended in self.ended_beyond)
 
     def others_train(self):
-        """Whether somebody trains who was not sent on by effort."""
+        """Whether any trial trains that effort did not send on."""
         sent = dict(self.by_effort)
         return any(
             self.trains(trial, bracket) is not None
@@ -112,7 +113,8 @@ class HedgedOracle(AshaPromotionOracle):
         )
 
     def committed(self):
-        """Of each trial the steps to its last rung, or to its next one while it trains or ended on its way."""
+        """The sum over trials of the steps to the last rung, or to the next one if the trial trains or ended on
+        its way there."""
         total = 0
         for trial, bracket in self.trials:
             ladder = self.ladders[bracket]
@@ -162,7 +164,7 @@ class HedgedOracle(AshaPromotionOracle):
 
 class AshaStoppingOracle(Oracle):
     def verdict(self, trial, bracket, rung, more):
-        """No more than max(1, ⌊n/η⌋) - 1 results are strictly better."""
+        """STOP unless at most max(1, ⌊n/η⌋) - 1 results are strictly better."""
         mine = self.value(trial, bracket, rung)
         if not finite(mine):
             return "STOP"
@@ -232,7 +234,7 @@ class PashaOracle(AshaPromotionOracle):
 
 
 class PricedOracle(HedgedOracle):
-    """ASHA's promotion, and the sum for each pause."""
+    """ASHA's promotion, and the calculation for each pause."""
 
     def __init__(self, spec, ladders):
         super().__init__(spec, ladders)

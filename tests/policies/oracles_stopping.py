@@ -25,7 +25,7 @@ class RungMedianOracle(StoppingOracle):
         return len(self.at(0, rung)) >= self.policy.min_results
 
     def stops(self, trial, rung):
-        """The seed: `med = sorted(hist)[len(hist) // 2]`, and `l > med * 1.05`."""
+        """The seed's rule: `med = sorted(hist)[len(hist) // 2]`, and `l > med * 1.05`."""
         hist = [self.sign * v if finite(v) else math.inf for _, v in self.at(0, rung)]
         med = sorted(hist)[len(hist) // 2]
         if med == math.inf:
@@ -79,7 +79,7 @@ class RunningMedianOracle(VizierMedianOracle):
         return len(self.at(0, rung)) > (self.policy.min_peers or 4)
 
     def stops(self, trial, rung):
-        """More than half of all averages there are strictly better."""
+        """Whether more than half of all averages at the rung are strictly better."""
         averages = [self.average(t, rung) for t, _ in self.at(0, rung)]
         mine = self.average(trial, rung)
         return sum(average < mine for average in averages) > len(averages) / 2

@@ -16,7 +16,7 @@ class SynchronousOracle(Oracle):
         self.ended_early.add(trial)
 
     def lost(self, trial, bracket):
-        """Whether a trial cannot come to the full budget with a value, other than by the end of its program."""
+        """Whether a trial cannot reach the full budget with a value, for any reason but the end of its program."""
         last = len(self.ladders[bracket]) - 1
         rungs = [r for r in range(last + 1) if self.recorded(trial, bracket, r)]
         if any(not finite(self.value(trial, bracket, r)) for r in rungs):
@@ -73,7 +73,7 @@ class SynchronousOracle(Oracle):
         return False
 
     def last_chance(self):
-        """Where nobody trains: the best that waits of a cohort of which all that were promoted are lost."""
+        """If nobody trains: the best waiting trial of a cohort whose promoted trials are all lost."""
         for bracket, rung in self.scan():
             for cohort in self.cohorts(bracket):
                 above = range(rung + 1, len(self.ladders[bracket]))
@@ -89,7 +89,7 @@ class SynchronousOracle(Oracle):
         return None
 
     def to_go(self, cohort, bracket, rung):
-        """Who gets the free places of a decided rung, the best first."""
+        """The trials that get the free places of a decided rung, best first."""
         waiting = [t for t, _ in self.ranked(bracket, rung, only=set(cohort)) if self.waits(t, bracket, rung)]
         return waiting[: self.places(cohort, bracket, rung)]
 
@@ -109,29 +109,29 @@ class SynchronousOracle(Oracle):
 
 
 class PbtOracle(Oracle):
-    """Population-based training: who goes on next, whom it may copy, and with which parameters."""
+    """Population-based training: which trial continues next, whom it may copy, and with which parameters."""
 
     def __init__(self, spec, ladders):
         super().__init__(spec, ladders)
-        self.saved = {}  # (trial, rung) -> whether with a checkpoint
-        self.params = {}  # trial -> [(rung from which on, parameters)]
+        self.saved = {}  # (trial, rung) -> whether it has a checkpoint
+        self.params = {}  # trial -> [(first rung, parameters)]
 
     def verdict(self, trial, bracket, rung, more):
         return "PAUSE"
 
     def missing(self, rung, more):
-        """How many members are still to come to a rung."""
+        """How many members have not reached a rung yet."""
         live = [trial for trial, _ in self.trials if trial not in self.over]
         to_join = max(0, self.spec.max_trials - len(self.trials)) if more else 0
         return to_join + sum(not self.recorded(trial, 0, rung) for trial in live)
 
     def traded(self, members):
-        """How many of a population copy, and are copied."""
+        """How many of a population copy, and how many are copied."""
         return max(1, math.floor(Fraction(str(self.policy.quantile)) * members)) if members > 1 else 0
 
     def keeps(self, trial, rung, more):
-        """Whether a member keeps its own state in whatever order those report that are still to come: the worst that
-        can happen to it is that all of them are better."""
+        """Whether a member keeps its own state in whatever order the missing members report: in the worst case all
+        of them are better."""
         order = [name for name, _ in self.ranked(0, rung)]
         members = len(order) + self.missing(rung, more)
         worst = order[max(0, len(order) - self.traded(members)) :]
@@ -147,7 +147,7 @@ class PbtOracle(Oracle):
         return None
 
     def donors(self, trial, rung, more):
-        """Whom a member may copy at a rung; nobody: it keeps its own state."""
+        """The members that a member may copy at a rung; empty if it keeps its own state."""
         order = [name for name, _ in self.ranked(0, rung)]
         if self.keeps(trial, rung, more):
             return set()
@@ -160,11 +160,11 @@ class PbtOracle(Oracle):
         }
 
     def params_at(self, trial, rung):
-        """The parameters with which a member came to a rung."""
+        """The parameters with which a member reached a rung."""
         return [params for since, params in self.params[trial] if since <= rung][-1]
 
     def may_become(self, before, after):
-        """Whether a perturbation or a draw of the one parameter leads from one value to the other."""
+        """Whether perturbing or redrawing the single parameter can lead from one value to the other."""
         domain = self.spec.space["x"]
         moved = {min(max(before["x"] * factor, domain.low), domain.high) for factor in self.policy.factors}
         return after["x"] in moved or (

@@ -1,4 +1,4 @@
-"""Drives policies in the tests: specs, results, and the histories that the scheduler would make."""
+"""Drives policies in the tests: specs, results, and the histories that the scheduler would produce."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -41,7 +41,7 @@ class Driver:
         self.trials: set[int] = set()
 
     def join(self, *trials: int, bracket: int = 0) -> None:
-        """Create trials; `record` creates those that are not there yet."""
+        """Create trials. `record` creates those that do not exist yet."""
         for trial in trials:
             self.trials.add(trial)
             self.call("joined", trial, bracket, {"x": 0.5})
@@ -83,7 +83,7 @@ class Driver:
             self.record(trial, value, bracket=bracket, rung=rung)
 
     def promote_all(self, *, more: bool = True) -> list[int]:
-        """Commit promotions until there is none left; the trials promoted."""
+        """Commit promotions until none is left; returns the promoted trials."""
         trials = []
         while (promotion := self.policy.next_promotion(more=more)) is not None:
             self.call("promoted", promotion.trial, promotion.bracket, promotion.rung)
@@ -91,7 +91,7 @@ class Driver:
         return trials
 
     def replayed(self) -> Policy:
-        """A fresh policy that was fed the same calls."""
+        """A fresh policy that received the same calls."""
         policy = make_policy(self.spec)
         for name, args in self.calls:
             getattr(policy, name)(*args)
@@ -99,7 +99,7 @@ class Driver:
 
 
 def kept_at_first_rung(spec: StudySpec, values: Iterable[float | None]) -> list[int]:
-    """The trials that go past rung 0 when results arrive one after the other and every promotion is taken."""
+    """The trials that pass rung 0 when results arrive one after the other and every promotion is taken."""
     driver = Driver(spec)
     kept = []
     for trial, value in enumerate(values):

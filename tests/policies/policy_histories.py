@@ -130,7 +130,7 @@ class History(histories.History):
             self.note_exploit(said.exploit)
 
     def check_exploit(self, said):
-        """Who is copied, what of it, and what becomes of its parameters."""
+        """Check which trial is copied, which of its checkpoints, and what its parameters become."""
         copied, oracle = said.exploit, self.oracle
         donors = oracle.donors(said.trial, said.rung, self.more)
         assert (copied is None) == (not donors)

@@ -1,7 +1,7 @@
 # ruff: noqa: ARG002  (one signature for all)
-"""What each policy must decide, written from its definition: everything is computed again at every question.
+"""What each policy must decide, written from its definition: every query computes everything again.
 
-Nothing here is shared with the policies but the names of the folds. Lists, sorts and recursion; no cleverness.
+The only thing shared with the policies is the names of the folds. Lists, sorts and recursion; no cleverness.
 """
 
 from oracle import Oracle
@@ -21,7 +21,7 @@ LEARNS = ("tpe", "gp", "multi_fidelity", "cmaes", "nsga2", "nsga3")
 
 
 def auto(policy, sampler):
-    """What `auto` is, in the words of `asha`: hedged on arrival, unless the sampler learns from results."""
+    """`auto` in terms of `asha`: hedged on arrival, unless the sampler learns from results."""
     settings = {name: getattr(policy, name) for name in ("eta", "rungs", "effort", "price_pauses")}
     arrival = "cautious" if sampler.kind in LEARNS else "optimistic"
     return AshaPolicy(**settings, min_steps=policy.min_steps, arrival=arrival)

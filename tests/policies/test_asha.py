@@ -1,4 +1,4 @@
-"""ASHA in both variants: the figures of the design, ties, missing values, and what is said about it."""
+"""ASHA in both variants: the figures of the design, ties, missing values, and the explanations."""
 
 import math
 
@@ -132,9 +132,9 @@ def test_a_report_across_two_milestones_is_a_result_at_both(policy):
     assert driver.policy.verdict(0, 0, 0).explanation.results == 6
     assert driver.policy.verdict(0, 0, 0).action is Action.CONTINUE
     assert driver.policy.verdict(0, 0, 1).explanation.results == 1
-    driver.call("promoted", 0, 0, 0)  # the engine notes it for the rungs passed
+    driver.call("promoted", 0, 0, 0)  # the engine records it for the passed rungs
     if policy is PROMOTION:
-        # Trial 0 is past rung 0, where it holds the first of two places; the second is trial 1's.
+        # Trial 0 has passed rung 0, where it holds the first of two places; trial 1 holds the second.
         assert driver.policy.verdict(0, 0, 1).action is Action.PAUSE
         assert driver.promote_all() == [1]
 
@@ -217,7 +217,7 @@ def test_a_decision_does_not_cost_more_with_many_results():
     driver = Driver(study())
     for trial in range(20_000):
         driver.record(trial, float(trial * 7919 % 20_000))
-    # Leave nothing promotable, so that every question looks at the whole rung in vain.
+    # Leave nothing promotable, so that every query checks the whole rung and finds nothing.
     driver.promote_all()
     with processor_time(at_most_s=5):  # a scan of the rung would take minutes
         for _ in range(2000):

@@ -1,4 +1,5 @@
-"""Who goes on without a comparison under `auto`: the first arrivals, unless the sampler learns from results."""
+"""Which trials continue without a comparison under `auto`: the first arrivals, unless the sampler learns from
+results."""
 
 import pytest
 from policy_drive import Driver, study
@@ -25,7 +26,7 @@ def test_with_a_sampler_that_learns_the_first_arrival_waits(kind):
 
 
 @pytest.mark.parametrize("kind", ["random", "sobol"])
-def test_with_any_other_it_goes_on(kind):
+def test_with_any_other_it_continues(kind):
     verdict = first_arrival(SAMPLERS[kind]())
     assert verdict.action is Action.CONTINUE
     assert "continues at once" in verdict.explanation.sentence

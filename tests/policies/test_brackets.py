@@ -1,4 +1,4 @@
-"""The bracket of a trial: a function of seed and number, weighted as Hyperband weighs."""
+"""The bracket of a trial: a function of seed and number, weighted as in Hyperband."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ from headrace_services.scheduler.core.policies import make_policy
 
 
 def test_hyperband_table():
-    """R=81, η=3: the sizes that the Hyperband paper's table 1 gives (n = 81, 34, 15, 8, 5)."""
+    """R=81, η=3: the sizes in table 1 of the Hyperband paper (n = 81, 34, 15, 8, 5)."""
     assert bracket_weights(5, 5, 3) == (81, 34, 15, 8, 5)
     assert bracket_weights(5, 2, 3) == (81, 34)
 
@@ -29,8 +29,8 @@ def test_shares_follow_the_weights():
         assert drawn[bracket] / 20_000 == pytest.approx(weight / total, abs=0.012)
 
 
-def test_the_same_for_ever():
-    """These numbers are stored with studies; a change of them would change what a seed means."""
+def test_the_numbers_never_change():
+    """These numbers are stored with studies; a change would alter the meaning of a seed."""
     assert [draw_bracket(0, number, 3) for number in range(20)] == FIRST
     assert draw_bracket(1, 0, 1) == 0
 

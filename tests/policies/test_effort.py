@@ -1,4 +1,4 @@
-"""The last chance with effort, where programs end by themselves before the last rung."""
+"""The last chance with effort, if programs end by themselves before the last rung."""
 
 import pytest
 from policy_drive import Driver, study
@@ -8,7 +8,7 @@ from headrace.spec import AshaPolicy
 
 @pytest.fixture
 def driver():
-    """Nine trials at the first rung; the best three went on, and the share is used up."""
+    """Nine trials at the first rung; the best three continued, and the share is used up."""
     driver = Driver(study(AshaPolicy(effort=0.03), max_steps=27))
     for trial in range(9):
         driver.record(trial, float(trial))
@@ -16,14 +16,14 @@ def driver():
     return driver
 
 
-def test_where_programs_end_early_not_all_trials_go_on(driver):
+def test_where_programs_end_early_not_all_trials_continue(driver):
     for trial in range(3):
         driver.call("finished_early", trial)
         driver.call("withdraw", trial)
     assert driver.policy.next_promotion(more=False) is None
 
 
-def test_where_those_that_went_on_fail_the_next_best_goes_on(driver):
+def test_where_those_that_continued_fail_the_next_best_continues(driver):
     for trial in range(3):
         driver.call("withdraw", trial)
     assert driver.policy.next_promotion(more=False).trial == 3

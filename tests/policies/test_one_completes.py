@@ -1,4 +1,4 @@
-"""A study of trials of which one can complete ends with one that completed, whatever happens to the others."""
+"""If one trial of a study can complete, the study ends with one that completed, whatever happens to the others."""
 
 import random
 from collections import Counter
@@ -37,10 +37,10 @@ FAILS, NO_VALUE, CANCELLED = "fails", "no value", "cancelled"
 
 
 class Study:
-    """A study on a few slots. Each trial that cannot complete has a rung at which it comes to its end, and how."""
+    """A study on a few slots. Each trial that cannot complete has a rung at which it ends, and a way of ending."""
 
     def __init__(self, policy: Policy, chance: random.Random) -> None:
-        trials = chance.randint(4, 30)  # a population has four at least
+        trials = chance.randint(4, 30)  # a population has at least four
         self.chance = chance
         self.policy = make_policy(study(policy, max_steps=27, trials=trials))
         self.brackets = {number: self.policy.bracket(number) for number in range(trials)}
@@ -60,7 +60,7 @@ class Study:
         return self.policy.ladder(self.brackets[number])
 
     def play(self) -> set[int]:
-        """To the end; returns the trials that completed."""
+        """Play to the end; returns the trials that completed."""
         for _ in range(2000):
             while len(self.running) < self.slots and self.start():
                 pass
@@ -124,11 +124,11 @@ class Study:
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_one_that_can_complete_is_reached(kind: Policy) -> None:
-    """Those that cannot have the better values, so they are chosen first."""
+    """Trials that cannot complete have the better values, so they are chosen first."""
     for seed in range(150):
         played = Study(kind, random.Random(f"one completes {seed}"))
         completed = played.play()
-        if isinstance(kind, PashaPolicy):  # up to its ceiling, at first the second rung
+        if isinstance(kind, PashaPolicy):  # up to its ceiling, initially the second rung
             assert played.reached[1], seed
         else:
             assert completed, seed

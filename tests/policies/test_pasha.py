@@ -15,7 +15,7 @@ def drive(**policy):
 
 
 def reach(driver, rung, values):
-    """Record trials at a rung: those of `values`, which have been promoted so far."""
+    """Record the trials of `values` at a rung, after they have been promoted to it."""
     for trial, value in values.items():
         driver.record(trial, value, rung=rung)
 
@@ -79,7 +79,7 @@ def test_epsilon_is_the_90th_percentile_of_pairs_that_crossed_back():
 
 
 def test_a_pair_that_crosses_back_is_noise():
-    """Trials that swap and swap back differ by noise, so that the swap does not raise the ceiling."""
+    """Trials that swap and swap back differ only by noise, so the swap does not raise the ceiling."""
     driver = drive()
     for trial in range(8):
         driver.record(trial, float(trial))

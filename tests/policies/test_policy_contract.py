@@ -1,7 +1,7 @@
-"""What every policy must do, whichever it is.
+"""What every policy must do.
 
-`HEADRACE_HISTORIES=10000` plays that many random histories of each policy against its oracle (`make policies`), and
-300 that the scheduler's core plays in the simulator, with bundles.
+`HEADRACE_HISTORIES=10000` plays that many random histories of each policy against its oracle (`make policies`),
+and 300 that the scheduler's core plays in the simulator, with bundles.
 """
 
 import inspect
@@ -27,7 +27,7 @@ from headrace_services.scheduler.core.policies import Action, Policy, make_polic
 HISTORIES = int(os.environ.get("HEADRACE_HISTORIES", drawn(first=30, full=120)))
 ALL = [(kind, place) for kind, variants in KINDS.items() for place in range(len(variants))]
 NEVER_PAUSING = ("run_all", "asha_stopping")
-"""Nor do the rules whose looks are spaced evenly."""
+"""Rules that check at even intervals never pause either."""
 PAUSING = [
     kind
     for kind, variants in KINDS.items()
@@ -36,7 +36,7 @@ PAUSING = [
 
 
 WAYS = {"alone": (History, HISTORIES), "in bundles": (BundledHistory, max(5, min(HISTORIES // 8, 300)))}
-"""How histories are played, and how many."""
+"""How histories are played, and how many of them."""
 
 
 @pytest.fixture(params=WAYS)
@@ -54,7 +54,7 @@ def spec(request):
 
 
 def test_every_kind_is_here():
-    """A policy that is added is added here too; those of packages have the contract suite (`test_own_plugins`)."""
+    """A new policy must be added here too. Policies of packages have the contract suite (`test_own_plugins`)."""
     assert {policy.kind for variants in KINDS.values() for policy, *_ in variants} == set(POLICIES) - {"own"}
 
 
@@ -63,7 +63,7 @@ def test_every_kind_is_here():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_histories_equal_the_oracle(kind, way):
-    """Every answer is the definition's; rebuilt from the log the policy is the same; and every study ends."""
+    """Every answer follows the definition, the policy rebuilt from the log is the same, and every study ends."""
     history, count = way
     for seed in range(count):
         history(kind, seed, goal=("minimize", "maximize")[seed % 2]).play()
@@ -71,7 +71,7 @@ def test_histories_equal_the_oracle(kind, way):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_mirror_images(kind, way):
-    """Minimise and maximise are the same policy on values of the opposite sign."""
+    """Minimise and maximise are the same policy with values of opposite sign."""
     history, count = way
     for seed in range(max(25, count // 10) if history is History else count // 3):
         down = history(kind, seed, goal="minimize", compare=False).play()
@@ -84,7 +84,7 @@ def test_mirror_images(kind, way):
     "kind", [kind for kind in KINDS if kind != "run_all" and oracle_of(spec_at(kind, 0), [(1,)])]
 )
 def test_an_oracle_sees_a_wrong_answer(kind, way, monkeypatch):
-    """The comparison is able to fail: a policy that forgets one result in ten is found out."""
+    """The comparison can fail: it detects a policy that forgets one result in ten."""
     honest = History.fold
 
     def forgetful(self, name, *args):
@@ -127,7 +127,7 @@ def test_without_trouble_there_is_a_winner(kind, way):
 
 
 def test_bundles_were_shared():
-    """The histories in bundles have some in which a process holds as many trials as it may."""
+    """In some of the histories in bundles a process holds as many trials as it may."""
     at_once = [BundledHistory("hyperband", seed, compare=False).play().at_once for seed in range(10)]
     assert at_once.count(MOST) >= 3
 
@@ -231,7 +231,7 @@ def test_ray_65008_none_metric(kind, place, goal, value):
 @pytest.mark.full
 @pytest.mark.parametrize(("kind", "place"), ALL)
 def test_optuna_3053_a_decision_costs_the_same_with_many_trials(kind, place):
-    """optuna 3053, 3048, 4444: asking takes longer and longer as trials accumulate."""
+    """optuna 3053, 3048, 4444: proposals take longer and longer as trials accumulate."""
     spec = spec_at(kind, place)
     seconds: dict[int, float] = {}
     for count in (500, 8_000):
@@ -252,7 +252,8 @@ def test_optuna_3053_a_decision_costs_the_same_with_many_trials(kind, place):
 
 
 def test_ray_30838_state_lost_on_restart():
-    """ray 30838: a restart lost the scheduler's state. Here it is a fold over the log, and the log is enough."""
+    """ray 30838: a restart lost the scheduler's state. Here the state is a fold over the log, and the log is
+    enough."""
     for kind in KINDS:
         history = History(kind, 5, compare=False).play()
         history.rebuilt_is_the_same()
@@ -260,7 +261,7 @@ def test_ray_30838_state_lost_on_restart():
 
 @pytest.mark.parametrize("kind", PAUSING)
 def test_ray_32634_and_44256_asha_that_cannot_pause(kind):
-    """ray 32634, 44256: ASHA that stops what it should pause. A trial that waits is promoted later."""
+    """ray 32634, 44256: ASHA that stops what it should pause. A waiting trial is promoted later."""
     later = 0
     for seed in range(40):
         history = History(kind, seed, trouble=False, compare=False)
@@ -279,7 +280,7 @@ def test_ray_30265_and_6780_studies_that_hang(kind):
     """ray 30265, 6780: paused and pending trials, idle workers, and nothing ever happens.
 
     `play` fills every slot that can be filled after each event, and returns only when nothing runs and nothing may
-    start; it fails if that takes for ever.
+    start. It fails if that takes forever.
     """
     for seed in range(40, 80):
         history = History(kind, seed, compare=False).play()
@@ -289,7 +290,7 @@ def test_ray_30265_and_6780_studies_that_hang(kind):
         assert history.policy.next_promotion(more=False) is None
 
 
-# --- the way in --------------------------------------------------------------------------------------
+# --- the entry point -------------------------------------------------------------------------------------
 
 
 def test_specs_travel(spec):
@@ -298,14 +299,14 @@ def test_specs_travel(spec):
 
 
 def test_a_policy_is_one_file():
-    """Each policy's class lives in a file of this package and is made there; nothing else knows its name."""
+    """Each policy's class is in a file of this package and is created there; nothing else knows its name."""
     scheduler = Path(policies.__file__).parents[2]
     made = {type(make_policy(spec_at(kind, place))) for kind, place in ALL}
     for policy in made:
         assert Policy in policy.__mro__
         home = Path(inspect.getfile(policy))
         assert home.parent == Path(policies.__file__).parent
-    # The core asks the protocol, never for a kind of policy; what samplers and specs may know is not its business.
+    # The core uses the protocol and never asks for a kind of policy. Samplers and specs may know the kinds.
     askers = [
         path for room in ("core", "engine", "store", "session") for path in (scheduler / room).glob("*.py")
     ]

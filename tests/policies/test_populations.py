@@ -1,8 +1,8 @@
 """Population-based training on fewer slots than members: the population is compared as a whole, and that matters.
 
-The toy is the one of the paper (Jaderberg et al., arXiv 1711.09846, Figure 2), in one dimension: a member's state is
-a number that gradient steps take to 0, and its hyperparameter is the learning rate. One rate is good, the others too
-small to get anywhere: only who copies the good one's state and rate comes to the end.
+The toy problem is that of the paper (Jaderberg et al., arXiv 1711.09846, Figure 2), in one dimension. A member's
+state is a number that gradient steps take to 0, and its hyperparameter is the learning rate. One rate is good, the
+others are too small to get anywhere: only a member that copies the good one's state and rate reaches the end.
 """
 
 import pytest
@@ -13,7 +13,7 @@ from headrace_services.scheduler.core.policies import Action, RungResult
 from headrace_services.scheduler.core.records import Checkpoint, Exploit
 
 RATES = {0: 1e-4, 1: 0.3, 2: 2e-4, 3: 3e-4}
-"""The learning rate that each of four members begins with."""
+"""The learning rate with which each of four members starts."""
 
 
 def population(members: int = 4, **policy: object) -> StudySpec:
@@ -27,7 +27,7 @@ def population(members: int = 4, **policy: object) -> StudySpec:
 
 
 class Cluster:
-    """Members that take turns on a few slots, as the scheduler would have it: the engine's rules for one study."""
+    """Members that take turns on a few slots, as under the scheduler: the engine's rules for one study."""
 
     def __init__(self, spec: StudySpec, slots: int, *, copies: bool = True) -> None:
         self.driver = Driver(spec)
@@ -102,7 +102,8 @@ def test_at_every_rung_the_worst_of_four_copies_the_best(slots: int) -> None:
 
 @pytest.mark.parametrize("slots", [2, 4])
 def test_what_is_copied_matters(slots: int) -> None:
-    """After eight rungs all members have the good rate's state; without copies three of four are where they began."""
+    """After eight rungs all members have the good rate's state. Without copies three of four are still where they
+    started."""
     cluster, alone = Cluster(population(), slots), Cluster(population(), slots, copies=False)
     cluster.run()
     alone.run()
@@ -111,7 +112,7 @@ def test_what_is_copied_matters(slots: int) -> None:
     assert sorted(alone.values[last].values())[1] > 0.4
 
 
-def test_who_copies_does_not_depend_on_how_many_slots_there_are() -> None:
+def test_which_member_copies_does_not_depend_on_the_number_of_slots() -> None:
     found = []
     for slots in (1, 2, 3, 4):
         cluster = Cluster(population(), slots)
@@ -120,14 +121,14 @@ def test_who_copies_does_not_depend_on_how_many_slots_there_are() -> None:
     assert found[0] == found[1] == found[2] == found[3]
 
 
-def test_who_cannot_be_among_the_worst_waits_for_nobody() -> None:
+def test_a_member_that_cannot_be_among_the_worst_waits_for_nobody() -> None:
     driver = Driver(population(members=8))
     driver.join(*range(8))
     goes: list[int] = []
     for trial, value in enumerate([5.0, 4.0, 6.0, 1.0]):
         driver.record(trial, value)
         goes += driver.promote_all(more=False)
-    assert goes == [1, 3]  # two of eight copy: these have two results behind them
+    assert goes == [1, 3]  # two of eight copy: these have two results after them
     why = driver.policy.verdict(0, 0, 0, more=False)
     assert why.action is Action.PAUSE
     assert (
@@ -137,7 +138,7 @@ def test_who_cannot_be_among_the_worst_waits_for_nobody() -> None:
 
 
 def test_a_member_that_is_lost_is_waited_for_no_more() -> None:
-    """Three are left of four, so a quarter of them is less than one: the worst copies all the same."""
+    """Three of four are left, so a quarter of them is less than one: the worst still copies."""
     driver = Driver(population())
     driver.join(*range(4))
     for trial, value in enumerate([0.1, 0.9, 0.5]):

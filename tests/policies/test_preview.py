@@ -1,4 +1,4 @@
-"""What a study is expected to cost."""
+"""The expected cost of a study."""
 
 from itertools import pairwise
 
@@ -58,7 +58,7 @@ def test_the_baseline_is_counted_in_steps_and_not_in_trials():
 
 
 def test_promotion_halves():
-    """At least ⌊n/η⌋ trials reach the next rung, and a few more for the early mistakes."""
+    """At least ⌊n/η⌋ trials reach the next rung, and a few more because of early mistakes."""
     shown = preview(spec(AshaPolicy(), trials=243, max_steps=243), slots=8, seconds_per_step=1.0)
     counts = [rung.trials for rung in shown.rungs]
     assert counts[0] == 243
@@ -108,7 +108,7 @@ def test_fast_and_the_same_each_time(trials):
 
 
 def test_one_trial():
-    """It is trained to the end: a study ends with a trial that had the full budget."""
+    """It trains to the end: a study ends with a trial that had the full budget."""
     shown = preview(spec(AshaPolicy(), trials=1), slots=1, seconds_per_step=1.0)
     assert [rung.trials for rung in shown.rungs] == [1, 1, 1, 1]
     assert shown.wall_time_s == 27.0

@@ -17,7 +17,7 @@ PRICED = study(AshaPolicy(price_pauses=True, rungs=(1, 2, 3)), max_steps=3)
 
 
 def ranked(place, count, cost=SEED, spec=PRICED, **trial):
-    """The verdict on the trial that comes last and is at `place` of `count`."""
+    """The verdict on the trial that arrives last and is at `place` of `count`."""
     driver = Driver(spec)
     for other in range(1, count):
         driver.record(other, float(other) if other < place else other + 1.0, cost=SEED)
@@ -27,7 +27,7 @@ def ranked(place, count, cost=SEED, spec=PRICED, **trial):
 
 
 def test_a_pause_that_pays():
-    """Of ten trials the eighth is hardly ever promoted: a rung and a pause in vain are worth more than 84 s."""
+    """The eighth of ten trials is hardly ever promoted: a wasted rung and pause are worth more than 84 s."""
     _, verdict = ranked(8, 10)
     price = verdict.explanation.pause_price
     assert verdict.action is Action.PAUSE
@@ -44,7 +44,7 @@ def test_a_pause_that_pays():
 
 
 def test_a_pause_that_does_not():
-    """Of ten trials the fourth, one rung before the end: to finish costs 120 s, and they are likely not in vain."""
+    """The fourth of ten trials, one rung before the end: finishing costs 120 s, which are probably not wasted."""
     spec = study(AshaPolicy(price_pauses=True, rungs=(1, 2)), max_steps=2)
     _, verdict = ranked(4, 10, spec=spec)
     price = verdict.explanation.pause_price
@@ -57,7 +57,8 @@ def test_a_pause_that_does_not():
 
 
 def test_short_rungs():
-    """At 60 s a rung the fourth of ten goes on, the last one is still worth a pause, but not before the last rung."""
+    """At 60 s per rung the fourth of ten continues. The last one is still worth a pause, but not before the last
+    rung."""
     cheap = RungCost(step_s=60.0, checkpoint_bytes=84 * GB, write_s=42.0)
     assert ranked(4, 10, cost=cheap)[1].action is Action.CONTINUE
     assert ranked(10, 10, cost=cheap)[1].action is Action.PAUSE
@@ -84,7 +85,7 @@ def test_an_idle_slot_is_worth_nothing():
     verdict = driver.policy.verdict(0, 0, 0, more=False)
     assert verdict.action is Action.CONTINUE
     assert "nothing else is waiting for its slot" in verdict.explanation.sentence
-    driver.join(50)  # may not have started yet
+    driver.join(50)  # it may not have started yet
     assert driver.policy.verdict(0, 0, 0, more=False).action is Action.PAUSE
 
 
@@ -97,7 +98,7 @@ def test_what_is_never_promoted_is_always_paused(value):
     assert verdict.explanation.pause_price is None
 
 
-def test_a_trial_that_went_on_is_not_promoted_again():
+def test_a_trial_that_continued_is_not_promoted_again():
     driver, verdict = ranked(4, 10, cost=RungCost(step_s=60.0, write_s=42.0))
     assert verdict.action is Action.CONTINUE
     driver.call("promoted", 0, 0, 0)
@@ -123,7 +124,7 @@ def test_at_a_barrier_too():
     driver.join(*range(6))
     driver.record(0, 0.0, cost=SEED)
     verdict = driver.policy.verdict(0, 0, 0)
-    assert verdict.action is Action.CONTINUE  # worth 2/3 · 120 s = 80 s, being the last rung
+    assert verdict.action is Action.CONTINUE  # worth 2/3 · 120 s = 80 s, because it is the last rung
     driver.call("promoted", 0, 0, 0)
     for trial in range(1, 6):
         driver.record(trial, float(trial), cost=SEED)

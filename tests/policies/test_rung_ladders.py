@@ -22,7 +22,7 @@ from headrace_services.scheduler.core.policies import make_policy
         (2, 1, 3, (1, 2)),
         (1, 1, 3, (1,)),
         (7, 7, 2, (7,)),
-        (2**40, 1, 2, tuple(2**k for k in range(41))),  # the longest budget there is
+        (2**40, 1, 2, tuple(2**k for k in range(41))),  # the longest possible budget
     ],
 )
 def test_levels(max_steps, min_steps, eta, levels):

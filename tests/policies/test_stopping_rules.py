@@ -1,4 +1,4 @@
-"""Median stopping and the seed's own rule: the definitions by hand, and what is said."""
+"""Median stopping and the seed's own rule: the definitions worked out by hand, and the explanations."""
 
 import random
 
@@ -59,7 +59,7 @@ class TestVizierMedian:
         assert driver.policy.verdict(3, 0, 1).action is Action.CONTINUE
         driver.curve(4, [3.5, 9.0])  # best 3.5: worse than the median of 3, 5, 1 and 6
         verdict = driver.policy.verdict(4, 0, 1)
-        assert verdict.action is Action.CONTINUE  # which is 4
+        assert verdict.action is Action.CONTINUE  # it is 4
         assert verdict.explanation.cutoff_value == 4.0
         driver.curve(5, [5.5, 5.25])  # best 5.25: worse than the median of 3, 5, 1, 6 and 6.25
         verdict = driver.policy.verdict(5, 0, 1)
@@ -91,7 +91,7 @@ class TestVizierMedian:
         assert driver.policy.verdict(1, 0, 0).action is Action.STOP
 
     def test_equal_curves_are_equal(self):
-        """0.1 three times over has the average 0.1, which sums of floats do not give."""
+        """0.1 three times has the average 0.1, which sums of floats do not give."""
         driver = Driver(self.spec)
         for trial in range(6):
             driver.curve(trial, [0.1, 0.1, 0.1])
@@ -107,7 +107,7 @@ class TestVizierMedian:
 
 
 class TestRungMedian:
-    """The listing of the seed: `l > med * 1.05`, from the second rung on, with three values there."""
+    """The seed's listing: `l > med * 1.05`, from the second rung on, with at least three values there."""
 
     spec = study(RungMedianPolicy(interval=5, grace_steps=10), max_steps=30)
 
@@ -135,7 +135,7 @@ class TestRungMedian:
         assert driver.policy.verdict(2, 0, 1).explanation.kept == 2
 
     def test_a_negative_median_is_not_turned_round(self):
-        """-1·1.05 is better than -1: a tolerance must not be stricter for losses below 0."""
+        """-1·1.05 is better than -1: a tolerance must not become stricter for losses below 0."""
         driver = Driver(self.spec)
         for trial, value in enumerate([-1.0, -1.0, -0.97]):
             driver.curve(trial, [0.0, value])

@@ -35,7 +35,7 @@ def test_hyperband_table_of_the_paper():
     ],
 )
 def test_s_max_by_multiplication(max_steps, eta, levels):
-    """Not by logarithms, which lose a bracket at 243 and 1000; and every bracket ends with the full budget."""
+    """Not by logarithms, which lose a bracket at 243 and 1000. Every bracket ends with the full budget."""
     policy = make_policy(study(HyperbandPolicy(eta=eta), max_steps=max_steps))
     assert policy.ladder(0) == levels
     assert policy.brackets == len(levels)
@@ -49,7 +49,7 @@ def test_a_baseline_takes_no_place():
 
 
 def test_a_small_study_has_all_brackets():
-    """11 trials where one round has 9 + 5 + 3: each bracket gets its share."""
+    """11 trials, when one round has 9 + 5 + 3: each bracket gets its share."""
     policy = make_policy(study(HyperbandPolicy(), max_steps=9, trials=11))
     numbers = [policy.bracket(number) for number in range(11)]
     assert [numbers.count(bracket) for bracket in range(3)] == [6, 3, 2]
@@ -151,7 +151,7 @@ class TestLastCohort:
         driver.join(5)
         assert driver.promote_all(more=False) == []
         driver.record(5, 4.5)
-        assert driver.promote_all(more=False) == [1]  # of six members two go on
+        assert driver.promote_all(more=False) == [1]  # two of six members continue
 
     def test_one_that_reported_past_two_rungs_has_its_place(self):
         driver = Driver(study(SuccessiveHalvingPolicy(eta=2, cohort=4), max_steps=4))

@@ -1,4 +1,4 @@
-"""What the tests of the repository import from elsewhere."""
+"""Modules that the tests of the repository import from elsewhere."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a change touches, by import (`make test ARGS=--changed`)."""
+"""What a change affects, by import (`make test ARGS=--changed`)."""
 
 import pytest
 from affected import ROOT, Tree, imported

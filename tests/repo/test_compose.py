@@ -1,4 +1,4 @@
-"""docker-compose.yml, as far as it can be checked where no container engine runs. With one: `make test-compose`."""
+"""docker-compose.yml, as far as it can be checked without a container engine. With one: `make test-compose`."""
 
 import json
 import re
@@ -53,7 +53,7 @@ def test_nobody_listens_without_tls() -> None:
 
 
 def holders(volume: str, *, writing: bool = False) -> set[str]:
-    """Who mounts a volume."""
+    """The services that mount a volume."""
     return {
         name
         for name, service in SERVICES.items()
@@ -81,7 +81,7 @@ def test_each_secret_is_where_it_is_used_alone() -> None:
 
 
 def neighbours(service: str) -> set[str]:
-    """Who shares a network with a service."""
+    """The services that share a network with a service."""
 
     def networks(name: str) -> set[str]:
         alone = SERVICES[name].get("network_mode") == "none"

@@ -1,4 +1,5 @@
-"""What docker-compose.yml's init containers make, run here: files by the shell, roles and tokens in a real Postgres."""
+"""The work of docker-compose.yml's init containers, run here: files by the shell, roles and tokens in a real
+Postgres."""
 
 import asyncio
 import os
@@ -30,7 +31,7 @@ SCHEMAS = "SELECT count(*), count(*) FILTER (WHERE tableowner = 'scheduler') FRO
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """The folder where containers have the volumes."""
+    """The folder in which containers have the volumes."""
     path = tmp_path / "run"
     for name in FOLDERS:
         (path / name).mkdir(parents=True)
@@ -90,7 +91,7 @@ def test_each_server_has_a_key_of_its_own_and_a_second_run_changes_nothing(run: 
 
 @pytest.mark.full
 def test_another_host_or_a_certificate_of_before_makes_new_ones_of_the_same_authority(run: Path) -> None:
-    """Until now the planner and Grafana had a copy of the schedulers' key."""
+    """Earlier the planner and Grafana had a copy of the schedulers' key."""
     init(run, "secrets")
     made = contents(run)
     for name in ("server.pem", "server.key"):
@@ -109,7 +110,7 @@ def test_another_host_or_a_certificate_of_before_makes_new_ones_of_the_same_auth
 
 
 def psql(url: str, run: Path) -> None:
-    """What the container `init-database` runs, as the superuser."""
+    """Run the commands of the container `init-database`, as the superuser."""
     (run / "database/password").write_text("s3cr3t")
     script = ROOT / "services/compose_database.sql"
     done = subprocess.run(
@@ -124,7 +125,7 @@ def psql(url: str, run: Path) -> None:
 
 @pytest.fixture
 def fresh(postgres_url: str) -> Iterator[str]:
-    """An empty database of the superuser's."""
+    """An empty database that belongs to the superuser."""
     with psycopg.connect(postgres_url, autocommit=True) as conn:
         conn.execute("DROP DATABASE IF EXISTS composed WITH (FORCE)")
         conn.execute("CREATE DATABASE composed")
@@ -190,7 +191,7 @@ def test_an_installation_whose_schedulers_were_the_superuser_is_handed_over(fres
         assert conn.execute("SELECT restores FROM lineage").fetchone() == (7,)
         tables, owned = conn.execute(SCHEMAS).fetchone() or (0, 0)
         assert tables == owned > 20
-        # What a later migration does: another column, another body of a function, another index.
+        # What a later migration may do: another column, another function body, another index.
         conn.execute("ALTER TABLE study ADD COLUMN later TEXT")
         conn.execute("CREATE INDEX later ON study (later)")
         owners = "SELECT DISTINCT pg_get_userbyid(proowner) FROM pg_proc WHERE pronamespace = 'public'::regnamespace"
@@ -282,7 +283,7 @@ def test_containers_of_the_worker_take_names_that_no_other_one_has(tmp_path: Pat
     (home / "workers/compose").mkdir(parents=True)
     (home / "workers/compose/credential.json").write_text("")
     for path in (home, *home.rglob("*")):
-        os.chown(path, 10001, 10001)  # a volume of before
+        os.chown(path, 10001, 10001)  # a volume from before
     programs.mkdir()
     (programs / "headrace").write_text(WORKER)
     (programs / "headrace").chmod(0o755)

@@ -1,6 +1,7 @@
-"""The programs that the documents show run, as they stand there; their studies run with one trial.
+"""The programs in the documents run exactly as shown; their studies run with one trial.
 
-What is run by hand here runs in forked processes. The walk through the README (`test_first_steps`) starts real ones.
+Programs that users run by hand run here in forked processes. The walk through the README (`test_first_steps`)
+starts real ones.
 """
 
 import os
@@ -28,13 +29,13 @@ WRITE_A_TRIAL = "how-to/write-a-trial.md"
 
 
 def programs(document: str, language: str = "python") -> list[str]:
-    """The Python blocks of a document, or those of another language."""
+    """The Python blocks of a document, or those in another language."""
     text = (ROOT / "docs" / document).read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 def run(*command: str, folder: Path, address: str | None = None) -> str:
-    """Runs a program with this Python, outside of any cluster unless told where one is; returns what it printed."""
+    """Runs a program with this Python, outside of any cluster unless an address is given; returns its output."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
     done = subprocess.run(
         [sys.executable, *command],
@@ -50,14 +51,14 @@ def run(*command: str, folder: Path, address: str | None = None) -> str:
 
 
 def by_hand(*command: str, folder: Path) -> str:
-    """Runs a program in a forked process; returns what it printed."""
+    """Runs a program in a forked process; returns its output."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
     code, said = Program(command, folder=folder, env=env, said=folder / "said.log").wait()
     assert code == 0, said
     return said
 
 
-def test_the_training_function_runs_by_hand_and_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
+def test_the_training_function_runs_by_hand_and_continues_from_its_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(programs(WRITE_A_TRIAL)[0])
     command = ("train.py", "--lr", "0.01", "--steps", "3", "--checkpoints", "saved")
     first = by_hand(*command, folder=tmp_path)
@@ -91,7 +92,7 @@ def test_the_script_that_stops_early_does_so_alike_with_pauses(tmp_path: Path) -
     assert report.last_step < report.budget
 
 
-def test_the_program_for_those_who_come_from_optuna_runs_and_goes_on(tmp_path: Path) -> None:
+def test_the_program_for_those_who_come_from_optuna_runs_and_continues(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(programs(OPTUNA)[0])
     command = ("train.py", "--steps", "3", "--checkpoints", "saved")
     first = by_hand(*command, folder=tmp_path)
@@ -102,7 +103,7 @@ def test_the_program_for_those_who_come_from_optuna_runs_and_goes_on(tmp_path: P
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A service with one slot."""
-    folder = tempfile.mkdtemp(prefix="hr-")  # a short path: Unix sockets lie in it
+    folder = tempfile.mkdtemp(prefix="hr-")  # a short path: Unix sockets are created in it
     python_folder = str(Path(sys.executable).parent)  # for trials whose command is `python`
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", python_folder, prepend=os.pathsep)
@@ -130,7 +131,7 @@ def test_a_study_file_runs_with_the_program_beside_it(
     file = re.sub(r"^trials: \d+$", "trials: 1", programs(document, "yaml")[study], flags=re.MULTILINE)
     file = file.replace(
         "train:train}", "train:train, prestart: false}"
-    )  # no second trial comes, which imports torch
+    )  # no second trial starts, which would import torch
     (tmp_path / "study.yaml").write_text(file)
     (tmp_path / "train.py").write_text(programs(document)[program])
     name = f"study-{study}-{program}"

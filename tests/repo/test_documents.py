@@ -1,4 +1,4 @@
-"""What the documents show is true: study files load, Python compiles and imports, commands and options exist."""
+"""What the documents show is correct: study files load, Python compiles and imports, commands and options exist."""
 
 import ast
 import importlib
@@ -80,7 +80,7 @@ def test_a_command_and_its_options_exist(
     monkeypatch.setenv("HEADRACE_DATABASE_URL", "postgresql://headrace@db/headrace")  # as the pages say
     for certificate in ("server.pem", "server.key", "ca.pem"):
         (tmp_path / certificate).touch()
-    program, *arguments = shlex.split(re.sub(r" [<>] ?\S+", "", line), comments=True)  # the shell's part goes
+    program, *arguments = shlex.split(re.sub(r" [<>] ?\S+", "", line), comments=True)  # no redirections
     if program == "make":
         targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
         assert {word for word in arguments if "=" not in word} <= set(targets)
@@ -89,7 +89,7 @@ def test_a_command_and_its_options_exist(
 
 
 def parse_command(arguments: list[str]) -> None:
-    """Parses a command line of headrace without running it; fails on what there is not."""
+    """Parses a command line of headrace without running it; fails if a part of it does not exist."""
     before = ("", *arguments)
     name = next(
         word

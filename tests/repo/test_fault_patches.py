@@ -1,4 +1,4 @@
-"""The faults of `make faults` are still faults of the code: each changes one place, into a program that parses."""
+"""The faults of `make faults` still apply to the code: each changes one place, and the result parses."""
 
 import ast
 import tomllib

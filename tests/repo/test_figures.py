@@ -1,4 +1,4 @@
-"""Every measured figure of a page is a row of benchmarks/figures.csv, and the other way round."""
+"""Every measured figure on a page is a row of benchmarks/figures.csv, and vice versa."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ from figures import MARK, Figure, Row, claimed, pages, reworded, rows
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# A number with its interval, which nothing but a measurement has.
+# A number with its interval, which only a measurement has.
 MEASURED = re.compile(r"\d (?:\([−+-]?[\d.,]+(?: to |–)[−+-]?[\d.,]+\)|± ?[\d.])")
 
 

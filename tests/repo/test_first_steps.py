@@ -1,6 +1,6 @@
-"""README and quickstart work as they stand: a reader follows each of them, block by block, on a fresh copy.
+"""README and quickstart work as written: a reader follows each of them, block by block, on a fresh copy.
 
-The demo tries three configurations here, not 27, up to epoch 3, and the README's own study four, not nine: each of
+Here the demo tries three configurations, not 27, up to epoch 3, and the README's own study four, not nine: each of
 their processes takes seconds to import its libraries.
 """
 
@@ -20,12 +20,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PORT = 7440
 """Where `headrace up` listens; the documents start it without options."""
 KEPT = ("LANG", "OMP_NUM_THREADS", "OMP_WAIT_POLICY")
-"""Of the environment: what a reader has, and what shares the cores between the tests."""
+"""Kept from the environment: what a reader has, and what shares the cores between the tests."""
 
 
 @pytest.fixture
 def port() -> Iterator[None]:
-    """Waits until no other test follows a document. Skips where a Headrace runs on this machine, and fails in CI."""
+    """Waits until no other test follows a document. Skips if a Headrace runs on this machine, and fails in CI."""
     with (Path(gettempdir()) / f"headrace-{PORT}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with socket.socket() as listener:
@@ -55,7 +55,7 @@ def copy(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
-    """A reader's environment: a home of his own, and nothing active yet."""
+    """A reader's environment: a home of its own, and nothing activated yet."""
     home = tmp_path / "home"
     home.mkdir()
     bin_folder = str(ROOT / ".venv" / "bin")
@@ -65,7 +65,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 
 def smaller(text: str, changes: dict[str, str]) -> str:
-    """A document or a study file that asks for less."""
+    """A document or a study file with smaller requests."""
     for whole, small in changes.items():
         assert whole in text
         text = text.replace(whole, small)
@@ -79,7 +79,7 @@ def test_readme(copy: Path, env: dict[str, str], port: None) -> None:
     text = demo.read_text(encoding="utf-8")
     text = smaller(text, {"\ntrials: 27\n": "\ntrials: 3\n", "rungs: [1, 3, 9, 27]\n": "rungs: [1, 3]\n"})
     demo.write_text(text, encoding="utf-8")
-    walk = Walk(copy, env, done={"make test"})  # which is what runs this
+    walk = Walk(copy, env, done={"make test"})  # it runs this very test
     readme = smaller((copy / "README.md").read_text(encoding="utf-8"), {"\ntrials: 9\n": "\ntrials: 4\n"})
     walk.follow(readme, deadline_s=420)
     assert (copy / "report.html").stat().st_size > 100_000  # of `make demo`

@@ -42,14 +42,14 @@ def constrained() -> dict[str, str]:
 def test_versions_are_those_of_the_constraints(name: str) -> None:
     pins = constrained()
     strange = {package for package, version in listed(name).items() if pins.get(package) != version}
-    elsewhere = {"colorama", "tzdata"}  # Windows alone
+    elsewhere = {"colorama", "tzdata"}  # only on Windows
     assert {package for package in strange - elsewhere if not OF_CUDA.match(package)} == set(), (
         "run 'make hashes'"
     )
 
 
 def needed(package: str, extras: frozenset[str], seen: set[tuple[str, str]]) -> Iterator[str]:
-    """All that a package needs on Linux, by the metadata of what is installed here."""
+    """Everything that a package needs on Linux, by the metadata of what is installed here."""
     for extra in ("", *extras):
         if (package, extra) in seen:
             continue
@@ -64,7 +64,7 @@ def needed(package: str, extras: frozenset[str], seen: set[tuple[str, str]]) -> 
             try:
                 yield from needed(name, frozenset(requirement.extras), seen)
             except PackageNotFoundError:
-                assert OF_CUDA.match(name), name  # a build of PyTorch without it
+                assert OF_CUDA.match(name), name  # a PyTorch build without it
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_the_images_install_by_hash_or_from_what_was_built_alone() -> None:
 
 
 def pinned(text: str) -> set[str]:
-    """The images of others in a file, each with its digest."""
+    """The third-party images in a file, each with its digest."""
     return set(re.findall(r"[a-z/]+:v?[0-9][0-9a-z.-]*@sha256:[0-9a-f]{64}", text))
 
 

@@ -1,4 +1,4 @@
-"""Failed tests run once more (`.ci/pytest.sh`), what passes only then is listed, and nothing passes unseen."""
+"""Failed tests run once more (`.ci/pytest.sh`), tests that pass only then are listed, and nothing passes unnoticed."""
 
 import os
 import subprocess

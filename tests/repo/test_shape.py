@@ -1,7 +1,9 @@
-"""One shape at each boundary: a key of a study file, a field of a trial and an RPC are written by hand in few places.
+"""One shape at each boundary: a key of a study file, a field of a trial and an RPC are written by hand in few
+places.
 
-Three that exist stand for all. The files that name one are listed here, and each is a place that the next one like it
-is written in too. Generated files, tests, examples and prose do not count; of the documents the reference does.
+Three existing ones represent all. The files that name one are listed here, and the next one of its kind must be
+added to each of them. Generated files, tests, examples and prose do not count; of the documents only the reference
+does.
 """
 
 import re
@@ -43,7 +45,7 @@ RPC = {
     "clients/typescript/src/study.ts",
 }
 HANDLES = {"clients/python/headrace/client/sync.py", "clients/python/headrace/client/aio.py"}
-"""A method of a handle is a line in each: `importance = blocking(flows.importance)`. Type checkers read them."""
+"""A method of a handle is one line in each: `importance = blocking(flows.importance)`. Type checkers read them."""
 
 
 def written_by_hand() -> dict[str, str]:

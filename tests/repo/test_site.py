@@ -20,7 +20,7 @@ DECISIONS = ROOT / "docs/decisions"
 
 @pytest.fixture(scope="module", autouse=True)
 def ci() -> Iterator[None]:
-    """The modules of .ci can be imported."""
+    """Make the modules of .ci importable."""
     sys.path.insert(0, str(ROOT / ".ci"))
     yield
     sys.path.remove(str(ROOT / ".ci"))
@@ -35,7 +35,7 @@ def site(ci: None) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def texts(site: ModuleType) -> dict[str, str]:
-    """The pages of the site by their place; the page on commands without its tables, which import every command."""
+    """The site's pages by path; the page on commands without its tables, which import every command."""
     import generated
 
     with pytest.MonkeyPatch.context() as patch:
@@ -44,7 +44,7 @@ def texts(site: ModuleType) -> dict[str, str]:
 
 
 def titled(nav: list[dict[str, object]]) -> Iterator[str]:
-    """The pages of a navigation, in its order."""
+    """The pages of a navigation, in order."""
     for item in nav:
         for below in item.values():
             if isinstance(below, str):

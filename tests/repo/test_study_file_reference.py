@@ -1,4 +1,4 @@
-"""The reference of the study file names every key that there is, and no other default than the code has."""
+"""The reference of the study file names every key, and the same defaults as the code."""
 
 from pathlib import Path
 
@@ -56,9 +56,9 @@ def section(title: str) -> str:
 
 @pytest.mark.parametrize("title", MODELS)
 def test_every_key_is_there(title: str) -> None:
-    friendly = FRIENDLY if title != "warm_start" else {}  # its `max_trials` is spelled so
+    friendly = FRIENDLY if title != "warm_start" else {}  # there `max_trials` is spelled that way
     keys = {friendly.get(name, name) for model in MODELS[title] for name in model.model_fields}
-    keys -= {"extended"}  # which only the scheduler writes
+    keys -= {"extended"}  # only the scheduler writes them
     assert [key for key in sorted(keys - {"type", "kind"}) if f"`{key}`" not in section(title)] == []
 
 
@@ -82,4 +82,4 @@ def test_a_default_is_the_code_s(model: type, name: str) -> None:
     assert said, f"`{key}` is missing"
     assert (
         len([text for text in said if default.lower() in text]) == 1
-    )  # two policies may have a key of one name
+    )  # two policies may have a key with the same name

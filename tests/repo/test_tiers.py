@@ -31,12 +31,12 @@ STAND_INS = {
     "random histories of policies": "policies/test_policy_contract.py::test_histories_equal_the_oracle",
     "random histories of cycles": "scheduler/test_step_machine.py::test_the_step_keeps_its_promises",
     "four ranks": "hdet/test_hdet_exact.py::test_resume_is_bitwise",
-    "gangs": "gang/test_gang_ends.py::test_the_first_failure_is_told_and_all_are_ended",
+    "gangs": "gang/test_gang_ends.py::test_the_first_failure_is_reported_and_all_are_ended",
     "bubbles": "bubbles/test_bubble_worker.py::test_a_daemon_keeps_an_agent_and_takes_it_along",
     "installations": "worker/test_environment_separation.py::test_what_no_index_has_is_told_in_the_trials_log",
     "joining": "joining/test_join_tokens.py::test_a_token_for_a_worker_lets_no_second_machine_in",
 }
-"""What stands in the first tier for each kind of long test."""
+"""The tests in the first tier that represent each kind of long test."""
 
 
 @pytest.mark.parametrize("kind", STAND_INS)
@@ -112,7 +112,7 @@ FULL_FILE = """
 
     @pytest.mark.parametrize("n", [1, pytest.param(2, marks=pytest.mark.smoke)])
     def test_param(n): pass
-"""  # indented, or this file would be taken for a full one
+"""  # indented, otherwise this file would count as a full one
 
 
 def test_what_a_tier_runs(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`make verify` finds what it is there to find: each check is shown a fault that it must not let pass."""
+"""`make verify` finds what it should: each check is shown a fault that it must not accept."""
 
 import importlib.util
 import shutil
@@ -40,7 +40,7 @@ def test_a_link_to_nowhere_is_found_and_a_good_one_is_not(documents: ModuleType,
     ]
 
 
-def test_a_stale_part_is_found_and_written_anew(documents: ModuleType, tmp_path: Path) -> None:
+def test_a_stale_part_is_found_and_rewritten(documents: ModuleType, tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text("<!-- generated: lifecycle-diagram -->\nold\n<!-- end generated -->\n")
     assert [problem.partition(":")[0] for problem in documents.stale_parts()] == ["README.md"]
@@ -87,7 +87,7 @@ def test_a_removed_field_breaks_the_contract_and_a_new_one_does_not(tmp_path: Pa
 
 
 def test_an_import_across_the_layers_is_refused(tmp_path: Path) -> None:
-    """The rules stand in pyproject.toml; here the scheduler imports `headrace up` in a copy of the sources."""
+    """The rules are in pyproject.toml; here the scheduler imports `headrace up` in a copy of the sources."""
     for source in ("clients", "services", "worker", "pyproject.toml"):
         copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copy
         copy(ROOT / source, tmp_path / source)

@@ -1,8 +1,8 @@
 """Follows a document as its reader would: types each shell block, and saves each file that it shows.
 
-This program knows what the reader knows. It saves a file under the name that the sentence before it gives (`` Save this
-as `train.py`: ``). It types a shell block line by line in the first terminal, or in a new one where the sentence before
-says "second terminal". `headrace up` keeps its terminal. A command that fails ends the walk.
+This program knows only what the reader knows. It saves a file under the name in the sentence before it (`` Save
+this as `train.py`: ``). It types a shell block line by line in the first terminal, or in a new one if the sentence
+before says "second terminal". `headrace up` keeps its terminal. A command that fails ends the walk.
 """
 
 import os
@@ -37,7 +37,7 @@ class Block:
 
     @property
     def file_name(self) -> str:
-        """Where the reader saves it; fails where the document does not say."""
+        """Where the reader saves it; fails if the document does not say."""
         named = FILE_NAME.search(self.before)
         assert named, f"the document does not say where to save this file:\n{self.code}"
         return named["name"]
@@ -51,14 +51,14 @@ class Block:
 
 
 def blocks(text: str) -> Iterator[Block]:
-    """The blocks of a document in their order."""
+    """The blocks of a document in order."""
     for found in FENCE.finditer(text):
         before = text[: found.start()].rstrip().rpartition("\n\n")[2]
         yield Block(language=found["language"], code=found["code"], before=before)
 
 
 class Terminal:
-    """A shell that reads one command after the other."""
+    """A shell that reads one command after another."""
 
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
         commands, self._keyboard = os.pipe()
@@ -80,7 +80,7 @@ class Terminal:
         self._listener.start()
 
     def type(self, command: str, *, until: str = PROMPT, deadline_s: float) -> str:
-        """Types a command and returns what it printed; fails where it fails."""
+        """Types a command and returns its output; raises if the command fails."""
         begin = len(self.said)
         os.write(self._keyboard, f"{command}\necho {PROMPT} $?\n".encode())
         printed = self._hear(begin, until, deadline_s, command)
@@ -92,13 +92,13 @@ class Terminal:
         return output
 
     def interrupt(self, deadline_s: float) -> str:
-        """Ctrl-C for what runs in the foreground; returns what it printed then."""
+        """Sends Ctrl-C to what runs in the foreground; returns what it printed then."""
         begin = len(self.said)
         os.killpg(self.process.pid, signal.SIGINT)
         return self._hear(begin, PROMPT, deadline_s, "Ctrl-C")
 
     def _hear(self, begin: int, until: str, deadline_s: float, command: str) -> str:
-        """What is printed from line `begin` on, up to `until` or the end of the command."""
+        """The output from line `begin` on, up to `until` or the end of the command."""
         with self._heard:
             answered = self._heard.wait_for(
                 lambda: any(until in line or PROMPT in line for line in self.said[begin:]), deadline_s
@@ -108,7 +108,7 @@ class Terminal:
         return printed
 
     def close(self) -> None:
-        """Ends the shell, and by force what still runs in it."""
+        """Ends the shell, and kills what still runs in it."""
         os.close(self._keyboard)
         try:
             self.process.wait(2)
@@ -133,11 +133,11 @@ class Walk:
     def __init__(
         self, folder: Path, env: dict[str, str], done: set[str], first: dict[str, str] | None = None
     ) -> None:
-        """`first` says what to type ahead of a command, for readers are not as quick as a test."""
+        """`first` says what to type before a command, because readers are not as quick as a test."""
         self._first = first or {}
         self._folder = folder
         self._env = env
-        self._done = done  # not typed: the reader has done it already, or is doing it
+        self._done = done  # not typed: the reader has already done it, or is doing it
         self._terminals = [Terminal(folder, env)]
         self._serving: Terminal | None = None
         self.printed: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The report: what it shows, that it needs nothing else, and that nothing in a study can break out of it."""
+"""The report: what it shows, that it needs nothing else, and that nothing in a study can escape from its markup."""
 
 import json
 import math
@@ -122,7 +122,7 @@ def test_parallel_coordinates_have_a_place_for_absent_parameters(data: StudyData
 @pytest.mark.parametrize("names", [2, 5, 11, 16])
 @pytest.mark.parametrize("letters", [4, 13, 40])
 def test_the_names_of_the_axes_do_not_overlap(data: StudyData, names: int, letters: int) -> None:
-    """Measured with 7 px a letter of 13 px, on the page's width; slanted names stand apart by their height."""
+    """Measured with 7 px per letter of 13 px, at the page's width; slanted names are separated by their height."""
     space = {f"{'p' * (letters - 2)}{number:02}": FloatDomain(low=0.0, high=1.0) for number in range(names)}
     spec = data.study.spec.model_copy(update={"space": space})
     trials = tuple(replace(trial, params=dict.fromkeys(space, 0.5)) for trial in data.trials)
@@ -182,7 +182,7 @@ def test_rungs_are_counted(data: StudyData) -> None:
     assert totals == [rung.recorded for rung in data.study.rungs]
 
 
-def test_a_study_that_goes_on_is_reported_up_to_now(
+def test_a_study_that_continues_is_reported_up_to_now(
     fake: FakeStudyService, client: Client, script: Script
 ) -> None:
     fake.add(script, shown=60)
@@ -268,7 +268,7 @@ def test_the_schedule_shows_the_other_study_of_a_transfer(fake: FakeStudyService
         assert len(trace.base) == len(found.other.stays) == len(client_stays(client, other)) > 0
         assert [note.text for note in figure.layout.annotations] == ["search ended"]
         assert f"Trials of study {other} are shown too" in render(found)
-    assert gather(client.study("later")).other is None  # it is no part of the search
+    assert gather(client.study("later")).other is None  # it is not part of the search
     client.study("small-target").delete()
     assert gather(client.study("small")).other is None
 
@@ -301,7 +301,7 @@ def test_the_data_frame_has_a_row_a_trial(
 
 
 def test_a_row_of_several_objectives_has_the_values_of_one_step(data: StudyData) -> None:
-    """Those of the trial's last report, as `headrace trials` says them, and no step beside them."""
+    """The values of the trial's last report, as in `headrace trials`, and no step next to them."""
     spec = data.study.spec.model_copy(
         update={"further_objectives": (Objective(metric="cost", goal=Goal.MINIMIZE),)}
     )

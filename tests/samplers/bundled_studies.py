@@ -1,4 +1,4 @@
-"""Plays the tests' studies in the simulator, four trials in one process: proposals are made while members train."""
+"""Plays the tests' studies in the simulator, four trials per process: proposals are made while members train."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,7 +24,8 @@ MOST = 4
 def play(
     spec: StudySpec, trials: int, measure: Callable[[Params], Result], *, in_flight: int = MOST
 ) -> list[Suggestion]:
-    """Run a study of bundles to its end. As many are in flight as the bundle has seats; `in_flight` is not asked."""
+    """Run a study of bundles to its end. As many trials are in flight as the bundle has seats; `in_flight` is
+    ignored."""
     del in_flight
     fused = {
         "template": {"callable": "train:train", "working_dir": "/"},

@@ -1,4 +1,4 @@
-"""Processes of the pool that go wrong: each is the main function of a real process."""
+"""Processes of the pool that fail: each is the main function of a real process."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ def throws_at_first(pipe: Connection) -> None:
 
 
 def dies_at_first(pipe: Connection) -> None:
-    """Every first attempt kills its process, as the kernel does for want of memory."""
+    """Every first attempt kills its process, as the kernel does when memory runs out."""
     _spoil(pipe, lambda question: question.attempt == 0, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
@@ -30,7 +30,7 @@ def always_throws(pipe: Connection) -> None:
 
 
 def leaves_the_space(pipe: Connection) -> None:
-    """Proposes what is not in the domain."""
+    """Proposes a value outside the domain."""
     whole = process.answer
 
     def answer(models, question: Question):  # type: ignore[no-untyped-def]  # the shape of the whole one

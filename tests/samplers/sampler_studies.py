@@ -1,4 +1,4 @@
-"""Studies for tests of samplers, and a loop that plays them without any server."""
+"""Studies for tests of samplers, and a loop that plays them without a server."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "nsga2": {"population": 4},
     "nsga3": {"population": 4},
 }
-"""Settings with which a sampler is out of its startup after few results."""
+"""Settings with which a sampler leaves its startup phase after few results."""
 
 MIXED = {
     "lr": {"type": "float", "low": 1e-5, "high": 1e-1, "log": True},
@@ -116,7 +116,7 @@ def play(
     *,
     in_flight: int = 1,
 ) -> list[Suggestion]:
-    """Ask for `trials` proposals with so many trials at a time, results arriving in order of the start."""
+    """Request `trials` proposals with `in_flight` trials at a time; results arrive in the order of the starts."""
     if not is_pooled(spec):
         sampler = make_sampler(spec)
         drawn = [sampler.suggest(number) for number in range(trials)]
@@ -145,7 +145,7 @@ def play(
 
 
 def by_position(params: Params) -> Result:
-    """A smooth value of any configuration: how far each number is from the middle of nothing in particular."""
+    """A smooth value for any configuration: how far its numbers are from an arbitrary middle."""
     total = 0.0
     for name, value in params.items():
         total += (len(str(value)) % 5) + (hash_of(name, value) % 97) / 97

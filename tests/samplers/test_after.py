@@ -1,4 +1,4 @@
-"""Studies that begin after others: what decides, and that nothing gets lost or done twice on the way."""
+"""Studies that start after others: what decides, and that nothing is lost or done twice on the way."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -131,7 +131,7 @@ async def test_a_resume_does_not_end_the_wait_and_a_stop_ends_the_study(engine: 
         await one.hub.submit(study_id, Submission(input=StopStudy(reason="")))
         assert (await one.suggest(study_id)).done
         async with transaction(one.hub.engine) as conn:
-            assert await after.waits_over(conn) == []  # one that has ended waits for nothing
+            assert await after.waits_over(conn) == []  # a study that has ended waits for nothing
 
 
 async def test_what_comes_twice_late_or_for_another_changes_nothing(engine: AsyncEngine) -> None:
@@ -161,4 +161,4 @@ async def test_two_replicas_and_a_chain(engine: AsyncEngine) -> None:
         assert [len(await notes(one, study_id)) for study_id in (middle_id, last_id)] == [
             2,
             2,
-        ]  # created, begins
+        ]  # created, starts

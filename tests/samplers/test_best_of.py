@@ -96,7 +96,7 @@ async def test_without_results_the_study_fails_and_says_why(engine: AsyncEngine,
         await one.play(source_id, 2)
         if how == "stopped":
             await one.hub.submit(source_id, Submission(input=StopStudy(reason="enough")))
-        else:  # at once: the follower would see that it was stopped
+        else:  # at once: otherwise the follower would see that it was stopped
             async with one.hub.engine.begin() as conn:
                 await conn.execute(tables.study.delete().where(tables.study.c.id == source_id))
         one.suggester.want(study_id, 1)
@@ -141,7 +141,7 @@ async def test_users_may_add_configurations_of_their_own(engine: AsyncEngine) ->
 
 
 async def test_a_trial_that_is_paused_at_a_rung_counts_for_the_share(engine: AsyncEngine) -> None:
-    """Under promotion a paused trial may never be promoted, and ends with the study alone."""
+    """Under promotion a paused trial may never be promoted, and ends only with the study."""
     async with replica(engine) as one:
         policy = {"kind": "asha", "eta": 2, "rungs": [1, 2]}
         source_id = await one.create(first(4, policy=policy, max_steps=2), "first")
@@ -163,7 +163,7 @@ async def test_a_trial_that_is_paused_at_a_rung_counts_for_the_share(engine: Asy
 
 
 async def report(one: Replica, study_id: int, asked: Suggested, step: int, **metrics: float) -> str:
-    """Report a trial's step, and return what it is to do."""
+    """Report a trial's step, and return the resulting action."""
     assert asked.lease is not None
     arrived = ReportArrived(
         lease_id=asked.lease.id,
@@ -181,7 +181,7 @@ async def report(one: Replica, study_id: int, asked: Suggested, step: int, **met
 
 
 async def is_early(one: Replica, study_id: int) -> bool:
-    """Whether a further configuration is there within some looks."""
+    """Whether a further configuration is available within a few checks."""
     try:
         async with asyncio.timeout(0.5):
             await one.suggest(study_id)

@@ -1,4 +1,4 @@
-"""Conditions that compare a number: every sampler proposes exactly what they let exist, on both sides of each bound."""
+"""Conditions that compare a number: every sampler proposes exactly what they allow, on both sides of each bound."""
 
 import itertools
 from typing import Any
@@ -46,7 +46,8 @@ def test_every_proposal_has_what_exists_and_nothing_else(kind: str) -> None:
 
 
 def all_points(space: dict[str, Domain], points: int) -> set[tuple[tuple[str, object], ...]]:
-    """Every configuration of a grid, found the long way: all combinations, without what does not exist in each."""
+    """Every configuration of a grid, computed the long way: all combinations, without the parameters that do not
+    exist in each."""
     axes = []
     for name, domain in space.items():
         sampler = make_sampler(spec_of("grid", {name: COMPARED[name] | {"conditions": []}}))

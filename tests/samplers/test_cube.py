@@ -54,10 +54,10 @@ SPACES = {"mixed": MIXED, **ODD}
 @pytest.mark.cases(5)
 @pytest.mark.parametrize(
     "name", sorted(SPACES.keys() - {"narrowest"})
-)  # its two floats are taken for an interval
+)  # its two floats are treated as an interval
 @given(seed=st.integers(0, 2**32))
 def test_a_row_is_where_its_configuration_is(name: str, seed: int) -> None:
-    """Else a model would look between the values of a domain, where there is nothing to find."""
+    """Otherwise a model would search between the values of a domain, where there is nothing to find."""
     cube = Cube(spec_of("random", SPACES[name]))
     rows = cube.drawn(4, np.random.default_rng(seed))
     again = np.array([cube.row(cube.configuration(row)) for row in rows])
@@ -88,7 +88,7 @@ def test_a_choice_of_very_many_values_costs_little() -> None:
 
 
 def test_of_very_many_pending_trials_the_latest_count() -> None:
-    """Each of them makes the model larger, and it costs the cube of its size."""
+    """Each of them makes the model larger, which costs the cube of its size."""
     sampler = {"kind": "multi_fidelity", "startup_trials": 4, "max_results": 20}
     spec = spec_of("multi_fidelity", {"x": UNIT, "y": UNIT}, sampler=sampler)
     draws, learner = make_sampler(spec), make_learner(spec)

@@ -1,4 +1,4 @@
-"""On a finite space each point is tried once while there are untried ones, whichever sampler proposes."""
+"""On a finite space each point is tried once while untried ones exist, whichever sampler proposes."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def spec_of(
 
 
 def tried(one: InProcessStudy) -> list[tuple[tuple[str, Any], ...]]:
-    """The configurations in their order, each one reported."""
+    """The configurations in order, each of them reported."""
     found = []
     while (asked := one.ask()) is not None:
         params = one.trial(asked.number).params

@@ -18,7 +18,7 @@ def scales(*, lengths=(0.3, 0.8), amplitude=1.3, noise=0.2, reach=0.7) -> Scales
 
 
 def covariance(one, other, by) -> np.ndarray:
-    """The formula of the module's text, entry by entry."""
+    """The formula in the module's docstring, entry by entry."""
     lengths = np.exp(by.values[:2])[GROUPS]
     amplitude, _, reach = np.exp(by.values[2:])
     found = np.empty((len(one), len(other)))
@@ -52,7 +52,7 @@ def test_what_was_measured_is_believed_up_to_the_noise():
 
 
 def log_density(by: Scales, inputs: Inputs, values: np.ndarray) -> float:
-    """Of values and hyperparameters together, up to a constant."""
+    """The log density of values and hyperparameters together, up to a constant."""
     matrix = covariance(inputs, inputs, by) + (np.exp(2 * by.values[-2]) + 1e-6) * np.eye(len(inputs))
     centre, spread = prior(GROUPS)
     away = (by.values - centre.values) / spread

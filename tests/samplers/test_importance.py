@@ -1,5 +1,5 @@
-"""The importance of parameters: what is compared, what is found on functions whose answer is known, and what is said
-where nothing can be."""
+"""The importance of parameters: what is compared, what is found for functions with a known answer, and what is
+said if nothing can be found."""
 
 import math
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def make_spec(**changes: Any) -> StudySpec:
 
 
 def of_lr(params: Params) -> float:
-    """Almost all of it is the learning rate."""
+    """Almost all of the variation comes from the learning rate."""
     return abs(math.log10(float(params["lr"])) + 2) + 1e-3 * float(params["width"])
 
 
@@ -68,7 +68,7 @@ def test_a_greatest_value_is_as_good_as_a_least_one() -> None:
 
 
 def test_what_diverged_counts_as_the_worst_and_is_not_left_out() -> None:
-    """Without the trials that diverged, the learning rate of those that are left would say nothing."""
+    """Without the trials that diverged, the remaining ones would show no effect of the learning rate."""
 
     def value(params: Params) -> float:
         return math.nan if float(params["lr"]) > 1e-2 else 0.01 * float(params["width"])
@@ -164,7 +164,7 @@ def test_why_nothing_is_compared() -> None:
 
 
 def test_many_results_take_little_time_of_the_process() -> None:
-    """The newest 2,000 results of a wide space, which is the most that is asked: within the limit of the pool."""
+    """The newest 2,000 results of a wide space, the most that is ever used: within the limit of the pool."""
     space = {f"x{place}": {"type": "float", "low": 0.0, "high": 1.0} for place in range(30)}
     spec = make_spec(space=space)
     rng = np.random.default_rng(0)

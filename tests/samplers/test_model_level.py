@@ -1,4 +1,5 @@
-"""From which rung a model learns: the highest with twice what makes a model, so that it does not forget too early."""
+"""The rung from which a model learns: the highest with twice the results that a model needs, so that it does not
+forget too early."""
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_a_model_over_all_rungs_takes_them_all():
         ({"kind": "median", "interval": 1}, 100, (1, 2, 4, 8, 16, 32, 64, 100)),
     ],
 )
-def test_of_rungs_close_together_it_is_told_some(policy, steps, levels):
+def test_the_model_gets_some_of_several_rungs_close_together(policy, steps, levels):
     data = spec().model_dump(mode="json") | {"policy": policy, "max_steps": steps}
     assert told_levels(StudySpec.model_validate(data)) == levels
 

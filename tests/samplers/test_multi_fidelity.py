@@ -1,4 +1,4 @@
-"""The model over all rungs: what it makes of ranks, of rungs, and of more results than it may use."""
+"""The model over all rungs: how it handles ranks, rungs, and more results than it may use."""
 
 import math
 from typing import Any
@@ -62,7 +62,7 @@ def test_the_goal_is_heeded() -> None:
 
 
 def test_a_higher_rung_overrules_a_lower_one() -> None:
-    """At the first rung small x are better. Those that came to the last one say that large x are."""
+    """At the first rung small x are better. Trials that reached the last one show that large x are."""
     spec = study()
     low = make_learner(spec)
     low.learn(results(spec, 40, lambda params: params["x"]))
@@ -75,7 +75,7 @@ def test_a_higher_rung_overrules_a_lower_one() -> None:
 
 
 def test_a_few_results_at_the_top_say_where_to_go_only_together_with_those_below() -> None:
-    """Three at the last rung are too few to aim at, and are known all the same."""
+    """Three results at the last rung are too few for a model of their own, but still count."""
     spec = study(MIXED)
     learner = make_learner(spec)
     learner.learn(results(spec, 40, lambda params: float(params["drop"])))
@@ -99,7 +99,7 @@ def test_infeasible_results_stand_behind_feasible_ones() -> None:
 
 
 def test_the_latest_and_the_best_are_kept() -> None:
-    """With more results than the model may use it forgets bad old ones: they may be anything."""
+    """With more results than the model may use, it forgets bad old ones: these may be anything."""
     few = {"kind": "multi_fidelity", "startup_trials": 4, "max_results": 20}
     proposals = []
     for old in (5.0, 50.0):
@@ -146,11 +146,11 @@ def test_of_finitely_many_configurations_none_is_tried_twice_before_all_are() ->
     started = next(place for place, one in enumerate(made) if not one.is_draw)
     left = 24 - len(set(proposed[:started]))
     assert len(set(proposed[: started + left])) == 24
-    assert len(proposed) == 30  # and then it goes on
+    assert len(proposed) == 30  # and then it continues
 
 
 def test_no_neighbour_of_the_best_is_the_best_itself() -> None:
-    """Half of a neighbour's parameters have moved, so of one parameter every second neighbour has not."""
+    """Half of a neighbour's parameters have moved, so with a single parameter every second neighbour has not."""
     spec = study({"x": XY["x"]})
     made = play(spec, 30, lambda params: Result(params=params, values=((params["x"] - 0.3) ** 2,), level=1))
     assert len({one.params["x"] for one in made}) == 30

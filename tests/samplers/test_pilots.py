@@ -1,4 +1,4 @@
-"""Studies whose scale a pilot finds: they begin with it, those behind them too, and never without."""
+"""Studies whose scale a pilot finds: they and the studies after them start with it, and never without it."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ XS = [number / 11 for number in range(12)]
 
 
 def pilot(**changes: Any) -> StudySpec:
-    """As the scheduler makes it, but for its program: the trials are told."""
+    """A pilot as the scheduler makes it, except for its program: it is an ask/tell study."""
     space = {**X, SCALE: {"type": "categorical", "values": [1, 8, 4]}}
     enqueued = [{"x": x, SCALE: scale} for scale in (1, 8, 4) for x in XS]
     return spec_of("random", space, enqueued=enqueued, max_trials=len(enqueued), **changes)
@@ -40,7 +40,7 @@ def waiting(after: str) -> StudySpec:
 
 
 async def play(one: Replica, study_id: int, values: dict[int, int]) -> None:
-    """A trial of a scale gets the place of its x among all, from the front or from behind."""
+    """A trial of a scale gets the rank of its x among all trials, from the front or from the back."""
     for _ in range(3 * len(XS)):
         asked = await one.suggest(study_id)
         assert asked.trial is not None
@@ -67,7 +67,7 @@ async def test_the_gate_and_the_study_begin_with_the_scale_that_the_pilot_chose(
         gate_id = await one.create(waiting("small-scale"), "small-gate")
         study_id = await one.create(waiting("small-gate"), "small")
         remembered = KnownStudies(engine)
-        assert (await remembered.by_id(gate_id)) is not None  # a scheduler that saw it before it began
+        assert (await remembered.by_id(gate_id)) is not None  # a scheduler that saw it before it started
         await play(one, pilot_id, {1: 1, 8: -1, 4: 2})
         await until(one, gate_id, after=None)
         found = await choice(one, gate_id)
@@ -77,7 +77,7 @@ async def test_the_gate_and_the_study_begin_with_the_scale_that_the_pilot_chose(
         assert known is not None
         assert (known.waits, known.scale) == (False, 4)
         assert "with scale 4: τ 1.00, regret 0" in (await one.events(gate_id, "note"))[-1].message
-        # The study takes it from the gate, even where the pilot is no more.
+        # The study takes it from the gate, even if the pilot no longer exists.
         async with transaction(one.hub.engine) as conn:
             await conn.execute(tables.study.delete().where(tables.study.c.id == pilot_id))
             ended = {"state": "COMPLETED", "end_time": tables.study.c.create_time}
@@ -103,7 +103,7 @@ async def test_a_pilot_that_cannot_choose_fails_all_that_wait_with_its_reason(en
 
 
 async def test_values_that_overflow_end_the_wait_of_all_behind_the_pilot(engine: AsyncEngine) -> None:
-    """What lies between the model's best value and its median is beyond the floats."""
+    """The difference between the model's best value and its median overflows the floats."""
     async with replica(engine) as one, looking(one):
         pilot_id = await one.create(pilot(), "small-scale")
         gate_id = await one.create(waiting("small-scale"), "small-gate")
@@ -125,7 +125,7 @@ async def test_a_pilots_trial_gets_its_own_scale_and_not_the_pilots_parameter(
     async with replica(engine) as one:
         surrogate = {"model": "train:make_model", "scale_by": SCALE, "accept": ["x"]}
         template = {"callable": "train:train", "working_dir": "/data"}
-        told = await one.create(pilot(), "told")  # its trials are asked for, so a lease is at hand
+        told = await one.create(pilot(), "told")  # its trials are ask/tell, so a lease is at hand
         asked = await one.suggest(told)
         assert asked.trial is not None
         assert asked.lease is not None

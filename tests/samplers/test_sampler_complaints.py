@@ -1,8 +1,8 @@
-"""What users of others complain about: the time of a suggestion grows with the number of trials.
+"""What users of other tools complain about: the time of a suggestion grows with the number of trials.
 
-Optuna issues 3053, 3048 and 4444: each suggestion read, copied and looked at all trials. Here a result becomes a
-trial of Optuna's once, when it arrives; the models of TPE and the Gaussian process have a bounded number of them, and
-CMA-ES is shown one generation. (A complaint about a suggestion that fails: `test_suggesting`.)
+Optuna issues 3053, 3048 and 4444: each suggestion read, copied and checked all trials. Here a result becomes an
+Optuna trial once, when it arrives. The models of TPE and the Gaussian process use a bounded number of them, and
+CMA-ES sees one generation. (For a complaint about a suggestion that fails, see `test_suggesting`.)
 """
 
 import random
@@ -42,7 +42,7 @@ def seconds(learner: Learner, number: int) -> float:
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["tpe", "cmaes"])
 def test_suggest_time_does_not_grow_with_the_trials(kind: str) -> None:
-    """Optuna issues 3053, 3048, 4444. Eight times the trials may not take three times as long."""
+    """Optuna issues 3053, 3048, 4444. With eight times the trials it may not take three times as long."""
     learner = make_learner(spec_of(kind, SPACE, sampler={"kind": kind}, max_trials=100_000))
     told = list(results(8000, per_generation=8))
     learner.learn(told[:1000])
@@ -54,8 +54,9 @@ def test_suggest_time_does_not_grow_with_the_trials(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tpe", "gp", "cmaes", "nsga2", "nsga3"])
-def test_a_suggestion_makes_no_trial_anew(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Optuna issue 4444. Of 300 results none is copied for a suggestion: only the trials in flight are made for it."""
+def test_a_suggestion_recreates_no_trial(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Optuna issue 4444. None of 300 results is copied for a suggestion: only the trials in flight are created for
+    it."""
     learner = make_learner(spec_of(kind, SPACE, sampler={"kind": kind}))
     learner.learn(list(results(300, per_generation=50)))
     learner.suggest(300, IN_FLIGHT)
@@ -73,7 +74,7 @@ def test_a_suggestion_makes_no_trial_anew(kind: str, monkeypatch: pytest.MonkeyP
 
 
 def test_a_model_keeps_the_best_and_the_latest() -> None:
-    """Optuna issue 3048. What bounds the cost of a fit does not throw away what is good."""
+    """Optuna issue 3048. The bound on the cost of a fit does not discard good results."""
     ranked = Ranked(1.0)
     told = list(results(500, per_generation=50))
     for result in told:

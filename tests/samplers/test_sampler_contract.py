@@ -1,5 +1,5 @@
-"""One suite for all samplers: in the domain, of the right types, active where conditions hold, repeatable, aware of
-pending trials, and never thrown by an odd space or an odd result."""
+"""One suite for all samplers: within the domain, of the right types, active where conditions hold, repeatable,
+aware of pending trials, and robust against an odd space or an odd result."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -33,14 +33,14 @@ from headrace_services.scheduler.samplers import (
 
 MODELS = ("tpe", "gp", "multi_fidelity", "cmaes", "nsga2", "nsga3")
 TRIALS = {kind: 7 if kind == "gp" else 14 for kind in KINDS}
-"""A Gaussian process on six dimensions takes a second a proposal."""
+"""A Gaussian process on six dimensions takes a second per proposal."""
 
 
 Playing = Callable[..., list[Suggestion]]
 
 
 def played(kinds: Sequence[str], in_bundles: Sequence[str]) -> list[Any]:
-    """Kinds, each with how its study is played."""
+    """Kinds, each with the function that plays its study."""
     return [
         *(pytest.param(kind, play, id=kind) for kind in kinds),
         *(pytest.param(kind, bundled_studies.play, id=f"{kind} in bundles") for kind in in_bundles),
@@ -88,7 +88,7 @@ def test_the_same_seed_and_results_give_the_same_proposals(kind: str, playing: P
 @pytest.mark.cases(4)
 @pytest.mark.parametrize("kind", POOLED)
 def test_a_fresh_process_proposes_what_the_old_one_would_have(kind: str) -> None:
-    """A model that learnt one result after the other, and one that is told all of them at once, agree."""
+    """A model that learnt one result after the other, and one that gets all of them at once, agree."""
     spec = spec_of(kind)
     last = 8 if kind == "gp" else 18
     made = play(spec, last + 1, by_position, in_flight=3)
@@ -151,7 +151,7 @@ def test_pending_trials_are_taken_into_account(kind: str) -> None:
 @pytest.mark.cases(3)
 @pytest.mark.parametrize(("kind", "playing"), played(MODELS, ("tpe", "cmaes")))
 def test_models_learn(kind: str, playing: Playing) -> None:
-    """On a bowl, what a model proposes late is better than what it proposes early."""
+    """On a bowl, a model's late proposals are better than its early ones."""
     space = {name: {"type": "float", "low": -5.0, "high": 5.0} for name in "xy"}
 
     def bowl(params: Params) -> Result:
@@ -198,7 +198,7 @@ def test_a_metric_that_a_constraint_lacks_counts_as_missed() -> None:
 
 @pytest.mark.parametrize("kind", ["tpe", "gp", "multi_fidelity", "cmaes"])
 def test_a_warm_start_spares_the_startup(kind: str) -> None:
-    """With an earlier study's results on a bowl, the first proposals are near its bottom already."""
+    """With an earlier study's results on a bowl, the first proposals are already near its bottom."""
     space = {name: {"type": "float", "low": -5.0, "high": 5.0} for name in "xy"}
 
     def bowl(params: Params) -> Result:
@@ -213,7 +213,7 @@ def test_a_warm_start_spares_the_startup(kind: str) -> None:
 
 
 def test_generations_follow_one_another() -> None:
-    """Eight trials at a time and a population of four: each generation comes, and late results do no harm."""
+    """Eight trials at a time and a population of four: each generation appears, and late results do no harm."""
     for kind in ("cmaes", "nsga2", "nsga3"):
         made = play(spec_of(kind), 60, by_position, in_flight=8)
         generations = [one.generation for one in made if one.generation is not None]

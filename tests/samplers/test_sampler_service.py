@@ -65,12 +65,12 @@ def spec_of(**changes: Any) -> StudySpec:
 
 
 def measure(x: float, y: float) -> dict[str, float]:
-    """A trade-off between two objectives along x; y makes both worse, and takes memory where it is small."""
+    """A trade-off between two objectives along x. A small y takes memory, and y makes both objectives worse."""
     return {"error": x + y, "speed": x - y, "memory": 2 - 4 * y}
 
 
 def visible(page: str) -> str:
-    """The words of a page, without its scripts, and the names of the figures' traces."""
+    """The words on a page, without its scripts, and the names of the figures' traces."""
     words = re.sub(r"<script.*?</script>|<style.*?</style>|<[^>]*>", " ", page, flags=re.DOTALL)
     return " ".join([words, *re.findall(r'"name":"([^"]*)"', page)])
 
@@ -136,7 +136,7 @@ def test_several_objectives_come_to_a_front(
     assert "<h2>Pareto front</h2>" in page
     assert "figure-front-0" in page
     assert not re.search(r"(?<!Pareto )\bfront\b(?!-)", shown + visible(page), re.IGNORECASE)
-    assert json.loads(run("studies", "--json"))[0]["front"] == []  # a list of studies does not compute fronts
+    assert json.loads(run("studies", "--json"))[0]["front"] == []  # a list of studies computes no fronts
 
 
 def test_an_infeasible_trial_is_never_the_best(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,7 +173,7 @@ def test_a_loop_of_ones_own_says_what_is_infeasible(
         step, decision = asked.step, None
         while decision is None or decision.goes_on:
             step += 1
-            # The values do not tell where the infeasible ones are. With the best value at their border, half would be.
+            # The values do not show which are infeasible. With the best value at their border, half would be.
             decision = asked.report(step, error=asked.params["x"] * 5 % 1.0, speed=1.0)
     trials = study.trials()
     ends = {t.number for t in trials if t.reason is TerminationReason.INFEASIBLE}
@@ -201,7 +201,7 @@ def test_a_loop_of_ones_own_says_what_is_infeasible(
 
 
 def test_a_suggestion_waits_for_its_proposal(client: Client, address: str) -> None:
-    """One call, one answer: the first proposal of a model comes from a process that has yet to start."""
+    """One call, one answer: the first proposal of a model comes from a process that has not started yet."""
     client.create_study("waits", spec_of(sampler={"kind": "nsga2", "population": 4}))
     with grpc.insecure_channel(address) as channel:
         stub = StudyServiceStub(channel)  # type: ignore[no-untyped-call]  # generated

@@ -1,4 +1,4 @@
-"""What every sampler must do, and what is particular to random draws and to the grid."""
+"""What every sampler must do, and the special features of random draws and of the grid."""
 
 import itertools
 import math
@@ -93,8 +93,8 @@ class TestRandom:
         one, two = make_sampler(spec(seed=1)), make_sampler(spec(seed=2))
         assert [one.suggest(n) for n in range(5)] != [two.suggest(n) for n in range(5)]
 
-    def test_the_same_for_ever(self):
-        """Trials of the past must be reproducible; a change of these numbers changes what a seed means."""
+    def test_the_numbers_never_change(self):
+        """Past trials must be reproducible; a change of these numbers changes the meaning of a seed."""
         space = {
             "a": FloatDomain(low=0, high=1),
             "b": FloatDomain(low=1e-4, high=1, log=True),
@@ -156,7 +156,7 @@ PINNED = {"a": 0.84588954125817, "b": pytest.approx(0.002167625776006494, rel=1e
 
 
 def brute_force(space, axes):
-    """Every configuration of a space, by trying all products and dropping what conditions exclude."""
+    """Every configuration of a space: all products, minus those that conditions exclude."""
     seen = []
     for values in itertools.product(*axes.values()):
         chosen = {}

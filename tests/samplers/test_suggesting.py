@@ -1,6 +1,6 @@
-"""Proposals from real processes, on a real Postgres: what goes wrong in a sampler never wedges a study.
+"""Proposals from real processes, on a real Postgres: a failing sampler never blocks a study.
 
-(A complaint of the users of OSS Vizier: a suggestion that fails once keeps its client waiting for ever.)
+(OSS Vizier's users complain that a suggestion that fails once keeps its client waiting forever.)
 """
 
 import asyncio
@@ -93,7 +93,7 @@ class Replica:
         await self.hub.submit(study_id, Submission(input=exited))
 
     async def play(self, study_id: int, trials: int) -> list[Suggested]:
-        """Run so many trials, one after the other."""
+        """Run that many trials, one after the other."""
         made = []
         for _ in range(trials):
             asked = await self.suggest(study_id)
@@ -188,7 +188,7 @@ async def test_a_suggest_that_fails_is_retried(
 async def test_a_sampler_that_always_fails_never_wedges_a_study(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """OSS Vizier's clients wait for ever after one suggestion that failed; here random draws go on, and say why."""
+    """OSS Vizier's clients wait forever after one failed suggestion. Here random draws take over, and say why."""
     monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.01)
     async with replica(engine, work=sampler_faults.always_throws) as one:
         study_id = await one.create(study(trials=6))
@@ -267,7 +267,7 @@ async def test_a_proposal_counts_once_and_in_its_turn(engine: AsyncEngine) -> No
 
 
 async def test_proposals_are_made_ahead_of_need_and_few(engine: AsyncEngine) -> None:
-    """One client at a time: one configuration waits, made while the trial before it runs."""
+    """One client at a time: one configuration waits, made while the previous trial runs."""
     async with replica(engine) as one:
         study_id = await one.create(study(trials=9))
         for _ in range(5):
@@ -288,7 +288,7 @@ async def test_a_study_whose_replica_died_is_helped_by_another(
 ) -> None:
     monkeypatch.setattr(module, "SWEEP_EVERY_S", 0.2)
     async with replica(engine) as dead:
-        dead.hub.propose_with(lambda *_: None)  # its steps want proposals, and nobody makes them
+        dead.hub.propose_with(lambda *_: None)  # its cycles need proposals, and nobody makes them
         study_id = await dead.create(study("sobol", trials=3))
         with pytest.raises(ProposalComingError):
             await dead.hub.submit(study_id, Submission(input=Suggest(client_id="c", ttl_s=600.0)))
@@ -313,7 +313,7 @@ async def test_a_warm_start_feeds_what_belongs_to_the_space(engine: AsyncEngine)
 
 @pytest.mark.full
 async def test_a_warm_start_counts_trials_that_were_stopped_early(engine: AsyncEngine) -> None:
-    """They came to the first rung, so they count there, as they do within a study."""
+    """They reached the first rung, so they count there, as within a study."""
     policy = {"kind": "asha", "eta": 2, "rungs": [1, 2], "variant": "stopping"}
     async with replica(engine) as one:
         first = await one.create(study(trials=6, policy=policy, max_steps=2), name="raced")
@@ -384,8 +384,8 @@ async def test_the_model_is_fed_from_the_highest_rung_with_enough_results(engine
 
 
 async def raced(one: Replica, spec: StudySpec, name: str, trials: int) -> list[int]:
-    """Run so many trials of two steps, the rules deciding which ones take the second, and count the results before
-    each."""
+    """Run that many trials of two steps, where the rules decide which ones take the second, and count the results
+    before each."""
     study_id = await one.create(spec, name=name)
     results, before = 0, []
     for _ in range(trials):
@@ -426,7 +426,7 @@ async def test_a_model_over_all_rungs_is_told_each_result_once(
         (row,) = await one.rows(select(tables.study).where(tables.study.c.name == "told"))
         created = await one.events(row.id, "trial_created")
         basis = [entry.detail["proposal"] for entry in created[4:]]
-        # One is proposed ahead of need, while the trial before it runs.
+        # One is proposed ahead of need, while the previous trial runs.
         slack = [most - entry["results"] for most, entry in zip(before[4:], basis, strict=True)]
         assert all(0 <= by <= 4 for by in slack), slack
         assert {entry["milestone"] for entry in basis} == {0}
@@ -438,10 +438,10 @@ async def test_a_model_over_all_rungs_is_told_each_result_once(
 
 
 @pytest.mark.full
-async def test_a_model_over_all_rungs_begins_anew_when_the_budget_grows(
+async def test_a_model_over_all_rungs_starts_again_when_the_budget_grows(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a process does that is started then: what is proposed does not depend on whose process it is."""
+    """Like a process that starts at that moment: proposals do not depend on which process makes them."""
     asked: list[tuple[Question, Learnt]] = []
     ask = Pool.ask
 
@@ -493,7 +493,7 @@ async def test_a_warm_start_of_a_model_over_all_rungs_brings_the_results_at_each
 async def test_a_report_that_crosses_several_rungs_is_told_once(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where it comes from an earlier study."""
+    """Also if the report comes from an earlier study."""
     told: list[tuple[float, int]] = []
     ask = Pool.ask
 
@@ -529,7 +529,7 @@ async def test_a_report_that_crosses_several_rungs_is_told_once(
 async def test_each_result_is_read_and_sent_once(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a proposal reads does not grow with the number of trials (optuna issues 3053, 3048, 4444)."""
+    """The reads for a proposal do not grow with the number of trials (optuna issues 3053, 3048, 4444)."""
     sent: list[int] = []
     ask = Pool.ask
 

@@ -1,4 +1,4 @@
-"""TPE is told its space: it proposes what it would propose if it looked for the space in the results."""
+"""TPE gets its space: it proposes the same as if it derived the space from the results."""
 
 import pytest
 from optuna.samplers import TPESampler

@@ -15,8 +15,6 @@ async def engine(database_url: str) -> AsyncIterator[AsyncEngine]:
     opened = open_engine(database_url, pool_size=4)
     yield opened
     async with asyncio.timeout(60):
-        while (
-            opened.pool.checkedout()
-        ):  # a call that was cancelled gives its connection back in a task of its own
+        while opened.pool.checkedout():  # a cancelled call returns its connection in a task of its own
             await asyncio.sleep(0.01)
     await opened.dispose()

@@ -1,4 +1,4 @@
-"""A copy of a database's rows in another database, as a dump that is loaded: one snapshot of all tables."""
+"""Copies a database's rows into another database by a dump and a load: one snapshot of all tables."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from headrace_services.scheduler.store.tables import metadata
 
 
 def copy_rows(source: str, target: str) -> None:
-    """Give a freshly migrated database the rows of another one, as they are in one instant."""
+    """Fill a freshly migrated database with the rows of another one, as of one instant."""
     with (
         psycopg.connect(source, options="-c default_transaction_isolation=repeatable\\ read") as read,
         psycopg.connect(target) as write,

@@ -1,4 +1,4 @@
-"""Headrace's command line, of a later release whose migrations lie in another folder.
+"""Headrace's command line, of a later release with its migrations in another folder.
 
 python newer_program.py FOLDER COMMAND…
 """

@@ -1,4 +1,4 @@
-"""Studies of the past, made by SQL: ended, with trials, attempts, reports, rungs and events."""
+"""Past studies, inserted with SQL: ended, with trials, attempts, reports, rungs and events."""
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -46,7 +46,7 @@ async def past_study(
     events: int = 10,
     worker: int | None = None,
 ) -> int:
-    """Insert a study that completed so many seconds ago; returns its id. Each trial has one rung, at step 1."""
+    """Insert a study that completed `ago_s` seconds ago and return its id. Each trial has one rung, at step 1."""
     if worker is None:
         found = await conn.execute(
             text(
@@ -65,18 +65,18 @@ async def past_study(
     )
     study = int(made.scalar_one())
     values = {"study": study, "trials": trials, "reports": reports, "events": events, "worker": worker}
-    # The past is as it is: no triggers. (Superusers alone may say so.)
+    # Past rows are inserted without triggers. (Only superusers may disable them.)
     await conn.exec_driver_sql("SET LOCAL session_replication_role = replica")
     for statement in _STATEMENTS:
         for key, value in values.items():
-            statement = statement.replace(f":{key}", str(value))  # numbers of ours, with plain types
+            statement = statement.replace(f":{key}", str(value))  # our own numbers, of plain types
         await conn.exec_driver_sql(statement)
     await conn.exec_driver_sql("SET LOCAL session_replication_role = origin")
     return study
 
 
 async def count(conn: AsyncConnection, table: str, study: int) -> int:
-    """How many rows a table has of a study."""
+    """Return how many rows of a study a table has."""
     key = "id" if table == "study" else "study_id"
-    query = text(f"SELECT count(*) FROM {table} WHERE {key} = :study")  # a table's name
+    query = text(f"SELECT count(*) FROM {table} WHERE {key} = :study")
     return int((await conn.execute(query, {"study": study})).scalar_one())

@@ -1,4 +1,4 @@
-"""Trains the trials of a study in a database to the study's end, as often as that is reopened."""
+"""Trains the trials of a study in a database until the study ends, each time that it is reopened."""
 
 from collections.abc import Callable, Container
 
@@ -8,7 +8,7 @@ from headrace.spec import StudySpec
 
 
 def improving(number: int, step: int) -> float:
-    """A value that gets better with the steps; the trials differ, and not in the order of their numbers."""
+    """A value that improves with the steps. The trials differ, and not in the order of their numbers."""
     return ((number * 7) % 11 + 1) / (1 + step)
 
 
@@ -19,13 +19,13 @@ async def train(
     fails: Container[int] = (),
     most: int = 500,
 ) -> None:
-    """Let every trial that runs report at its milestone until the study has ended, or nothing runs. Trials that are to
+    """Let every running trial report at its milestone until the study ends or nothing runs. Trials that should
     fail do so before they report."""
     for _ in range(most):
         running = [row for row in await site.trials() if row.lease_id]
         if not running and not await site.kick():
             return
-        for row in running:  # what comes behind the study's end is stale
+        for row in running:  # whatever follows the study's end is stale
             lease = site.leases[row.lease_id]
             if row.number in fails:
                 await site.step(gone(lease, "FAILED", error="ValueError: no"))
@@ -35,5 +35,5 @@ async def train(
 
 
 async def spec_now(site: StudySite) -> StudySpec:
-    """The study's spec as it stands in its row."""
+    """The study's spec as stored in its row."""
     return StudySpec.stored((await site.study()).spec)

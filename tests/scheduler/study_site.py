@@ -1,4 +1,4 @@
-"""Drives the steps of one study on a real database, one transaction a call, without any server."""
+"""Runs the cycles of one study on a real database, one transaction per call, without any server."""
 
 import itertools
 import secrets
@@ -53,12 +53,12 @@ def make_spec(**changes: Any) -> StudySpec:
 
 
 async def lock_study(conn: AsyncConnection, study_id: int) -> Study | None:
-    """Let no cycle of a study go on until the transaction ends."""
+    """Let no cycle of a study proceed until the transaction ends."""
     return (await open_study(conn, study_id, Named())).study
 
 
 def gone(lease: Lease, outcome: str, sequence: int = 1000, **changes: Any) -> ExitedArrived:
-    """How an attempt ended, as its worker tells it."""
+    """The message in which a worker says how an attempt ended."""
     return ExitedArrived(
         lease_id=lease.id,
         number=lease.number,
@@ -86,7 +86,7 @@ class StudySite:
         self.last: CycleResult | None = None
 
     async def create(self) -> "StudySite":
-        """Insert the study's row, as `store.studies.create` does but for its first event."""
+        """Insert the study's row, like `store.studies.create` but without its first event."""
         columns = {
             "name": self.name,
             "uid": secrets.token_hex(6),
@@ -133,7 +133,7 @@ class StudySite:
         return worker_id
 
     async def step(self, *inputs: Input) -> list[Outcome | HeadraceError]:
-        """Run one step and return the outcomes; orders collect in `orders`, leases in `leases`."""
+        """Run one cycle and return the outcomes; orders collect in `orders`, leases in `leases`."""
         submissions = [Submission(input=one) for one in inputs]
         fold, self.fold = self.fold, None
         async with transaction(self.engine) as conn:
@@ -210,6 +210,6 @@ class StudySite:
         return [client_event(rpc_convert.event(event)) for event in stored]
 
     async def rows(self, query: Any) -> list[Any]:
-        """Return what a query finds."""
+        """Return the rows of a query."""
         async with self.engine.connect() as conn:
             return list((await conn.execute(query)).all())

@@ -1,4 +1,4 @@
-"""What has ended is kept for its age, and what somebody still needs is kept for as long as it is needed."""
+"""Ended studies are kept for their retention time, and what somebody still needs is kept as long as it is needed."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -24,7 +24,7 @@ OF_A_DAY = {kind: timedelta(days=1) for kind in KINDS}
 
 
 def only(*kinds: str) -> Ages:
-    """A day for these kinds; all others are kept for ever."""
+    """One day for these kinds; all others are kept forever."""
     return Ages(**{kind: OF_A_DAY[kind] if kind in kinds else None for kind in KINDS})
 
 
@@ -144,7 +144,7 @@ async def end_long_ago(site: StudySite) -> None:
         )
 
 
-async def test_of_checkpoints_the_best_stays_and_a_retried_trial_begins_anew(engine: AsyncEngine) -> None:
+async def test_the_best_checkpoint_stays_and_a_retried_trial_starts_again(engine: AsyncEngine) -> None:
     site = await ended_long_ago(engine)
     before = await site.trials()
     await Janitor(engine, only("checkpoints"), rest=0).clean()
@@ -159,7 +159,7 @@ async def test_of_checkpoints_the_best_stays_and_a_retried_trial_begins_anew(eng
     assert (await site.study()).state == "COMPLETED"
 
 
-async def test_a_study_that_goes_on_is_young_again(engine: AsyncEngine) -> None:
+async def test_a_study_that_continues_is_young_again(engine: AsyncEngine) -> None:
     site = await ended_long_ago(engine)
     ages = only("events", "reports", "leases", "checkpoints")
     await Janitor(engine, ages, rest=0).clean()
@@ -174,7 +174,7 @@ async def test_a_study_that_goes_on_is_young_again(engine: AsyncEngine) -> None:
     assert {event.number for event in await site.events()} == {None}
 
 
-async def test_a_study_that_goes_on_just_as_the_janitor_has_found_it_keeps_everything(
+async def test_a_study_that_continues_just_as_the_janitor_has_found_it_keeps_everything(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with transaction(engine) as conn:
@@ -196,7 +196,7 @@ async def test_a_study_that_goes_on_just_as_the_janitor_has_found_it_keeps_every
         assert (await conn.execute(kept)).scalar_one()
 
 
-async def test_who_was_cut_off_by_the_end_is_known_without_the_events_of_trials(engine: AsyncEngine) -> None:
+async def test_the_trials_that_the_end_cut_off_are_known_without_their_events(engine: AsyncEngine) -> None:
     site = await StudySite(engine, make_spec(policy={"kind": "run_all"}, max_retries=0)).create()
     await site.connect(slots=2)
     await train(site, fails={0})

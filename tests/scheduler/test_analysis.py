@@ -1,7 +1,7 @@
-"""What a caller can make large is done within limits: it is answered, or refused with what was too large.
+"""Work that a caller can make large is done within limits: it is answered, or refused with what was too large.
 
-The edge refuses most of these numbers. What is behind it must hold all the same: a bound may be raised, and a caller
-may ask for the most that is allowed of everything at once.
+The edge refuses most of these numbers. The code behind it must still hold: a bound may be raised, and a
+caller may use the maximum of everything at once.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ LIMITS = Limits(memory_bytes=256 * 1024 * 1024, time_s=5.0, wait_s=30.0, waiting
 
 
 def make_spec(points: int | None = None, **changes: Any) -> StudySpec:
-    """A small study; a number of grid `points` goes past the bounds of specs."""
+    """A small study; a large number of grid `points` exceeds the bounds of specs."""
     fields: dict[str, Any] = {
         "objective": {"metric": "loss", "goal": "minimize"},
         "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
@@ -44,14 +44,14 @@ def make_spec(points: int | None = None, **changes: Any) -> StudySpec:
 
 @pytest_asyncio.fixture
 async def analysis() -> AsyncIterator[AnalysisPools]:
-    """Pools with little to spend."""
+    """Pools with small budgets."""
     opened = AnalysisPools(previews=LIMITS, fronts=LIMITS)
     yield opened
     await opened.close()
 
 
 async def answer(work: Any) -> Any:
-    """An answer or an error; the event loop is free meanwhile."""
+    """An answer or an error; the event loop stays free meanwhile."""
     late, before = 0.0, time.monotonic()
     task = asyncio.ensure_future(work)
     while not task.done():

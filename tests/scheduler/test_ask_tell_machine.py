@@ -1,7 +1,7 @@
-"""A Hypothesis state machine of ask and tell over the real database: clients ask, report in time and late, die and come
-back, while users and other schedulers do what they like. Whatever happens, a late word counts exactly as long as nobody
-else had the trial and nothing was decided about it, a lease is one client's, and the study's hours are those in which
-somebody held a trial."""
+"""A Hypothesis state machine of ask and tell over the real database. Clients ask, report in time and late, die and
+come back, while users and other schedulers act freely. Whatever happens, a late message counts exactly as long as
+nobody else had the trial and nothing was decided about it. A lease belongs to one client, and the study's hours
+are those in which somebody held a trial."""
 
 import asyncio
 import time
@@ -69,9 +69,10 @@ class AskTellMachine(RuleBasedStateMachine):
         self.answers: dict[str, Accepted] = {}
         self.reports = 0
         self.over: set[str] = set()
-        """Leases that must never count again: their client said its last word, or was told, or others had the trial."""
+        """Leases that must never count again: their client ended the attempt or was told to, or others had the
+        trial."""
         self.used_s = 0.0
-        """What of the budget is used up, without the seconds that the test takes."""
+        """The used part of the budget, without the seconds that the test itself takes."""
         self.began = time.monotonic()
 
     def run(self, awaitable: Any) -> Any:
@@ -86,7 +87,7 @@ class AskTellMachine(RuleBasedStateMachine):
         return outcomes
 
     def _see_ends(self) -> None:
-        """A lease is over for good once its trial is another attempt's, or over, or moved by anything but silence."""
+        """A lease is over for good once its trial ends, has another attempt, or moves for any reason but silence."""
         for lease in self.leases.values():
             trial = self.run(self.site.trial(lease.number))
             is_its = trial.attempt == lease.attempt and (trial.lease_id == lease.id or trial.lapsed)
@@ -139,7 +140,7 @@ class AskTellMachine(RuleBasedStateMachine):
     def report(
         self, data: st.DataObject, value: float, ahead: int, saved: bool, lapses: bool, taken: bool
     ) -> None:
-        """In time, or late; where it is `taken`, another client asks first, in the same cycle."""
+        """In time, or late. If `taken`, another client asks first, in the same cycle."""
         lease = self.draw(data)
         if lapses:
             self.silence(lease)
@@ -158,7 +159,7 @@ class AskTellMachine(RuleBasedStateMachine):
         may_count = lease.id not in self.over
         before = [] if not taken else [Suggest(client_id="thief", ttl_s=60)]
         *others, outcome = self.step(*before, report)
-        for asked in others:  # it is served after the report, and gets what is left
+        for asked in others:  # it is served after the report, and gets what remains
             if isinstance(asked, Suggested) and asked.lease is not None:
                 self.leases[asked.lease.id] = asked.lease
         if not may_count:
@@ -223,7 +224,7 @@ class AskTellMachine(RuleBasedStateMachine):
 
     @rule(passed_h=st.sampled_from([1.0, 40.0]), away=st.booleans())
     def time_passes(self, passed_h: float, away: bool) -> None:
-        """While schedulers are there, which count all of it, or with none, which counts for a minute."""
+        """With schedulers running, all of the time counts. Without any, one minute of it does."""
         held = self.holds
 
         async def pass_time() -> None:
@@ -254,7 +255,7 @@ class AskTellMachine(RuleBasedStateMachine):
         study = self.run(self.site.study())
         progress = rows.standing(study.standing).progress
         used_s = progress.spent_s + progress.running_s
-        slack_s = time.monotonic() - self.began + 1  # the test's own time, while something is held
+        slack_s = time.monotonic() - self.began + 1  # the test's own time, while a trial is held
         assert self.used_s - 1e-3 <= used_s <= self.used_s + slack_s
         assert (progress.since_s is not None) == self.holds
         if study.state in ("ACTIVE", "PAUSED"):

@@ -1,4 +1,4 @@
-"""What an attempt says of itself is read alike, whoever runs it."""
+"""The messages of an attempt are read alike, whoever runs it."""
 
 import pytest
 

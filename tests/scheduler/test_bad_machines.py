@@ -1,4 +1,4 @@
-"""Trials that fail on one machine, on several, or on the only one: what is avoided, and what is told."""
+"""Trials that fail on one machine, on several, or on the only one: what is avoided, and what is reported."""
 
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -17,7 +17,7 @@ async def _running(site: StudySite) -> list[Lease]:
     return [lease for lease in site.leases.values() if lease.id in held]
 
 
-async def test_one_bad_machine_gets_no_more_trials_and_the_study_goes_on_elsewhere(
+async def test_one_bad_machine_gets_no_more_trials_and_the_study_continues_elsewhere(
     engine: AsyncEngine,
 ) -> None:
     site = await StudySite(engine, make_spec(max_trials=9, max_retries=0)).create()

@@ -8,7 +8,7 @@ from test_earlier_ends import RUN_ALL, by_steps, complete, fail, lease_of, scope
 
 
 async def kept(site: StudySite) -> tuple[float | None, int | None, str]:
-    """What the best trial counts with: its score, the step of it, and the checkpoint to load."""
+    """The result that counts for the best trial: its score, the score's step, and the checkpoint to load."""
     study, found = await shown(site)
     assert study.best is not None
     best = found[study.best.number]

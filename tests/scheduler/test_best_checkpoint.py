@@ -1,4 +1,4 @@
-"""`keep: best` in the step: which checkpoint is the best one, and that it is not to be deleted, whatever happens."""
+"""`keep: best` in a cycle: which checkpoint is the best one, and that it is never deleted."""
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -120,7 +120,7 @@ async def test_a_worker_is_told_what_makes_a_report_the_best(engine: AsyncEngine
     assert first.checkpoints_shared
     assert not first.keep_best.HasField("best_value")
     assert [one.metric for one in first.keep_best.constraints] == ["size"]
-    await send(site, lease, 1, 0.5)  # without `size` it misses the constraint
+    await send(site, lease, 1, 0.5)  # without `size` it does not meet the constraint
     assert not (await assigned()).keep_best.HasField("best_value")
     report = ReportArrived(
         lease_id=lease.id,

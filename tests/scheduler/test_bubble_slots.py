@@ -1,4 +1,5 @@
-"""Ephemeral slots on a real database: who says so, who gets them, and what happens when their owner takes them back."""
+"""Ephemeral slots on a real database: who announces them, who gets them, and what happens when their owner takes
+them back."""
 
 from typing import Any
 
@@ -112,7 +113,7 @@ async def test_a_bundle_has_as_many_seats_as_its_stage_has_memory_for(
 
 
 async def test_what_a_bundle_costs_in_bubbles_says_nothing_of_other_slots(engine: AsyncEngine) -> None:
-    """It turns slowly there, and runs out of memory early: a bundle on a slot of its own is as large as ever."""
+    """Turns are slow there, and memory runs out early. A bundle on an ordinary slot is as large as ever."""
     site = await beside(engine, stage(0), fuse={"most": 4}, max_trials=4)
     there = await site.kick()
     assert [bool(lease.owner_stage) for lease in there] == [True] * 4

@@ -1,4 +1,4 @@
-"""How many trials share a process: what a profile comes to, without a database."""
+"""How many trials share a process, as computed from a profile without a database."""
 
 import pytest
 
@@ -10,7 +10,7 @@ GIB = 2**30
 
 
 def profile(times: dict[int, float], memory: dict[int, int] | None = None, turns: int = ENOUGH) -> Profile:
-    """A profile of turns that took so long, by number of members."""
+    """A profile with these turn times in seconds, by number of members."""
     found = Profile(device="cpu", key="[]")
     for members, time_s in times.items():
         held = (memory or {}).get(members, 0)
@@ -75,7 +75,7 @@ def test_the_least_first_step_of_the_most_members_is_kept() -> None:
 
 def test_auto_holds_no_more_than_memory_allows() -> None:
     rising = {2: 1.0, 4: 1.0, 8: 1.0}
-    held = {2: 3 * GIB, 4: 4 * GIB, 8: 6 * GIB}  # 2 GiB, and half a GiB a member
+    held = {2: 3 * GIB, 4: 4 * GIB, 8: 6 * GIB}  # 2 GiB, plus half a GiB per member
     found = capacity(AUTO, profile(rising, held), 10 * GIB)
     assert (found.trials, found.seats, found.member_bytes) == (14, 1024, GIB // 2)
     assert "as many as fit 10 GiB" in found.why
@@ -110,7 +110,7 @@ def test_a_bound_beside_auto_holds() -> None:
 
 
 def test_fresh_turns_are_compared_with_each_other_and_the_larger_number_is_taken() -> None:
-    """A study whose trials come and go at each turn has no steady ones; the last of its trials have."""
+    """A study whose trials come and go at each turn has no steady turns, but its last trials do."""
     found = profile({1: 0.1, 2: 0.2})
     assert capacity(AUTO, found, 0).trials == 1, "by steady turns more gain little"
     for members, time_s in ((2, 1.0), (4, 1.1)):

@@ -1,4 +1,4 @@
-"""Trials that run other code than their study began with: marked, or given back before they count."""
+"""Trials that run other code than their study started with: marked, or released before they count."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def code(**contents: str) -> AttemptCode:
 
 
 class CodeSite(StudySite):
-    """A study whose attempts say what they run."""
+    """A study whose attempts report the code that they run."""
 
     def running(
         self, lease: Lease, step: int, value: float, ran: AttemptCode, **fields: Any
@@ -78,7 +78,7 @@ async def started(engine: AsyncEngine, slots: int = 3, **changes: Any) -> tuple[
     return site, await site.kick()
 
 
-async def test_a_trial_with_edited_code_is_marked_and_the_edit_is_told_once(engine: AsyncEngine) -> None:
+async def test_a_trial_with_edited_code_is_marked_and_the_edit_is_reported_once(engine: AsyncEngine) -> None:
     site, (first, second, third) = await started(engine)
     await site.step(site.running(first, 1, 0.5, code(train="A", model="A")))
     await site.step(site.running(second, 1, 0.5, code(train="B", model="A")))
@@ -127,7 +127,7 @@ async def test_messages_that_come_twice_late_or_from_nobody_mark_nothing(engine:
     assert len(await site.changes()) == 1
 
 
-async def test_code_that_is_told_before_the_first_report_is_the_studys_first(engine: AsyncEngine) -> None:
+async def test_code_that_is_reported_before_the_first_report_is_the_studys_first(engine: AsyncEngine) -> None:
     site, (first, second, _) = await started(engine)
     await site.step(site.loaded(first, code(train="A")))
     await site.step(site.running(second, 1, 0.5, code(train="B")))
@@ -172,7 +172,7 @@ async def test_retry_and_resume_let_a_study_without_a_report_begin_with_other_co
     for lease in again:
         await site.step(site.loaded(lease, code(train="B")))
     assert ((await site.study()).state, await site.changes()) == ("ACTIVE", [])
-    # An edit while another attempt runs the first code is one; when all are over, it may be resumed.
+    # While another attempt runs the first code, other code is an edit. When all have ended, the study may be resumed.
     edits, *others = again
     await site.step(site.loaded(edits, code(train="C")))
     assert (await site.study()).state == "PAUSED"
@@ -204,7 +204,7 @@ async def test_an_attempt_with_edited_code_is_given_back_and_its_study_pauses(
     assert (trial.state, study.state) == ("PAUSED", "PAUSED")
     assert "train.py has changed since the study began" in study.detail
     assert f"`headrace resume {site.name}`" in study.detail
-    # Another attempt with the same edit, which began beside it.
+    # Another attempt with the same edit, which started beside it.
     (outcome,) = await site.step(site.loaded(third, code(train="B")))
     assert isinstance(outcome, Stale)
     assert (await site.trial(2)).state == "PENDING"
@@ -212,9 +212,9 @@ async def test_an_attempt_with_edited_code_is_given_back_and_its_study_pauses(
         (("train.py",), True),
         ((), True),
     ]
-    # The study's own code goes on, and leaves at its next rung.
+    # A trial with the study's own code continues, and stops at its next rung.
     assert (await site.tell(first, 2, 0.4)).action == "CONTINUE"
-    # Put back, and resumed: nothing is lost.
+    # The file is restored and the study resumed: nothing is lost.
     await site.step(ResumeStudy())
     again = [lease for lease in site.leases.values() if lease.number == 1][-1]
     assert (again.attempt, again.resume.step if again.resume else None) == (2, 1)
@@ -251,7 +251,7 @@ async def test_to_resume_a_study_is_to_accept_the_edit_with_pause_alone(engine: 
         await site.step(site.loaded(again, code(train="B")))
         await site.step(site.running(again, 1, 0.6, code(train="B")))
         assert ((await site.study()).state, (await site.trial(1)).code_changed) == (state, marks)
-        if policy == "pause":  # the next edit is another one
+        if policy == "pause":  # the next edit is a new one
             await site.step(site.running(third, 1, 0.5, code(train="C")))
             assert (await site.study()).state == "PAUSED"
 
@@ -266,7 +266,7 @@ async def test_a_study_names_only_files_of_which_a_trial_ran_another_content(eng
     study = await site.study()
     assert (study.state, await site.marks()) == ("ACTIVE", [[], [], []])
     assert changed_files(study.code_files) == ()
-    # What was accepted passes all the same, and counts from the first trial that runs it.
+    # An accepted content still passes, and counts from the first trial that runs it.
     await site.step(site.running(again, 2, 0.6, code(helper="B")))
     study = await site.study()
     assert (study.state, await site.marks()) == ("ACTIVE", [[], ["helper.py"], []])
@@ -297,7 +297,7 @@ async def test_a_version_that_is_not_known_never_counts_as_the_studys_own(
     assert (study.state, (await site.trial(0)).failures) == ("PAUSED", 0)
     assert "model.py was changed while the program was starting, so which version runs is" in study.detail
     assert f"`headrace resume {site.name}` starts the trial again" in study.detail
-    # What the next attempts know is the study's own, and no content that is not known equals another.
+    # The next attempts' known contents are the study's own, and an unknown content equals no other.
     await site.step(site.running(second, 1, 0.5, code(train="A", model="B")))
     (outcome,) = await site.step(site.loaded(third, code(train="A", model=not_known.new_digest())))
     assert isinstance(outcome, Stale)
@@ -411,17 +411,17 @@ def test_a_file_that_only_edited_code_imported_is_not_the_studys_own() -> None:
     undone = compared(edited.versions, files(train="A", extra="A"), accepts=True, marked=False)
     assert undone.differing == ()
     assert compared(undone.versions, files(extra="B"), accepts=True, marked=False).differing == ("extra.py",)
-    # But an edit of it is seen while all trials run the edited code.
+    # But an edit of it is detected while all trials run the edited code.
     again = compared(edited.versions, files(train="B", extra="C"), accepts=True, marked=False)
     assert again.new == ("extra.py",)
-    # What was not let pass leaves no trace.
+    # A refused content leaves no trace.
     refused = compared(known, files(train="B", extra="B"), accepts=False, marked=False)
     assert (refused.held, "extra.py" in refused.versions, changed_files(refused.versions)) == (
         True,
         False,
         (),
     )
-    # To accept a content is not to run it: the file may have been restored.
+    # An accepted content may never run: the file may have been restored.
     let_pass = accepted(refused.versions)
     restored = compared(let_pass, files(train="A"), accepts=False, marked=False)
     assert changed_files(ran(restored.versions, files(train="A"))) == ()
@@ -431,7 +431,7 @@ def test_a_file_that_only_edited_code_imported_is_not_the_studys_own() -> None:
 
 
 @pytest.mark.parametrize("policy", ["warn", "pause"])
-async def test_a_marked_trial_that_is_restored_again_goes_on(engine: AsyncEngine, policy: str) -> None:
+async def test_a_marked_trial_that_is_restored_again_continues(engine: AsyncEngine, policy: str) -> None:
     site, (first, second, _) = await started(engine, on_code_change=policy)
     await site.step(site.running(first, 1, 0.5, code(train="A")))
     await site.step(site.running(second, 1, 0.7, code(train="A")))

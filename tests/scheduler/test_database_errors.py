@@ -1,4 +1,5 @@
-"""What the database's errors mean: another transaction came first, the database is strained, or we have a defect."""
+"""What the database's errors mean: another transaction came first, the database is overloaded, or we have a
+defect."""
 
 import pytest
 from sqlalchemy import text
@@ -18,7 +19,7 @@ NO_NAME = "UPDATE study SET name = NULL"
 
 
 async def sleep_too_long(engine: AsyncEngine) -> None:
-    """Run into the statement timeout."""
+    """Exceed the statement timeout."""
     async with transaction(engine) as conn:
         await conn.execute(text("SET LOCAL statement_timeout = 1"))
         await conn.execute(text("SELECT pg_sleep(1)"))

@@ -1,4 +1,4 @@
-"""A study that a user deletes is gone at once, and its rows go a few at a time, whatever stops the janitor."""
+"""A study that a user deletes is gone at once. Its rows go a few at a time, whatever stops the janitor."""
 
 import asyncio
 

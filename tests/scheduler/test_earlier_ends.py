@@ -1,4 +1,4 @@
-"""A result that a study had when a trial was over stays, whatever becomes of the trial that is let continue."""
+"""A result that a study had when a trial ended stays, whatever happens to the trial when it continues."""
 
 import math
 from typing import Any
@@ -45,7 +45,7 @@ def scoped(scope: str, **more: Any) -> dict[str, Any]:
 
 
 async def complete(engine: AsyncEngine, *values: float, **changes: Any) -> StudySite:
-    """A study whose trials completed 9 steps with these values; a baseline with 9."""
+    """A study whose trials completed 9 steps with these values, and whose baseline completed with 9."""
     fields = {"policy": RUN_ALL, "max_trials": len(values), "max_retries": 0, **changes}
     site = await StudySite(engine, make_spec(**fields)).create()
     await site.connect(slots=len(values) + 1)
@@ -67,7 +67,7 @@ async def fail(site: StudySite, number: int) -> None:
 
 
 async def shown(site: StudySite) -> tuple[StudyInfo, dict[int, TrialInfo]]:
-    """The study and its trials as the SDK has them."""
+    """The study and its trials as the SDK shows them."""
     spec = await spec_now(site)
     async with transaction(site.engine) as conn:
         record = await studies.get(conn, site.study_id)
@@ -165,7 +165,7 @@ async def test_each_completion_stays_on_record_and_the_best_of_them_counts(engin
 
 
 async def test_what_an_ended_study_had_stays_though_the_trial_had_not_completed(engine: AsyncEngine) -> None:
-    """The best trial of an ended study had been stopped; it continues with the study, and fails."""
+    """The best trial of an ended study had been stopped. It continues with the study, and fails."""
     site = await StudySite(engine, make_spec(policy=RUN_ALL, max_trials=2, max_retries=0)).create()
     await site.connect(slots=2)
     first, second = await site.kick()
@@ -253,7 +253,7 @@ async def test_several_objectives_keep_the_point_of_a_trial_that_fails(engine: A
     await tell(0, 9, 0.1, 2.0, 0.5)
     await tell(1, 9, 0.2, 1.0, 0.5)
     await site.step(by_steps(18))
-    await tell(0, 12, 0.05, 1.5, 3.0)  # better, and beyond the constraint
+    await tell(0, 12, 0.05, 1.5, 3.0)  # better, but violating the constraint
     await tell(1, 12, 0.3, 0.5, 0.5)  # neither better nor worse
     study, found = await shown(site)
     assert (found[0].objective_values, found[0].feasible) == ({"loss": 0.1, "size": 2.0}, True)
@@ -308,7 +308,7 @@ async def test_checkpoints_that_age_take_their_references_from_earlier_ends(engi
 
 
 async def test_samplers_keep_the_completion_of_the_baseline(engine: AsyncEngine) -> None:
-    """It is recorded at no rung: the row of its end alone has it."""
+    """It is recorded at no rung: only the row of its end has it."""
     site = await complete(engine, 0.6, baseline={"x": 0.25})
 
     async def known(level: int) -> list[tuple[float, float]]:
@@ -336,7 +336,7 @@ async def test_samplers_keep_the_completion_of_the_baseline(engine: AsyncEngine)
     await train(site)
     assert await known(proposals.FIRST) == before
     assert len(await known(proposals.EVERY)) == 4
-    async with transaction(engine) as conn:  # who knew it before is not told again
+    async with transaction(engine) as conn:  # a reader that knew it before does not get it again
         told = await proposals.results_since(
             conn, site.study_id, proposals.FIRST, since, since + 99, budgets=(9, 18)
         )
@@ -367,7 +367,7 @@ async def test_only_schedules_of_trials_that_a_larger_budget_continues_are_told(
     for lease in await site.kick():
         step = 4 if lease.number == 0 else 9
         await site.step(replace(site.report(lease, step, 0.5), schedules=(ends,)))
-        if step == 4:  # it stopped early by itself, and stays as it is
+        if step == 4:  # it stopped early by itself, and stays that way
             await site.step(gone(lease, "FINISHED", by_itself=True))
     study, found = await shown(site)
     assert [one.reason for one in found.values()] == ["completed"] * 3

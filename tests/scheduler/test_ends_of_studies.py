@@ -1,5 +1,5 @@
-"""`until`: a study ends by its target value, or for want of improvement; the reason is told everywhere. Time is in
-`test_hours.py`."""
+"""`until`: a study ends at its target value, or without improvement, and the reason is shown everywhere.
+`test_hours.py` covers time."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ async def begun(engine: AsyncEngine, until: dict[str, Any], *, slots: int = 2, *
 
 
 async def pass_time(site: StudySite, seconds: float) -> None:
-    """Let so much time have passed by now since the study began to close."""
+    """Let that many seconds pass since the study started to close."""
     async with site.engine.begin() as conn:
         for name in ("since_s", "by_s"):
             shift = (
@@ -55,7 +55,7 @@ async def pass_time(site: StudySite, seconds: float) -> None:
 
 
 async def found(site: StudySite) -> bool:
-    """Whether a replica that looks gives the study a cycle."""
+    """Whether a replica that checks runs a cycle of the study."""
     async with transaction(site.engine) as conn:
         return site.study_id in await studies.to_count(conn)
 
@@ -99,9 +99,9 @@ async def test_a_report_that_was_not_saved_is_followed_by_one_that_is(engine: As
     decision = await site.tell(second, 2, 0.1, saved=False)
     assert (decision.action, decision.next_milestone) == ("CONTINUE", 3)
     assert {order.lease.number for order in site.orders if isinstance(order, Preemption)} == {0, 1}
-    again = await site.step(site.report(second, 2, 0.1, saved=False, sequence=1))  # the message comes twice
+    again = await site.step(site.report(second, 2, 0.1, saved=False, sequence=1))  # the message arrives twice
     assert again == [Accepted(decision=decision)]
-    assert (await site.tell(first, 1, 0.5, saved=False)).action == "CONTINUE"  # it was on its way
+    assert (await site.tell(first, 1, 0.5, saved=False)).action == "CONTINUE"  # it was already on its way
     assert (await site.tell(first, 2, 0.5)).action == "STOP"
     assert (await site.study()).state == "ACTIVE"
     assert (await site.tell(second, 3, 0.11)).action == "STOP"
@@ -127,7 +127,7 @@ async def test_what_runs_after_the_grace_is_cancelled(engine: AsyncEngine) -> No
     assert not await found(site), "nothing is due yet"
     await pass_time(site, 30)
     assert await found(site), "any replica ends it"
-    site.fold = None  # the one that closed it was killed
+    site.fold = None  # the replica that closed it was killed
     await site.step(PlaceNow())
     assert (await site.study()).state == "COMPLETED"
     assert [order.lease for order in site.orders if isinstance(order, Cancellation)] == [first]
@@ -169,7 +169,7 @@ async def test_a_trial_at_its_rung_is_recorded_while_its_study_closes(engine: As
     await replayed(site)
 
 
-async def test_a_study_that_closes_goes_on_when_it_is_extended(engine: AsyncEngine) -> None:
+async def test_a_study_that_closes_continues_when_it_is_extended(engine: AsyncEngine) -> None:
     site = await begun(engine, {"no_improvement": 1}, policy=RUN_ALL, max_trials=3, max_steps=9)
     first, second = site.leases.values()
     await site.tell(first, 9, 0.1)
@@ -185,7 +185,9 @@ async def test_a_study_that_closes_goes_on_when_it_is_extended(engine: AsyncEngi
 
 
 @pytest.mark.parametrize("how", ["retry", "retry by number", "extend by trials", "extend by steps"])
-async def test_trials_that_left_while_their_study_closed_go_on_with_it(engine: AsyncEngine, how: str) -> None:
+async def test_trials_that_left_while_their_study_closed_continue_with_it(
+    engine: AsyncEngine, how: str
+) -> None:
     site = await begun(engine, {"no_improvement": 1}, policy=RUN_ALL, max_trials=4, max_steps=9)
     first, second = site.leases.values()
     await site.tell(first, 9, 0.1)
@@ -207,14 +209,14 @@ async def test_trials_that_left_while_their_study_closed_go_on_with_it(engine: A
     assert not isinstance(outcome, Exception), outcome
     again = {order.lease.number: order.lease for order in site.orders if isinstance(order, Assignment)}
     left = await site.trial(2)
-    if how != "extend by steps":  # the two that completed go first there
+    if how != "extend by steps":  # with it, the two that completed go first
         assert again.keys() == {2, 3}
         assert again[2].resume is not None
         assert again[2].resume.step == 2
     assert left.state in ("RUNNING", "RESUMED", "PAUSED")
 
 
-async def test_a_trial_that_a_user_stopped_stays_so_when_its_stopped_study_goes_on(
+async def test_a_trial_that_a_user_stopped_stays_so_when_its_stopped_study_continues(
     engine: AsyncEngine,
 ) -> None:
     site = await begun(engine, {"value": 0.1}, policy=RUN_ALL)
@@ -238,7 +240,7 @@ async def test_a_user_s_stop_does_not_wait(engine: AsyncEngine) -> None:
 
 
 async def asked_of(engine: AsyncEngine) -> tuple[StudySite, Lease, Lease]:
-    """A study of two clients, each with a trial, of which the second one has just reached the target."""
+    """An ask/tell study with two clients, each with a trial, the second of which has just reached the target."""
     site = await StudySite(engine, make_spec(until={"value": 0.1}, policy=RUN_ALL, template=None)).create()
     asked = [await site.step(Suggest(client_id=client, ttl_s=60)) for client in "ab"]
     first, second = [one.lease for (one,) in asked if isinstance(one, Suggested) and one.lease]
@@ -330,7 +332,7 @@ async def test_trials_without_improvement_end_the_study(engine: AsyncEngine) -> 
     await replayed(site)
 
 
-async def test_an_improvement_begins_the_count_anew(engine: AsyncEngine) -> None:
+async def test_an_improvement_restarts_the_count(engine: AsyncEngine) -> None:
     site = await begun(engine, {"no_improvement": 3}, policy=RUN_ALL, max_trials=9, slots=1)
     values = [0.5, 0.6, 0.6, 0.4, 0.6, 0.6, 0.3, 0.6, 0.6]
     await train(site, lambda number, _: values[number])
@@ -338,7 +340,7 @@ async def test_an_improvement_begins_the_count_anew(engine: AsyncEngine) -> None
     assert (study.state, study.detail) == ("COMPLETED", "all trials have finished")
 
 
-async def test_a_study_that_has_its_target_does_not_go_on(engine: AsyncEngine) -> None:
+async def test_a_study_that_has_its_target_does_not_continue(engine: AsyncEngine) -> None:
     site = await begun(engine, {"value": 0.1}, policy=RUN_ALL, max_retries=0)
     first, second = site.leases.values()
     await site.tell(first, 1, 0.05)
@@ -373,6 +375,6 @@ async def test_a_study_that_has_its_target_does_not_go_on(engine: AsyncEngine) -
         ),
     ],
 )
-def test_what_is_wrong_with_until_is_said_at_once(changes: dict[str, Any], says: str) -> None:
+def test_what_is_wrong_with_until_is_reported_at_once(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         make_spec(**changes)

@@ -1,4 +1,4 @@
-"""A lease that a sweep found silent ends only if it still is, under the study's lock; and such ends are counted."""
+"""A lease that a sweep found silent ends only if it still is, under the study's lock. Such ends are counted."""
 
 import pytest
 from sqlalchemy import text, update
@@ -31,7 +31,7 @@ def expiry(lease: Lease) -> LeaseExpired:
 
 
 async def hear_of_workers(engine: AsyncEngine, when: str) -> None:
-    """Let the lease time of all workers end then."""
+    """Let the leases of all workers end at that time."""
     async with engine.begin() as conn:
         await conn.execute(update(tables.worker).values(expires_at=when))
 
@@ -70,7 +70,7 @@ async def test_a_trial_that_silences_its_workers_again_and_again_is_over(engine:
 
 
 async def test_a_worker_never_takes_up_a_lease_that_expired(engine: AsyncEngine) -> None:
-    """Though nobody else had the trial: its process may still run beside the next one, and writes checkpoints."""
+    """Even if nobody else had the trial: its process may still run beside the next one, and write checkpoints."""
     site, lease = await one_at_work(engine)
     await site.tell(lease, 1, 0.5)
     await hear_of_workers(engine, "2000-01-01")

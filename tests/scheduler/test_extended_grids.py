@@ -1,4 +1,5 @@
-"""`headrace extend --trials` of a grid: what users enqueue or add uses up points of the grid, or none."""
+"""`headrace extend --trials` of a grid: configurations that users enqueue or add use up points of the grid, or
+none."""
 
 from typing import Any
 
@@ -85,7 +86,7 @@ async def test_added_and_infeasible_points_are_tried_ones(engine: AsyncEngine) -
 async def test_replicas_and_cold_folds_try_the_same_points(
     engine: AsyncEngine, sampler: dict[str, Any]
 ) -> None:
-    """What a scheduler knows by heart, another one reads from the rows: neither repeats a point."""
+    """One scheduler has it in its cache, another one reads it from the rows: neither repeats a point."""
     space = {"x": {"type": "int", "low": 1, "high": 8}}
     spec = make_spec(space=space, sampler=sampler, policy={"kind": "run_all"}, max_trials=5, max_parallel=1)
     tried = []

@@ -65,7 +65,7 @@ async def replayed(site: StudySite) -> None:
 
 @pytest.mark.cases(4)
 @pytest.mark.parametrize("kind", POLICIES)
-async def test_a_larger_budget_goes_on_from_what_is_there(engine: AsyncEngine, kind: str) -> None:
+async def test_a_larger_budget_continues_from_what_is_there(engine: AsyncEngine, kind: str) -> None:
     site = await ended(engine, policy=POLICIES[kind])
     before = await site.trials()
     rungs = (await spec_now(site)).rungs()
@@ -100,7 +100,7 @@ async def test_more_configurations_join_those_that_are_there(engine: AsyncEngine
     await replayed(site)
 
 
-async def test_run_all_goes_on_with_every_trial_from_its_checkpoint(engine: AsyncEngine) -> None:
+async def test_run_all_continues_with_every_trial_from_its_checkpoint(engine: AsyncEngine) -> None:
     site = await ended(engine, policy=RUN_ALL, max_trials=2, baseline={"x": 0.5})
     await site.step(by_steps(27))
     rows = await site.trials()
@@ -157,7 +157,7 @@ async def test_extended_again_and_again_by_replicas_that_know_nothing(engine: As
 
 
 async def test_a_fold_of_another_replica_is_dropped(engine: AsyncEngine) -> None:
-    """Two replicas in turn, each with a cache of its own."""
+    """Two replicas take turns, each with a cache of its own."""
     site = await ended(engine, policy=POLICIES["asha"])
     here, there = site.fold, None
     await site.step(by_steps(27))
@@ -189,7 +189,7 @@ async def test_a_paused_study_is_extended_and_stays_paused(engine: AsyncEngine) 
     assert (study.state, study.spec["max_trials"]) == ("PAUSED", 3)
 
 
-async def test_a_stopped_study_goes_on_with_what_its_stop_cancelled(engine: AsyncEngine) -> None:
+async def test_a_stopped_study_continues_with_what_its_stop_cancelled(engine: AsyncEngine) -> None:
     site = await StudySite(engine, make_spec(policy=RUN_ALL, max_trials=3)).create()
     await site.connect(slots=1)
     (lease,) = await site.kick()
@@ -202,7 +202,7 @@ async def test_a_stopped_study_goes_on_with_what_its_stop_cancelled(engine: Asyn
     assert [row.reason for row in await site.trials()] == ["COMPLETED"] * 4
 
 
-async def test_a_trial_that_completes_in_the_cycle_that_stops_its_study_goes_on_once(
+async def test_a_trial_that_completes_in_the_cycle_that_stops_its_study_continues_once(
     engine: AsyncEngine,
 ) -> None:
     site = await StudySite(engine, make_spec(policy=RUN_ALL, max_trials=2)).create()
@@ -254,7 +254,7 @@ async def test_what_cannot_be_done_is_refused_before_anything_is_changed(
 
 @pytest.mark.parametrize("active", [True, False])
 async def test_the_remedy_for_an_exhausted_grid_can_be_carried_out(engine: AsyncEngine, active: bool) -> None:
-    """An active study takes the user's own configurations; one that has ended takes none, and says so."""
+    """An active study accepts the user's own configurations. One that has ended does not, and says so."""
     site = await StudySite(engine, make_spec(policy=RUN_ALL, max_trials=3, **GRID)).create()
     own = AddTrials(params=({"x": 2},))
     if active:
@@ -295,7 +295,7 @@ async def test_a_failed_study_points_to_a_retry_and_to_no_extension(
 
 
 async def test_a_refused_budget_names_no_extension_that_is_refused_too(engine: AsyncEngine) -> None:
-    """Every trial of an exhausted grid ended by itself, so neither steps nor trials let it continue."""
+    """Every trial of an exhausted grid ended by itself, so neither more steps nor more trials let it continue."""
     site = await StudySite(engine, make_spec(policy=RUN_ALL, max_trials=3, **GRID)).create()
     await site.connect(slots=3)
     for lease in await site.kick():

@@ -1,4 +1,4 @@
-"""Attempts that did not reach their programs: charged to nobody, tried elsewhere, and their worker is put aside."""
+"""Attempts that did not reach their programs: charged to nobody, tried elsewhere, and their worker is paused."""
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec
@@ -17,7 +17,7 @@ ONE = {"max_trials": 1, "policy": {"kind": "run_all"}, "max_retries": 0}
 
 
 async def misses(site: StudySite, lease: Lease) -> Lease | None:
-    """The attempt ends without its program; returns the trial's next one."""
+    """End the attempt before it reaches its program; returns the trial's next one."""
     await site.step(gone(lease, "UNREACHED", error=WHY))
     trial = await site.trial(lease.number)
     return site.leases[trial.lease_id] if trial.attempt > lease.attempt else None

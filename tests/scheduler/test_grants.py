@@ -1,4 +1,5 @@
-"""Grants hold slots, leases speak for trials: one lease a grant today, several on one, and parts on several workers."""
+"""Grants hold slots, leases speak for trials: one lease per grant today, several on one grant, and parts on
+several workers."""
 
 from typing import Any
 
@@ -53,7 +54,7 @@ async def written(conn: AsyncConnection, before: CycleState, state: CycleState) 
 
 
 async def bundle(engine: AsyncEngine) -> tuple[StudySite, Lease, Lease]:
-    """Two trials that share one grant of one slot."""
+    """Two trials that share a grant of one slot."""
     site = await StudySite(engine, make_spec(**ONE, fuse={"most": 2})).create()
     await site.connect(slots=1)
     first, second = await site.kick()

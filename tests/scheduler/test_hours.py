@@ -1,4 +1,4 @@
-"""`until.hours`: what of the time counts, and that it is counted once, whoever counts it."""
+"""`until.hours`: which time counts, and that it is counted once, whichever replica counts it."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def test_time_counts_from_a_start_to_the_last_stop_over_any_number_of_cycles() -
     assert (hours.left_s(progress, 1), hours.ends_s(progress, 1)) == (HOUR - 80, None)
 
 
-def test_who_counts_twice_at_one_moment_counts_once() -> None:
+def test_counting_twice_at_one_moment_counts_once() -> None:
     progress = at(Progress(), 1000, runs=True)
     once = at(progress, 1010, runs=True)
     assert at(once, 1010, runs=True) == once
@@ -81,14 +81,14 @@ def test_nothing_is_over_before_anything_has_run() -> None:
 
 
 async def begun(engine: AsyncEngine, **changes: Any) -> StudySite:
-    """A study that ends at once when its hours are over: its trials have no time to leave."""
+    """A study that ends as soon as its hours are used up: its trials get no time to stop."""
     template = {"callable": "train:train", "working_dir": "/tmp", "grace": 0}
     spec = make_spec(**{"until": {"hours": 2}, "policy": RUN_ALL, "template": template} | changes)
     return await StudySite(engine, spec).create()
 
 
 async def pass_time(site: StudySite, seconds: float, *, away: bool = False) -> None:
-    """Let so much time have passed by now; `away`: with no scheduler there, so in one gap between two cycles."""
+    """Let that much time pass. With `away`, no scheduler runs meanwhile: it is one gap between two cycles."""
     moved = ["since_s", "seen_s"] if away else ["since_s"]
     async with site.engine.begin() as conn:
         for name in moved:

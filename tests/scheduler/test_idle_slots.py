@@ -1,4 +1,4 @@
-"""Proposals that are for an idle slot alone: placed in the same step, or dropped. On a real database."""
+"""Proposals meant only for an idle slot: placed in the same cycle, or dropped. On a real database."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ FROM_FIRST = {"kind": "best_of", "study": "first", "eager": 1.0}
 
 
 async def targets(engine: AsyncEngine, **changes: Any) -> StudySite:
-    """A study that takes configurations from another one, before it has any."""
+    """A study that takes configurations from another study, before that has any."""
     spec = make_spec(**{"policy": RUN_ALL, "sampler": FROM_FIRST, "max_trials": 4, **changes})
     return await StudySite(engine, spec).create()
 
 
 async def states(site: StudySite, index: int, **changes: Any) -> list[str]:
-    """The states of all trials after a proposal for an idle slot, the one of this index."""
+    """The states of all trials after the proposal with this index for an idle slot."""
     proposal = Proposal(sampler="best_of", source=index, early="a slot was idle")
     fields = {"params": {"x": 0.5}, "proposal": proposal, "if_idle": True, **changes}
     await site.step(Proposed(index=index, **fields))

@@ -1,4 +1,4 @@
-"""The mark of other code goes with the state that it trained, and clears a result from before it."""
+"""The mark of other code travels with the state that it trained, and spares a result from before it."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ async def begun(engine: AsyncEngine, **policy: object) -> CodeSite:
 
 
 async def generation(site: CodeSite, step: int, values: list[float], edited: tuple[int, ...] = ()) -> None:
-    """All trials report; some of them run the edited code."""
+    """Let all trials report; some of them run the edited code."""
     for lease, value in zip(newest(site), values, strict=True):
         ran = EDITED if lease.number in edited else OWN
         await site.step(site.running(lease, step, value, ran))
@@ -57,7 +57,7 @@ async def test_a_trial_that_takes_over_a_state_takes_over_its_mark(engine: Async
     assert [(await seen(site, number)).code_changed for number in (1, 2)] == [(), ()]
     (exploited,) = await site.events("trial_exploited")
     assert "trained in part by other code (steps 1 to 2 of trial 3)" in exploited.message
-    # Its value from before it copied is its own. From its next report on it is not, although the edit is undone.
+    # Its value from before the copy is its own. From its next report on it is not, although the edit is undone.
     assert other_code(copied).startswith(said.replace(":", ", after the result that counts:"))
     await generation(site, 4, [0.01, 0.3, 0.2, 0.9], edited=())
     copied = await seen(site, 0)
@@ -67,7 +67,7 @@ async def test_a_trial_that_takes_over_a_state_takes_over_its_mark(engine: Async
     assert trial_rows(study, [copied])[0]["other_code"] == "steps 1 to 2 of trial 3"
     known = {number: await seen(site, number) for number in range(4)}
     assert [(one.trial, one.code_changed) for one in schedule(known, 0)] == [(3, ("h.py",)), (0, ())]
-    # Who copies it in turn has the same steps; here they are its own, and it had trained on.
+    # A trial that copies it in turn has the same steps. Here they are its own, and it had trained on.
     assert known[3].lineage[-1].donor == 0
     assert [(one.trial, one.first_step, one.last_step) for one in known[3].other_code] == [(3, 1, 4)]
     assert other_code(known[3]).startswith("ran other code than the study began with")
@@ -75,7 +75,7 @@ async def test_a_trial_that_takes_over_a_state_takes_over_its_mark(engine: Async
 
 async def test_a_state_from_before_an_edit_marks_nobody(engine: AsyncEngine) -> None:
     site = await begun(engine)
-    await generation(site, 2, [0.1, 0.2, 0.3, 0.9])  # 3 copies 0, as it was at step 2
+    await generation(site, 2, [0.1, 0.2, 0.3, 0.9])  # 3 copies 0, as of step 2
     donor, copier = newest(site)[0], newest(site)[3]
     await site.step(site.running(donor, 3, 0.1, EDITED))
     await site.step(gone(copier, "LOST"))
@@ -91,7 +91,7 @@ async def test_a_copy_says_which_steps_were_of_other_code(engine: AsyncEngine, a
     await generation(site, 2, [0.4, 0.2, 0.3, 0.5])
     lease = newest(site)[1]
     await site.step(site.running(lease, 3, 0.2, EDITED))
-    if attempts == 2:  # it resumes from its own checkpoint, by the study's own code
+    if attempts == 2:  # it resumes from its own checkpoint, with the study's own code
         await site.step(gone(lease, "LOST"))
         await site.kick()
     rest = newest(site)
@@ -148,7 +148,7 @@ async def test_a_best_value_from_before_an_edit_is_not_doubted(
     by_last = found.counted_end is None
     assert found.result_of_other_code is (doubted and by_last)
     assert (", after the result that counts" in other_code(found)) is not (doubted and by_last)
-    # What it comes to at its next end is of the edit as far as its best report was.
+    # Its next end belongs to the edit only if its best report does.
     await site.step(site.running(again, 18, 0.15, code()))
     assert (await seen(site, 0)).result_of_other_code is True
     await site.step(by_steps(27))

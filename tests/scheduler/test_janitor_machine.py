@@ -1,8 +1,9 @@
-"""A Hypothesis state machine over the janitor, the workers' tidying and the scheduler's cycles, on the real database.
+"""A Hypothesis state machine over the janitor, the workers' tidying and the scheduler's cycles, on the real
+database.
 
-Studies begin, train, end, go on and are deleted; time passes; the janitor and the workers work and are stopped
-anywhere. Nothing that a live study has is ever touched: no row, and no checkpoint that a trial may go on from. In the
-end everything is gone that has lasted for its age.
+Studies start, train, end, continue and are deleted; time passes; the janitor and the workers run and are
+interrupted anywhere. Nothing that a live study has is ever touched: no row, and no checkpoint from which a trial
+may continue. In the end, everything older than its retention time is gone.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ POLICIES = [{"kind": "run_all"}, {"kind": "asha", "eta": 2, "rungs": [1, 2, 4], 
 
 
 class Site(StudySite):
-    """A study whose checkpoints lie in a store."""
+    """A study whose checkpoints are in a store."""
 
     def __init__(self, engine: AsyncEngine, spec: Any, store: set[str]) -> None:
         super().__init__(engine, spec)
@@ -58,11 +59,11 @@ class Site(StudySite):
 
     @property
     def folder(self) -> str:
-        """Where its checkpoints lie."""
+        """The folder of its checkpoints."""
         return f"{self.name}-{self.uid}"
 
     def report(self, lease: Lease, step: int, value: float | None, **changes: Any) -> ReportArrived:
-        """A report whose checkpoint is stored first."""
+        """Store a checkpoint, and then report it."""
         made = super().report(lease, step, value, **changes)
         name = f"{lease.attempt:06d}-{made.sequence:06d}"
         uri = f"file:///s/studies/{self.folder}/trials/{lease.number}/{name}"
@@ -79,7 +80,7 @@ class Site(StudySite):
 
 
 class Killed(Janitor):
-    """A janitor whose process dies after so many transactions."""
+    """A janitor whose process dies after that many transactions."""
 
     def __init__(self, engine: AsyncEngine, transactions: int) -> None:
         super().__init__(engine, AGES, rest=0)
@@ -93,7 +94,7 @@ class Killed(Janitor):
         what: str,
         some: Callable[[Key | None, int], Awaitable[Batch]],
     ) -> None:
-        """As it is, with two rows a batch."""
+        """The original, with two rows per batch."""
 
         async def counted(after: Key | None, most: int) -> Batch:
             self._left -= 1
@@ -105,7 +106,7 @@ class Killed(Janitor):
 
 
 class JanitorMachine(RuleBasedStateMachine):
-    """Some studies, a store, a janitor and a worker that tidies."""
+    """Some studies, a store, a janitor and a worker that tidies up."""
 
     url = ""
 
@@ -203,7 +204,7 @@ class JanitorMachine(RuleBasedStateMachine):
         self.run(self.grow_older(days))
 
     def tidy(self) -> None:
-        """A worker does it whole. One does, before it is forgotten which studies were deleted."""
+        """A worker tidies up completely. One must do so before the scheduler forgets which studies were deleted."""
         before, self.listed = self.listed, {}
         self.worker_lists()
         self.worker_deletes(dies=False)
@@ -226,13 +227,13 @@ class JanitorMachine(RuleBasedStateMachine):
         self.see_who_is_gone()
 
     def see_who_is_gone(self) -> None:
-        """A study may have lasted for its age as a whole."""
+        """A study may have reached its retention time as a whole."""
         for site in self.sites:
             site.gone = site.gone or not self.rows("study WHERE id = :study AND delete_time IS NULL", site)
 
     @rule()
     def worker_lists(self) -> None:
-        """The first half of the tidying: between it and the second anything may happen."""
+        """The first half of the tidying. Anything may happen before the second half."""
         self.listed = {}
         for uri in self.store:
             self.listed.setdefault(uri.split("/")[5], set()).add(uri)

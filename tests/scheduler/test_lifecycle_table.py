@@ -1,4 +1,4 @@
-"""The table of transitions: what is in it works, what is not is refused by the code and by the database."""
+"""The table of transitions: what it contains works, and both the code and the database refuse everything else."""
 
 import itertools
 import re
@@ -13,7 +13,7 @@ from headrace_services.scheduler.store import tables
 
 MOVES = {(row.source, row.target) for row in TRANSITIONS if row.source is not None}
 NOT_MOVES = [pair for pair in itertools.product(State, State) if pair[0] is not pair[1] and pair not in MOVES]
-"""Every pair of different states that no row of the table connects."""
+"""All pairs of different states that no row of the table connects."""
 
 SHAPES = {
     State.PENDING: {"milestone": 1, "lapsed": True},
@@ -22,7 +22,7 @@ SHAPES = {
     State.RESUMED: {"milestone": 1, "attempt": 2, "lease_id": "l", "checkpoint": {"uri": "u", "step": 1}},
     State.TERMINATED: {"reason": "COMPLETED", "end_time": text("now()")},
 }
-"""Columns that satisfy every other constraint in a state, so that a refusal is the transition's."""
+"""Column values that satisfy every other constraint in a state, so that a refusal is due to the transition."""
 EMPTY = {
     "milestone": None,
     "attempt": 2,

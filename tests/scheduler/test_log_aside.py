@@ -1,4 +1,4 @@
-"""The scheduler's log: nobody waits for a disk that stands still, and nothing is left out."""
+"""The scheduler's log: nobody waits for a disk that hangs, and nothing is lost."""
 
 import logging
 import threading
@@ -9,7 +9,7 @@ from headrace_services.scheduler.log_aside import log_aside
 
 
 class Stuck(logging.Handler):
-    """A handler whose file stands still until it is let go."""
+    """A handler whose file hangs until it is released."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Looks at the database that fail: the log says each change once."""
+"""Database checks that fail: the log mentions each change once."""
 
 import asyncio
 import logging
@@ -21,7 +21,8 @@ OUTCOMES = [None, AWAY, AWAY, AWAY, BUG, BUG, None, None, AWAY]
 
 
 def hub() -> Any:
-    """A hub whose database does as listed, look by look, and finds nothing; then the loop is cancelled."""
+    """A hub whose database fails or succeeds as listed, check by check, and finds nothing; then the loop is
+    cancelled."""
     left = iter(OUTCOMES)
 
     @asynccontextmanager
@@ -47,7 +48,7 @@ def hub() -> Any:
         (suggester, lambda hub: Suggester(hub, None, None), "studies that want proposals"),  # type: ignore[arg-type]  # not read here
     ],
 )
-async def test_a_database_that_is_away_is_told_once(
+async def test_a_database_that_is_away_is_reported_once(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     module: Any,

@@ -1,4 +1,4 @@
-"""What the event loop's stalls are put down to."""
+"""The causes to which the event loop's stalls are attributed."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from headrace_services.scheduler.loop_watch import TICK_S, LoopWatch
 
 
 async def watched(occupy_s: float, *, computing: bool) -> LoopWatch:
-    """Watch a loop that stands still once, computing or asleep."""
+    """Watch a loop that blocks once, computing or asleep."""
     watch = LoopWatch()
     watching = asyncio.create_task(watch.run())
     await asyncio.sleep(2 * TICK_S)

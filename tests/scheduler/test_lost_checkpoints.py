@@ -1,4 +1,4 @@
-"""The checkpoint that a trial was to continue from is gone, damaged, or its store is away: nobody is charged."""
+"""The checkpoint from which a trial should continue is gone or damaged, or its store is away: nobody is charged."""
 
 import pytest
 from reopened_site import train
@@ -26,11 +26,11 @@ GONE = "checkpoint file:///s/ is not there: no manifest.json"
 DAMAGED = "checkpoint file:///s/: state.json has SHA-256 1, its manifest says 2"
 AWAY = "store file:///s is away: its marker .headrace-store is not there"
 THREE = ("file:///0/3", "file:///0/1")
-"""What lies in the store, where the checkpoints of steps 1 and 3 do."""
+"""The contents of the store, with the checkpoints of steps 1 and 3."""
 
 
 async def retried(engine: AsyncEngine) -> tuple[StudySite, Lease]:
-    """A study whose one trial failed behind its rungs at 1 and 3, and is tried again."""
+    """A study whose only trial failed after its rungs at 1 and 3, and is retried."""
     spec = make_spec(max_retries=0, max_trials=1, policy={"kind": "asha", "rungs": [1, 3, 9]})
     site = await StudySite(engine, spec).create()
     await site.connect(slots=1)
@@ -51,7 +51,7 @@ async def lose(
 
 
 async def wait_out(site: StudySite) -> Lease:
-    """Let a trial's pause be over, and look."""
+    """Let a trial's pause expire, and check."""
     t = tables.trial
     async with transaction(site.engine) as conn:
         await conn.execute(update(t).where(t.c.study_id == site.study_id).values(not_before_s=0))
@@ -64,7 +64,7 @@ async def again(site: StudySite, lease: Lease, outcome: str = "NO_CHECKPOINT", e
     return await wait_out(site)
 
 
-async def test_the_second_time_it_begins_anew_and_is_charged_nothing(engine: AsyncEngine) -> None:
+async def test_the_second_time_it_starts_again_and_is_charged_nothing(engine: AsyncEngine) -> None:
     site, lease = await retried(engine)
     second = await again(site, lease)
     assert second.resume is not None, "one worker alone may not see the store"
@@ -93,7 +93,7 @@ async def test_a_loss_of_another_kind_keeps_the_checkpoint(engine: AsyncEngine) 
 
 
 async def test_a_loss_of_another_kind_is_no_look_at_the_store(engine: AsyncEngine) -> None:
-    """A machine dies, and the one that takes over has not mounted the store: it is not believed at once."""
+    """A machine dies, and the one that takes over has not mounted the store. Its report is not believed at once."""
     site, lease = await retried(engine)
     for outcome in ("LOST", "NO_CHECKPOINT", "LOST", "NO_CHECKPOINT"):
         lease = await again(site, lease, outcome)
@@ -102,7 +102,7 @@ async def test_a_loss_of_another_kind_is_no_look_at_the_store(engine: AsyncEngin
     assert (await again(site, lease)).resume is None, "now twice in a row"
 
 
-async def test_a_new_checkpoint_counts_anew(engine: AsyncEngine) -> None:
+async def test_a_new_checkpoint_restarts_the_count(engine: AsyncEngine) -> None:
     site, lease = await retried(engine)
     second = await again(site, lease)
     await site.tell(second, 5, 0.4)
@@ -136,7 +136,7 @@ async def test_between_two_attempts_there_is_a_pause_in_which_the_study_is_not_o
 
 async def test_why_says_that_a_trial_waits_for_its_next_try(engine: AsyncEngine) -> None:
     site, lease = await retried(engine)
-    for _ in range(6):  # a pause of 32 s: it is not over when the rows are read
+    for _ in range(6):  # a pause of 32 s: it has not expired when the rows are read
         lease = await again(site, lease, "STORE_AWAY", AWAY)
     await lose(site, lease, "STORE_AWAY", AWAY)
     async with transaction(engine) as conn:

@@ -1,4 +1,4 @@
-"""What keeps trials off workers and devices, on a real database: drains, cordons, quarantine, and the way back."""
+"""What keeps trials off workers and devices, on a real database: drains, cordons, quarantine, and how they end."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ ILLEGAL = "CUDA error: an illegal memory access was encountered"
 
 
 class Machine:
-    """A worker with GPUs, by hand."""
+    """A worker with GPUs, driven by hand."""
 
     def __init__(self, site: StudySite, name: str, gpus: int = 1, *, uuids: bool = True) -> None:
         self.site, self.name, self.gpus, self.uuids = site, f"{site.name}-{name}", gpus, uuids
@@ -79,7 +79,7 @@ async def on_gpus(engine: AsyncEngine, **changes: Any) -> StudySite:
     return await StudySite(engine, make_spec(**fields)).create()
 
 
-async def test_a_drained_worker_s_trials_save_at_their_next_report_and_go_on_elsewhere(
+async def test_a_drained_worker_s_trials_save_at_their_next_report_and_continue_elsewhere(
     engine: AsyncEngine,
 ) -> None:
     site = await on_gpus(engine)
@@ -241,7 +241,7 @@ async def test_a_device_that_is_moved_takes_its_quarantine_along(engine: AsyncEn
     site = await on_gpus(engine)
     here = await Machine(site, "here").start(slot0=ECC)
     there = Machine(site, "there")
-    there.name = here.name  # its uuid is made of it
+    there.name = here.name  # its uuid is derived from it
     greeting = workers.Greeting(
         name=f"{site.name}-there",
         incarnation="1",

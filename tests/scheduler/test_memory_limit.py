@@ -1,7 +1,7 @@
-"""A scheduler with 4 GiB of address space lives through the calls that once took all of a machine's memory.
+"""A scheduler with 4 GiB of address space survives the calls that once took all of a machine's memory.
 
-Each call gets an answer or a refusal within its deadline, never INTERNAL or UNKNOWN. Beside it, and after it, somebody
-else lists the studies within a second. At the end every study can be stopped and deleted.
+Each call gets an answer or a refusal within its deadline, never INTERNAL or UNKNOWN. During the call and after it,
+another client lists the studies within a second. At the end every study can be stopped and deleted.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ def spec(**changes: Any) -> spec_pb2.StudySpec:
 
 
 def grid(points: int, dimensions: int = 1) -> spec_pb2.StudySpec:
-    """A grid of so many points on each dimension."""
+    """A grid with that many points in each dimension."""
     space = {f"x{n}": {"type": "int", "low": 1, "high": 2**40, "log": True} for n in range(dimensions)}
     message = spec(space=space, sampler={"kind": "grid"})
     message.sampler.grid.points.update({f"x{n}": points for n in range(dimensions)})
@@ -53,13 +53,13 @@ def grid(points: int, dimensions: int = 1) -> spec_pb2.StudySpec:
 
 
 def large_trials() -> spec_pb2.StudySpec:
-    """The most of everything that a preview may be asked for."""
+    """The maximum of everything in a preview."""
     template = {"callable": "t:t", "working_dir": "/tmp"}
     return spec(max_trials=1_000_000, template=template, resources={"gpus": 1024})
 
 
 def products() -> Iterator[tuple[str, spec_pb2.StudySpec]]:
-    """Specs of a few kilobytes whose fields are within their bounds, and whose products once took minutes."""
+    """Specs of a few kilobytes whose fields are within their bounds, but whose products once took minutes."""
     wide = spec(
         space={f"p{n}": {"type": "float", "low": 0, "high": 1} for n in range(1000)}, max_trials=10_000
     )
@@ -146,7 +146,7 @@ def poison(lease: event_pb2.LeaseRef) -> Iterator[worker_pb2.SessionRequest]:
 
 @asynccontextmanager
 async def scheduler(database_url: str) -> AsyncIterator[tuple[psutil.Process, str]]:
-    """A scheduler under its limit, and its address."""
+    """A scheduler under the memory limit, and its address."""
     command = f'ulimit -v {LIMIT_KIB}; exec "$@"'
     arguments = ["--database-url", database_url, "--listen", "127.0.0.1:0", "--sampler-processes", "1"]
     process = await asyncio.create_subprocess_exec(
@@ -169,7 +169,7 @@ async def scheduler(database_url: str) -> AsyncIterator[tuple[psutil.Process, st
 
 
 async def made(stub: Any, method: str, request: Any) -> grpc.StatusCode:
-    """What a call's status is; it may take its deadline and a second."""
+    """The status of a call; it may take its deadline and one more second."""
     began = time.monotonic()
     try:
         call = getattr(stub, method)(request, timeout=DEADLINE_S)
@@ -192,7 +192,7 @@ async def listed(stub: Any) -> None:
 
 
 async def attacked(stub: Any, method: str, request: Any) -> None:
-    """Make a call, and list the studies beside it and after it."""
+    """Make a call, and list the studies during it and after it."""
     call = asyncio.create_task(made(stub, method, request))
     while not call.done():
         await listed(stub)

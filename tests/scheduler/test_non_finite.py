@@ -1,4 +1,5 @@
-"""What a user's program reports may be NaN or infinite. Rows and events spell it as text: in JSON it would be null."""
+"""What a user's program reports may be NaN or infinite. Rows and events store it as text: in JSON it would be
+null."""
 
 import math
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ CHECKPOINT = Checkpoint(uri="file:///c", step=1, size_bytes=1, manifest_sha256="
 
 
 def written(x: float) -> Iterator[object]:
-    """What a step writes of a report whose every metric is `x`, and of what a policy makes of it."""
+    """What a cycle writes for a report whose metrics are all `x`, and for what a policy derives from it."""
     metrics = {"loss": x, "other": x}
     trial = Trial(
         study_id=1, number=0, params={}, milestone=1, value=x, best_value=x, metrics=metrics, detail="d"
@@ -93,7 +94,7 @@ def written(x: float) -> Iterator[object]:
 
 
 def count(value: object, wanted: object) -> int:
-    """How often a JSON value holds another one."""
+    """How often a JSON value contains another one."""
     if isinstance(value, dict):
         return sum(count(part, wanted) for part in value.values())
     if isinstance(value, list):

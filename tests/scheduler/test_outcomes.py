@@ -80,11 +80,8 @@ async def test_the_best_trial_is_none_that_failed(engine: AsyncEngine, goal: str
 async def test_a_trial_whose_last_value_is_not_finite_is_the_best_only_where_no_other_has_one(
     engine: AsyncEngine,
 ) -> None:
-    by_best = {
-        "metric": "loss",
-        "goal": "minimize",
-        "scope": "best",
-    }  # by the others it has no score any more
+    # by the other scopes it no longer has a score
+    by_best = {"metric": "loss", "goal": "minimize", "scope": "best"}
     site, leases = await study_of(engine, objective=by_best)
     await reports(site, leases[0], 1, loss=0.1)
     await reports(site, leases[1], 1, loss=0.5)
@@ -149,7 +146,7 @@ async def test_the_common_error_is_the_reason_where_most_trials_failed(
     engine: AsyncEngine, errors: list[str | None], why: str
 ) -> None:
     site, leases = await study_of(engine, trials=len(errors))
-    for lease in leases:  # another metric, so that it is no early failure
+    for lease in leases:  # a different metric, so that this is no early failure
         await reports(site, lease, 1, accuracy=0.5)
     for lease, error in zip(leases, errors, strict=True):
         if error is None:
@@ -169,7 +166,8 @@ async def test_a_trial_that_ends_before_its_full_budget_is_told_so(engine: Async
 
 
 async def test_a_resumed_program_that_reports_nothing_is_told_so(engine: AsyncEngine) -> None:
-    """As where its own range is empty after a restart: its earlier result stands, and nobody would look for more."""
+    """For example when its own range is empty after a restart. Its earlier result stands, so nobody would look
+    further."""
     site, (lease,) = await study_of(engine, trials=1, max_steps=9)
     await reports(site, lease, 4, loss=1.0)
     await site.step(gone(lease, "LOST"))
@@ -189,7 +187,7 @@ async def test_what_a_program_saved_at_its_own_end_is_its_checkpoint(engine: Asy
     site, (lease,) = await study_of(engine, trials=1, max_steps=9)
     await reports(site, lease, 4, loss=1.0)
     saved = Checkpoint(uri="file:///s/4", step=4)
-    for _ in range(2):  # the message comes twice
+    for _ in range(2):  # the message arrives twice
         await site.step(gone(lease, "FINISHED", checkpoint=saved, by_itself=True))
     trial = await site.trial(0)
     assert (trial.reason, trial.checkpoint["uri"]) == ("COMPLETED", saved.uri)
@@ -199,7 +197,7 @@ async def test_what_a_program_saved_at_its_own_end_is_its_checkpoint(engine: Asy
 async def test_a_trial_that_ended_without_its_objective_is_tried_again_from_before_its_end(
     engine: AsyncEngine,
 ) -> None:
-    """Early stopping and a misspelt metric: from the state of its end it would end at once, after every retry."""
+    """Early stopping and a misspelt metric: from the state at its end it would end at once, after every retry."""
     site, (lease,) = await study_of(engine, trials=1, max_steps=9)
     await reports(site, lease, 4, los=1.0)
     before = (await site.trial(0)).checkpoint
@@ -372,7 +370,7 @@ async def test_a_study_in_which_none_had_the_full_budget_says_so(engine: AsyncEn
     for lease, loss in zip(leases, (1.0, 2.0, 3.0), strict=True):
         await reports(site, lease, 1, loss=loss)
     await site.kick()
-    for number in (0, 1):  # the best one goes on, and when it has failed, the next one
+    for number in (0, 1):  # the best one continues, and when it has failed, the next one
         again = next(lease for lease in site.leases.values() if (lease.number, lease.attempt) == (number, 2))
         await fails(site, again, "RuntimeError: out of memory")
     assert (await site.study()).state == "ACTIVE"  # so does the last one
@@ -385,7 +383,7 @@ async def test_a_study_in_which_none_had_the_full_budget_says_so(engine: AsyncEn
     )
 
 
-async def test_the_next_best_goes_on_until_one_had_the_full_budget(engine: AsyncEngine) -> None:
+async def test_the_next_best_continues_until_one_had_the_full_budget(engine: AsyncEngine) -> None:
     site, leases = await study_of(engine, policy={"kind": "asha", "min_steps": 1, "eta": 2})
     for lease, loss in zip(leases, (1.0, 2.0, 3.0), strict=True):
         await reports(site, lease, 1, loss=loss)
@@ -439,7 +437,7 @@ async def test_a_study_that_a_user_stops_stays_stopped(engine: AsyncEngine) -> N
     assert (await site.study()).state == "STOPPED"
 
 
-async def test_decisions_and_moves_are_told_plainly(engine: AsyncEngine) -> None:
+async def test_decisions_and_moves_are_reported_plainly(engine: AsyncEngine) -> None:
     site = await StudySite(engine, make_spec()).create()
     await site.connect(slots=1)
     (lease,) = await site.kick()
@@ -498,7 +496,7 @@ async def test_trials_that_fail_first_count_as_failed_though_they_had_retries(en
     found = await figures(site)
     assert found.reasons == {"FAILED": 3, "CANCELLED": 2}
     told = "TypeError: no x (attempt 1 of 3; not tried again, as the study failed)"
-    # The first two run their second attempt while the study ends; the third one waits for it.
+    # The first two run their second attempt while the study ends; the third one waits to do so.
     assert [(one.number, one.detail) for one in found.failures] == [(0, told), (1, told), (2, told)]
 
 

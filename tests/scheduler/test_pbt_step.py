@@ -1,4 +1,4 @@
-"""Population-based training in the step: one exploit, whole or not at all, and the checkpoints that it rests on."""
+"""Population-based training in a cycle: an exploit happens completely or not at all, and its checkpoints are kept."""
 
 import math
 
@@ -36,7 +36,7 @@ def population(members: int = 4, **policy: object) -> StudySpec:
 async def send(
     site: StudySite, lease: Lease, step: int, value: float, *, saves: bool = True, sequence: int | None = None
 ) -> Decision:
-    """A report with a checkpoint of its own."""
+    """Report with a checkpoint of the trial's own."""
     site.sequences[lease.id] += 1
     report = ReportArrived(
         lease_id=lease.id,
@@ -78,7 +78,8 @@ async def test_the_worst_takes_over_the_best_in_one_step(engine: AsyncEngine) ->
     before = {row.number: row.params["x"] for row in await site.trials()}
     for lease, value in zip(reversed(leases), [0.9, 0.3, 0.2], strict=False):
         await send(site, lease, 2, value)
-    assert {row.number: row.state for row in await site.trials()}[3] == "PAUSED"  # who may be the worst waits
+    # the trial that may be the worst waits
+    assert {row.number: row.state for row in await site.trials()}[3] == "PAUSED"
     assert await lineage(site) == {}
     assert (await send(site, leases[0], 2, 0.1)).action == "CONTINUE"
     assert await lineage(site) == {3: [(0, 0)]}
@@ -95,7 +96,7 @@ async def test_the_worst_takes_over_the_best_in_one_step(engine: AsyncEngine) ->
 async def test_each_keeps_its_own_best_and_shows_it_with_the_parameters_that_it_had(
     engine: AsyncEngine,
 ) -> None:
-    """Who copies has not reached the donor's value, and its new parameters have reached nothing yet."""
+    """A trial that copies has not reached the donor's value, and its new parameters have no result yet."""
     site = await StudySite(engine, population()).create()
     await site.connect(slots=4)
     leases = await site.kick()
@@ -159,7 +160,7 @@ async def test_a_rolled_back_step_leaves_neither_half(engine: AsyncEngine) -> No
     with pytest.MonkeyPatch.context() as patch:
 
         def dies(sent: Pipeline, *_: object) -> None:
-            """Fails in the database, when all that comes before the exploit is written there."""
+            """Fails in the database, after everything before the exploit is written there."""
             sent.run(
                 Statement(
                     lambda: select(cast(literal("killed between the clone and the mutation", Text), Integer))
@@ -186,7 +187,7 @@ async def test_a_donor_without_a_durable_checkpoint_is_passed_over_ray_27170(eng
     assert (await lineage(site))[7] == [(0, 1)]
 
 
-async def test_without_any_donor_a_member_goes_on_with_its_own_state(engine: AsyncEngine) -> None:
+async def test_without_any_donor_a_member_continues_with_its_own_state(engine: AsyncEngine) -> None:
     site = await StudySite(engine, population()).create()
     await site.connect(slots=4)
     leases = await site.kick()
@@ -212,7 +213,8 @@ async def test_a_diverged_member_copies_the_best_when_all_are_there(
 
 
 async def test_four_members_on_two_slots_are_compared_as_a_whole(engine: AsyncEngine) -> None:
-    """The first two to arrive at a rung are the worst and the best: the worst waits for those that have no slot yet."""
+    """The first two to arrive at a rung are the worst and the best. The worst waits for those without a slot so
+    far."""
     site = await StudySite(engine, population()).create()
     await site.connect(slots=2)
     await site.kick()
@@ -242,7 +244,7 @@ async def test_what_others_stand_on_stays_pinned_until_they_have_saved(engine: A
     site.sequences[copy.id] += 1
     for number, value in [(1, 0.2), (2, 0.3), (3, 0.15)]:
         await send(site, newest(site)[number], 4, value)
-    site.fold = None  # found again from the rows
+    site.fold = None  # found again in the rows
     last = await send(site, newest(site)[0], 6, 0.1)
     assert last.action == "STOP"
     assert lent not in last.pinned
@@ -322,7 +324,7 @@ def test_checkpoints_stay_pinned_until_the_population_is_whole() -> None:
 async def test_a_copied_checkpoint_that_is_damaged_is_replaced_along_the_line_that_it_is_of(
     engine: AsyncEngine,
 ) -> None:
-    """Trial 3 copied trial 0 at step 2. What it had saved itself before is of a configuration that it has no more."""
+    """Trial 3 copied trial 0 at step 2. What it had saved before belongs to a configuration that it no longer has."""
     site = await StudySite(engine, population()).create()
     await site.connect(slots=4)
     leases = await site.kick()
@@ -334,7 +336,7 @@ async def test_a_copied_checkpoint_that_is_damaged_is_replaced_along_the_line_th
     stored = frozenset({"file:///s/3/2-3/", "file:///s/3/1-2/", "file:///s/0/1-1/"})
     for owner, step, found in [
         (3, 5, "file:///s/3/2-3/"),  # its own, since it copied
-        (3, 3, "file:///s/0/1-2/"),  # what it copied, wherever that lies
+        (3, 3, "file:///s/0/1-2/"),  # what it copied, wherever that is
         (0, 2, "file:///s/0/1-1/"),  # what the other one had before that
         (0, 1, None),
     ]:

@@ -1,4 +1,4 @@
-"""The pipeline: what it promises of order, errors, guards, prepared statements and broken waits."""
+"""The pipeline: its guarantees about order, errors, guards, prepared statements and broken waits."""
 
 import asyncio
 import json
@@ -74,7 +74,7 @@ async def say(conn: AsyncConnection, *said: Said, commits: bool = False) -> list
 async def say_alone(
     engine: AsyncEngine, *said: Said, commits: bool = False, then: Exception | None = None
 ) -> None:
-    """Run statements in one pipeline of one transaction, and raise an error behind it."""
+    """Run statements in one pipeline of one transaction, and raise an error after it."""
     async with transaction(engine) as conn:
         await say(conn, *said, commits=commits)
         if then is not None:
@@ -173,7 +173,7 @@ async def test_an_error_takes_the_commit_and_all_else_with_it(engine: AsyncEngin
 
 
 async def test_a_connection_is_kept_after_an_error(engine: AsyncEngine) -> None:
-    """Statements that were prepared before it, in it, or were to be behind it, run again."""
+    """Statements prepared before the pipeline, in it, or due after it still run."""
     pids = set()
     for id_ in ("a", "b"):
         noted: Said = (REMEMBER, {"id": id_, "digest": b""})
@@ -205,7 +205,7 @@ async def test_a_statement_is_prepared_once_whatever_the_size_of_its_numbers(eng
 
 
 async def test_more_than_a_sockets_buffer_each_way(engine: AsyncEngine) -> None:
-    """Postgres stops reading while nobody reads what it wrote: who only sends would wait for ever."""
+    """Postgres stops reading while nobody reads what it wrote: a client that only sends would wait forever."""
     large = "x" * 300_000
     async with asyncio.timeout(60), transaction(engine) as conn, pipeline(conn) as sent:
         echoes = [sent.run(ECHO, text=large, number=n, texts=[], raw=b"") for n in range(40)]
@@ -235,7 +235,7 @@ async def test_a_cancelled_wait_leaves_a_usable_pool(engine: AsyncEngine) -> Non
 async def test_a_large_value_arrives_whole_however_slowly_the_server_reads(
     engine: AsyncEngine, commits: bool
 ) -> None:
-    """Psycopg stops sending at a full socket, and would wait for the answer to what it still holds."""
+    """Psycopg stops sending when the socket is full, and would wait for the answer to what it has not sent yet."""
     length = Statement(lambda: select(func.length(bindparam("text", type_=Text)).label("length")))
     async with asyncio.timeout(60), engine.connect() as conn:
         await conn.execute(text("SELECT 1"))

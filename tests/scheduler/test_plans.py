@@ -1,6 +1,7 @@
 """No statement of a cycle reads a whole table that grows with the history; each has its index.
 
-The tests ask for the plans on a small database, `HEADRACE_PLANNED_TRIALS=200000` on a large one (`make long`).
+The tests check the plans on a small database, and on a large one with `HEADRACE_PLANNED_TRIALS=200000`
+(`make long`).
 """
 
 import os
@@ -70,7 +71,7 @@ GROWING = {
         "study",
     )
 }
-"""What is kept of the past. Workers, slots and what is asked of leases grow with the cluster."""
+"""The tables of past data. Workers, slots and requests about leases grow with the cluster instead."""
 HISTORY = """
 INSERT INTO study (name, uid, state, spec, planned, next_number, end_time)
   SELECT 's' || n, 'u' || n, CASE WHEN n = 1 THEN 'ACTIVE' ELSE 'COMPLETED' END, '{"template": "t", "resources": {}}',
@@ -121,12 +122,12 @@ def statements() -> Iterator[tuple[str, Statement]]:
 
 @pytest.fixture(scope="module")
 def with_history(postgres_url: str, migrated_template: str) -> Iterator[psycopg.Connection[Any]]:
-    """A connection with the options of the scheduler's own, to a database with a past."""
+    """A connection with the scheduler's own options, to a database with a history."""
     url = make_url(postgres_url).set(database="with_history").render_as_string(hide_password=False)
     with psycopg.connect(postgres_url, autocommit=True) as conn:
         conn.execute(f"CREATE DATABASE with_history TEMPLATE {migrated_template}")
     with psycopg.connect(url, autocommit=True, options=PLANS) as conn:
-        conn.execute("SET session_replication_role = replica")  # the past is as it is: no triggers
+        conn.execute("SET session_replication_role = replica")  # the history is inserted without triggers
         conn.execute(HISTORY.replace("$trials", str(TRIALS)).replace("$studies", str(STUDIES)))
         conn.execute("SET session_replication_role = origin")
         conn.execute("ANALYZE")
@@ -162,11 +163,11 @@ LOADED = (
     OverTrials(number=5, reasons=frozenset({Reason.FAILED}), cut_off=True),
     RoomForStudies(),
 )
-"""What a cycle asks one at a time."""
+"""What a cycle asks for one at a time."""
 
 
 async def ask_everything(conn: AsyncConnection) -> None:
-    """Run what the rest of the scheduler asks: cycles, sweeps, the cleaner, samplers and lists."""
+    """Run the queries of the rest of the scheduler: cycles, sweeps, the cleaner, samplers and lists."""
     for need in LOADED:
         await load(conn, 1, need)
     await workers.expired_leases(conn)
@@ -205,7 +206,7 @@ async def ask_everything(conn: AsyncConnection) -> None:
 
 
 async def clean(conn: AsyncConnection) -> None:
-    """Run what the janitor asks, and what workers ask of their folders."""
+    """Run the queries of the janitor, and those of workers about their folders."""
     for part in removal.PARTS:
         await removal.remove_some(conn, 3, part, 5, after=(0,) * len(part.key))
     await removal.mark_deleted(conn, 3)
@@ -251,11 +252,11 @@ SELECT indexrelid::regclass::text FROM pg_index
 WHERE indrelid::regclass::text = ANY(%s)
   AND (indpred IS NULL OR pg_get_expr(indpred, indrelid) !~ '^(live|\\(live .*|.*ACTIVE.*)$')
 """
-"""Of the tables that grow, without the partial indexes of what is live or active: these grow with the cluster."""
+"""Indexes of the growing tables, except the partial ones on live or active rows: these grow with the cluster."""
 
 
 def read_whole(conn: psycopg.Connection[Any], plan: dict[str, Any]) -> list[str]:
-    """What a plan reads as a whole."""
+    """The tables and indexes that a plan reads completely."""
     indexes = {row[0] for row in conn.execute(GROWING_INDEXES, [list(GROWING)]).fetchall()}
     return [
         f"{node['Node Type']} of {node.get('Relation Name', '')} by {node.get('Index Name', 'no index')}"
@@ -265,7 +266,7 @@ def read_whole(conn: psycopg.Connection[Any], plan: dict[str, Any]) -> list[str]
 
 
 def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A plan's nodes, without those of which a page takes the first rows, whatever follows."""
+    """A plan's nodes, except those of which a page takes the first rows, whatever follows."""
     for part in plan.get("Plans", ()):
         if plan["Node Type"] != "Limit" or "Filter" in part:
             yield part
@@ -273,7 +274,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def reads_all(node: dict[str, Any], indexes: set[str]) -> bool:
-    """Whether a node reads all rows of a table that grows, or all entries of such an index."""
+    """Whether a node reads all rows of a growing table, or all entries of such an index."""
     if node["Node Type"] == "Seq Scan":
         return node["Relation Name"] in GROWING
     return node.get("Index Name") in indexes and "Index Cond" not in node

@@ -1,4 +1,4 @@
-"""Every policy on a real database: complete studies, and caches that are lost or lag behind change no decision."""
+"""Every policy on a real database: studies complete, and lost or outdated caches change no decision."""
 
 import random
 from typing import Any
@@ -33,9 +33,9 @@ POLICIES: dict[str, dict[str, Any]] = {
 async def play(
     engine: AsyncEngine, policy: dict[str, Any], keep: str, most: int
 ) -> tuple[StudySite, list[tuple[str, str]]]:
-    """Play a study with failures, a cancelled trial and an added one to its end; and its log.
+    """Play a study with failures, a cancelled trial and an added one to its end. Returns the site and the log.
 
-    `keep` says what becomes of the cache between steps: it is `kept`, `lost`, or there are two that take `turns`.
+    `keep` says what happens to the cache between cycles: it is `kept` or `lost`, or two caches take `turns`.
     """
     fuse = {"most": most} if most > 1 else None
     site = await StudySite(engine, make_spec(policy=policy, max_trials=8, fuse=fuse)).create()
@@ -62,13 +62,13 @@ async def play(
             await site.step(AddTrials(params=({"x": 0.5},)))
         running = [site.leases[row.lease_id] for row in await site.trials() if row.lease_id]
         await move(site, rng.choice(running), rng)
-    uid = (await site.study()).uid  # a bundle's name begins with it
+    uid = (await site.study()).uid  # a bundle's name starts with it
     log = [(event.kind, event.message.replace(uid, "uid")) for event in await site.events()]
     return site, log
 
 
 async def move(site: StudySite, lease: Lease, rng: random.Random) -> None:
-    """One message of a lease's holder."""
+    """Send one message of a lease's holder."""
     row = await site.trial(lease.number)
     if row.state == "RESUMED":
         site.sequences[lease.id] += 1
@@ -116,7 +116,7 @@ async def move(site: StudySite, lease: Lease, rng: random.Random) -> None:
 @pytest.mark.parametrize("most", [1, 4], ids=["alone", "in bundles"])
 @pytest.mark.parametrize("kind", POLICIES)
 async def test_lost_and_lagging_caches_change_no_decision(engine: AsyncEngine, kind: str, most: int) -> None:
-    """ray 30838 on a database: the scheduler is restarted after every step, or two take turns."""
+    """ray 30838 on a database: the scheduler restarts after every cycle, or two schedulers take turns."""
     site, kept = await play(engine, POLICIES[kind], "kept", most)
     assert (await site.study()).state == "COMPLETED"
     assert {row.state for row in await site.trials()} == {"TERMINATED"}
@@ -143,7 +143,8 @@ def logged(row: Any) -> Any:
 
 
 async def test_ray_30265_the_last_result_of_a_cohort_starts_the_others_too(engine: AsyncEngine) -> None:
-    """ray 30265: slots idle beside trials that may go on. The last one goes on itself and frees no slot for them."""
+    """ray 30265: slots idle beside trials that may continue. The last one continues itself and frees no slot for
+    them."""
     policy = {"kind": "successive_halving", "rungs": [1, 9], "cohort": 6}
     site = await StudySite(engine, make_spec(policy=policy, max_trials=6)).create()
     await site.connect(slots=6)

@@ -1,4 +1,5 @@
-"""A scheduler that starts before its database waits for it, says so, and gives up in time; it may be told to stop."""
+"""A scheduler that starts before its database waits for it, says so, and gives up in time; it can be stopped
+meanwhile."""
 
 import asyncio
 import re
@@ -31,7 +32,7 @@ class LateDatabase:
         )
 
     def come(self) -> None:
-        """Let it answer."""
+        """Start answering."""
         self._socket.symlink_to(self._real)
 
 

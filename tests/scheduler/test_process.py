@@ -1,4 +1,4 @@
-"""The scheduler as a process: how it starts, how it refuses to, and how it stops."""
+"""The scheduler as a process: how it starts, how it refuses to start, and how it stops."""
 
 import asyncio
 import signal
@@ -90,7 +90,7 @@ def test_health_and_reflection(database_url: str) -> None:
 async def test_a_drain_whose_time_is_over_stops_the_runners(engine: AsyncEngine) -> None:
     site = await StudySite(engine, make_spec()).create()
     async with engine.begin() as conn, asyncio.timeout(60):
-        await lock_study(conn, site.study_id)  # no step can end
+        await lock_study(conn, site.study_id)  # no cycle can end
         async with asyncio.TaskGroup() as tasks:
             hub = Hub(engine, tasks)
             hub.kick(site.study_id)

@@ -1,4 +1,4 @@
-"""The last members of bundles spread over idle slots, step by step on a real database."""
+"""The last members of bundles spread over idle slots, cycle by cycle on a real database."""
 
 from collections import Counter
 from typing import Any
@@ -14,7 +14,7 @@ from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.store import tables
 
 GOES_ON = {"kind": "median", "rungs": [2, 4, 6, 9], "min_peers": 100}
-"""Stops nobody, and looks at each trial at its rungs."""
+"""A policy that stops nobody, but checks each trial at its rungs."""
 
 
 async def fused(engine: AsyncEngine, **changes: Any) -> StudySite:
@@ -39,7 +39,7 @@ def bundles(leases: list[Lease]) -> dict[int, int]:
 
 
 async def all_reach(site: StudySite, step: int, *, saved: bool = True, together: bool = True) -> list[str]:
-    """Every member reports its rung, in one step or one after the other. Returns the actions."""
+    """Let every member report its rung, in one cycle or one after the other. Returns the actions."""
     reports = [site.report(lease, step, 0.5, saved=saved) for lease in await live(site)]
     said = []
     for some in [reports] if together else [[report] for report in reports]:
@@ -96,7 +96,7 @@ async def test_members_without_a_checkpoint_stay(engine: AsyncEngine) -> None:
 
 @pytest.mark.parametrize("closed", [False, True])
 async def test_members_move_only_where_a_seat_is_open(engine: AsyncEngine, closed: bool) -> None:
-    """Of two full bundles one is left with a single member. Where its process was given up, nobody may join it."""
+    """Of two full bundles, one has a single member left. If its process was released, nobody may join it."""
     site = await StudySite(engine, make_spec(policy=GOES_ON, max_trials=8, fuse={"most": 4})).create()
     await site.connect("both", slots=2)
     await site.kick()
@@ -118,7 +118,7 @@ async def test_members_move_only_where_a_seat_is_open(engine: AsyncEngine, close
 
 
 async def by_memory(engine: AsyncEngine, trials: int) -> StudySite:
-    """Each member takes 10 bytes, and eight pay. The first device holds all eight of them."""
+    """Each member takes 10 bytes, and eight are worthwhile. The first device holds all eight of them."""
     site = await StudySite(engine, make_spec(policy=GOES_ON, max_trials=trials, fuse="auto")).create()
     await site.connect("large", slots=1, memory_bytes=100)
     first, *_ = await site.kick()

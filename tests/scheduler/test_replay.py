@@ -1,4 +1,4 @@
-"""A study's log replays to the decisions that it holds; any decision that is altered shows."""
+"""Replaying a study's log gives the decisions in it, and any altered decision is detected."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +28,7 @@ POLICIES = [
 
 
 async def played(engine: AsyncEngine, policy: dict[str, object]) -> StudySite:
-    """A study run to its end by two interleaved replicas: every other step begins with an empty cache."""
+    """A study that two interleaved replicas ran to its end: every other cycle starts with an empty cache."""
     random = Random(7)
     site = await StudySite(engine, make_spec(policy=policy, max_trials=12)).create()
     await site.connect(slots=4)
@@ -100,7 +100,7 @@ async def test_an_altered_log_shows(engine: AsyncEngine) -> None:
 async def test_a_promoted_trial_may_wait_while_others_take_seats_that_it_cannot_have(
     engine: AsyncEngine, widths: tuple[int, int], identical: bool
 ) -> None:
-    """Bundles are of one width, and a trial is started before the promotion of another one."""
+    """Bundles have one width, and a trial is started before another one is promoted."""
     site = await played(engine, POLICIES[0])
     events = await site.log()
 

@@ -1,4 +1,4 @@
-"""Which report of a trial counts, as the core and the rows have it, before and after an extension."""
+"""Which report of a trial counts, in the core and in the rows, before and after an extension."""
 
 import pytest
 from msgspec.structs import replace
@@ -47,7 +47,7 @@ async def test_an_earlier_end_has_the_metrics_of_the_report_that_counted(engine:
 
 
 async def test_models_learn_from_the_report_at_the_budget_whichever_counted(engine: AsyncEngine) -> None:
-    """The baseline is recorded at no rung: what it had at the budget before is that of its report there."""
+    """The baseline is recorded at no rung: its value at the earlier budget is that of its report there."""
     spec = make_spec(policy=RUN_ALL, max_trials=1, objective=scoped("best"), baseline={"x": 0.5})
     site = await StudySite(engine, spec).create()
     await site.connect(slots=2)
@@ -88,7 +88,7 @@ async def test_a_mean_leaves_reports_out_that_miss_a_constraint(engine: AsyncEng
 
 
 async def test_what_an_extension_brought_goes_with_a_failure(engine: AsyncEngine) -> None:
-    """As in a study that was not extended: a trial that failed does not count with what it reported before."""
+    """As in a study that was not extended: the reports of a trial that failed do not count."""
     site = await complete(engine, 0.5, objective=scoped("best", keep="best"))
     await site.step(by_steps(18))
     await site.tell(await lease_of(site, 0), 12, 0.1)

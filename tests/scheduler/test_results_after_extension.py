@@ -1,4 +1,5 @@
-"""After `headrace extend --steps`, importance and warm starts compare values at one step, none of a budget before."""
+"""After `headrace extend --steps`, importance and warm starts compare values at one step, none of an earlier
+budget."""
 
 from reopened_site import spec_now, train
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -17,7 +18,7 @@ def better_and_better(number: int, step: int) -> float:
 
 
 async def extended(engine: AsyncEngine) -> StudySite:
-    """Nine trials with the full budget of 9 steps, some of which went on to 27."""
+    """Nine trials with the full budget of 9 steps, some of which continued to 27."""
     site = await StudySite(engine, make_spec(policy=STOPPING, max_trials=9)).create()
     await site.connect(slots=1)
     await train(site, better_and_better)

@@ -1,4 +1,4 @@
-"""`headrace retry`: failed trials go on, a study that has ended becomes active again, nothing is lost or doubled."""
+"""`headrace retry`: failed trials continue, an ended study becomes active again, and nothing is lost or doubled."""
 
 import pytest
 from reopened_site import train
@@ -17,7 +17,7 @@ ALL = RetryTrials(numbers=None)
 
 
 async def one_failed(engine: AsyncEngine, *, saved: bool) -> StudySite:
-    """A completed study of two trials, the first of which failed behind its report at step 3."""
+    """A completed study of two trials, the first of which failed after its report at step 3."""
     site = await StudySite(engine, make_spec(**ONCE, max_trials=2)).create()
     await site.connect(slots=1)
     (lease,) = await site.kick()
@@ -30,7 +30,7 @@ async def one_failed(engine: AsyncEngine, *, saved: bool) -> StudySite:
 
 
 @pytest.mark.parametrize(("saved", "step"), [(True, 3), (False, 0)])
-async def test_a_failed_trial_goes_on_from_its_checkpoint_or_begins_again(
+async def test_a_failed_trial_continues_from_its_checkpoint_or_begins_again(
     engine: AsyncEngine, saved: bool, step: int
 ) -> None:
     site = await one_failed(engine, saved=saved)
@@ -52,7 +52,7 @@ async def test_a_failed_trial_goes_on_from_its_checkpoint_or_begins_again(
     assert found.identical, found.differences
 
 
-async def test_failures_count_anew(engine: AsyncEngine) -> None:
+async def test_the_count_of_failures_restarts(engine: AsyncEngine) -> None:
     site = await one_failed(engine, saved=True)
     for attempt in (2, 3):
         await site.step(ALL)
@@ -64,7 +64,7 @@ async def test_failures_count_anew(engine: AsyncEngine) -> None:
         assert (await site.study()).state == "COMPLETED"
 
 
-async def test_a_study_that_failed_goes_on_with_all_that_its_end_cut_off(engine: AsyncEngine) -> None:
+async def test_a_study_that_failed_continues_with_all_that_its_end_cut_off(engine: AsyncEngine) -> None:
     site = await StudySite(engine, make_spec(max_retries=0, max_trials=6)).create()
     await site.connect(slots=4)
     leases = await site.kick()
@@ -201,7 +201,7 @@ async def test_a_trial_that_completes_in_the_cycle_that_stops_its_study_stays_co
     assert [row.reason for row in await site.trials()] == [None, "COMPLETED", None]
 
 
-async def test_a_study_that_was_set_aside_goes_on_with_all_its_trials(engine: AsyncEngine) -> None:
+async def test_a_study_that_was_set_aside_continues_with_all_its_trials(engine: AsyncEngine) -> None:
     site = await StudySite(engine, make_spec(**ONCE, max_trials=2)).create()
     await site.connect(slots=2)
     assert len(await site.kick()) == 2

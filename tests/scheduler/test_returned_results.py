@@ -1,4 +1,4 @@
-"""A study whose trials' function returns its result has no trial that a larger full budget could continue."""
+"""A study whose trial function returns its result has no trial that a larger full budget could continue."""
 
 import pytest
 from msgspec.structs import replace
@@ -10,7 +10,7 @@ from headrace_services.scheduler.core.inputs import ExtendStudy
 
 
 async def told(engine: AsyncEngine, policy: str, *returned: bool) -> StudySite:
-    """A study of one step whose trials completed with results that were returned, or reported."""
+    """A study of one step whose trials completed with returned or reported results."""
     spec = make_spec(policy={"kind": policy}, max_trials=len(returned), max_steps=1)
     site = await StudySite(engine, spec).create()
     await site.connect(slots=len(returned))

@@ -1,4 +1,4 @@
-"""How often a cycle waits for Postgres: twice where it only takes reports in, at most four times where it places."""
+"""How many round trips to Postgres a cycle makes: two if it only processes reports, at most four if it places."""
 
 from typing import Any
 
@@ -120,7 +120,7 @@ async def test_a_stale_end_gives_nothing_away_and_locks_no_slot(engine: AsyncEng
     await site.step(gone(first, "FINISHED"))
     assert set(site.leases) == known
     assert not trips.slots_locked
-    await site.step(gone(first, "FINISHED"), PlaceNow())  # placing, its slot is another's by now
+    await site.step(gone(first, "FINISHED"), PlaceNow())  # while it places, another study takes its slot
     assert set(site.leases) == known
 
 

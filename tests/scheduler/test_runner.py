@@ -1,4 +1,4 @@
-"""The runner of a study: what arrives while a step runs goes into the next one, in order, and nothing is forgotten."""
+"""The runner of a study: what arrives during a cycle goes into the next one, in order, and nothing is lost."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -24,7 +24,7 @@ from headrace_services.scheduler.store.requests import Request
 
 
 class GatedRunner(StudyRunner):
-    """A runner whose steps touch no database and end when they are let."""
+    """A runner whose cycles do not touch a database, and end when a test allows it."""
 
     def __init__(self, turns: Turns | None = None) -> None:
         super().__init__(None, 1, lambda *_: None, turns)  # type: ignore[arg-type]
@@ -105,7 +105,7 @@ async def test_a_runner_that_is_stopped_lets_the_next_wake_ups_in() -> None:
 
 
 class LookingRunner(StudyRunner):
-    """A runner whose cycles look for slots, and touch no database."""
+    """A runner whose cycles look for slots, and do not touch a database."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, failing: int = 0, only_learning: int = 0) -> None:
         super().__init__(None, 1, lambda *_: None)  # type: ignore[arg-type]
@@ -128,7 +128,7 @@ class LookingRunner(StudyRunner):
 async def test_a_cycle_that_waits_for_its_turn_answers_the_wake_ups_of_that_time(
     failing: int, only_learning: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless it fails, or looks for nothing to place after all: then another cycle looks in its place."""
+    """Unless the cycle fails, or places nothing after all: then another cycle looks instead."""
     monkeypatch.setattr(retries, "AWAY_S", 0)
     runner = LookingRunner(monkeypatch, failing=failing, only_learning=only_learning)
     task = asyncio.create_task(runner.run())
@@ -185,7 +185,7 @@ async def test_a_repeat_does_not_wait_for_a_request_that_was_given_up_before_its
             await asyncio.gather(repeat, *others)
 
 
-async def test_whoever_waits_when_a_runner_is_stopped_is_told() -> None:
+async def test_callers_that_wait_when_a_runner_is_stopped_are_told() -> None:
     async with running() as runner:
         waiting = [say(runner, 0)]
         await turns()
@@ -199,7 +199,7 @@ async def test_whoever_waits_when_a_runner_is_stopped_is_told() -> None:
 async def test_a_runner_that_is_stopped_in_the_middle_of_a_cycle_leaves_no_lock(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor a connection of the pool, though more waits in its queue."""
+    """Nor a connection of the pool, even with more work in its queue."""
     site = await StudySite(engine, make_spec()).create()
     locked = asyncio.Event()
 
@@ -225,7 +225,7 @@ async def test_a_runner_that_is_stopped_in_the_middle_of_a_cycle_leaves_no_lock(
 
 
 class Stream:
-    """What messages come by."""
+    """A stream over which messages arrive."""
 
 
 class AwayRunner(GatedRunner):
@@ -248,7 +248,7 @@ async def test_no_message_overtakes_one_of_its_stream_that_was_left_unanswered()
     runner.gate.set()
     found = await asyncio.gather(first, behind, beside, command, return_exceptions=True)
     assert [isinstance(each, DatabaseUnavailableError) for each in found] == [True, True, False, False]
-    again = Stream()  # the worker has connected anew, and sends both again
+    again = Stream()  # the worker has reconnected, and sends both again
     await asyncio.gather(say(runner, 1, stream=again), say(runner, 2, stream=again))
     taken = [one.number for batch in runner.batches[1:] for one in batch]
     assert taken == [3, 4, 1, 2]

@@ -1,4 +1,4 @@
-"""Processes of a pool: callers take turns, and whoever waits is answered or refused, whatever becomes of a process."""
+"""Processes of a pool: callers take turns, and each is answered or refused, whatever happens to a process."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ def dying() -> Run:
 
 
 def sleeping() -> Run:
-    """Work that takes as many seconds as it is asked for, and says so."""
+    """Work that takes the requested number of seconds and returns it."""
 
     def run(_: str, request: bytes, tell: Tell) -> bytes:
         tell(b"began")
@@ -67,7 +67,7 @@ async def test_callers_take_turns() -> None:
     assert taken == ["a0", "b3", "c5", "a1", "b4", "a2"]
 
 
-async def test_who_is_new_goes_before_the_caller_that_was_served_last() -> None:
+async def test_a_new_caller_goes_before_the_one_that_was_served_last() -> None:
     queue: Queue[str] = Queue(LIMITS, 9)
     queue.join("a")
     queue.next()
@@ -88,14 +88,14 @@ async def test_a_caller_may_have_so_many_calls_wait_and_others_more() -> None:
         queue.join("c")
 
 
-async def test_who_has_gone_away_has_no_turn() -> None:
+async def test_a_caller_that_has_gone_away_has_no_turn() -> None:
     queue: Queue[str] = Queue(LIMITS, 9)
     first, second = queue.join("a"), queue.join("b")
     first.cancel()
     assert queue.next() is second
 
 
-async def test_of_several_processes_one_is_left_to_other_callers() -> None:
+async def test_one_of_several_processes_is_left_to_other_callers() -> None:
     queue: Queue[str] = Queue(LIMITS, 2)
     first, second = queue.join("a"), queue.join("a")
     assert queue.next() is first
@@ -106,7 +106,7 @@ async def test_of_several_processes_one_is_left_to_other_callers() -> None:
     assert queue.next() is second
 
 
-async def test_who_asks_much_holds_up_nobody_else() -> None:
+async def test_a_caller_with_many_requests_holds_up_nobody_else() -> None:
     """All calls of one caller take longer than this test may."""
     pool = Pool(sleeping, 2, replace(LIMITS, time_s=DEADLINE_S * 2))
     busy: list[asyncio.Future[bytes]] = []
@@ -115,7 +115,7 @@ async def test_who_asks_much_holds_up_nobody_else() -> None:
             busy += [asyncio.ensure_future(pool.result("any", b"600", caller="a")) for _ in range(4)]
             assert [await pool.result("any", b"0", caller="b") for _ in range(3)] == [b"0"] * 3
             first, *others = busy
-            first.cancel()  # its caller gets the next of its own
+            first.cancel()  # its caller gets its own next call
             assert await pool.result("any", b"0", caller="b") == b"0"
             for one in others:
                 one.cancel()
@@ -181,7 +181,7 @@ async def test_a_process_given_to_a_call_that_goes_away_serves_the_next() -> Non
             await anext(busy)
             waiting = asyncio.ensure_future(pool.result("any", b"0"))
             await anext(busy)
-            await busy.aclose()  # the process is given on
+            await busy.aclose()  # the process is passed on
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
             assert await pool.result("any", b"0") == b"0"
@@ -190,7 +190,7 @@ async def test_a_process_given_to_a_call_that_goes_away_serves_the_next() -> Non
 
 
 def test_a_process_whose_parent_was_killed_ends_when_the_time_of_its_call_is_over() -> None:
-    """The parent's clock does not end it here: nobody looks at it."""
+    """The parent's clock does not end it here: nobody watches it."""
     worker = Worker(sleeping, replace(LIMITS, time_s=0.5))
     worker.pipe.send_bytes(pickle.dumps(("any", b"60")))
     worker.process.join(DEADLINE_S)
@@ -215,7 +215,7 @@ for size in (2**20, 4096, 600, 64) * 3:
 
 
 @pytest.mark.full
-def test_a_call_that_took_the_last_byte_is_refused_all_the_same() -> None:
-    """The refusal needs memory too, which the call has to give back first."""
+def test_a_call_that_took_the_last_byte_is_refused_anyway() -> None:
+    """The refusal needs memory too, which the call must release first."""
     done = subprocess.run([sys.executable, "-c", STARVED], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

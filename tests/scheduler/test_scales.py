@@ -1,4 +1,4 @@
-"""What a pilot chooses: the smallest copy that ranks its configurations as the model does."""
+"""What a pilot chooses: the smallest copy that ranks its configurations like the model."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_the_direction_of_the_metric_counts() -> None:
 
 
 def test_the_regret_is_bounded_by_a_tenth_of_the_way_to_the_median_unless_said() -> None:
-    """The copy ranks the model's best sixth, and all others alike: only the regret of its first five tells."""
+    """The copy ranks the model's best sixth, and all others alike: only the regret of its first five shows it."""
     late = [*(value for value in ALIKE[1:6]), ALIKE[0] + 2.75, *ALIKE[6:]]
     of_model = [*MODEL[1:6], MODEL[0], *MODEL[6:]]
     found = trials(_1=of_model, _16=late, _8=REVERSED, _4=REVERSED)
@@ -93,8 +93,8 @@ def test_no_trials_at_all_are_no_choice() -> None:
         [-1.7e308, 0.0, *[1.6e308] * 10],
     ],
 )
-def test_values_that_overflow_are_told_and_nothing_is_chosen(model: list[float]) -> None:
-    """The median of even numbers, and a difference, may lie beyond the floats."""
+def test_values_that_overflow_are_reported_and_nothing_is_chosen(model: list[float]) -> None:
+    """The median of an even count, and a difference, may overflow the floats."""
     with pytest.raises(NoScaleError, match=r"lie too far apart to be compared.*name a scale"):
         choose(Pilot(), trials(_1=list(model), _16=list(ALIKE)), study="small-scale", maximize=False)
 

@@ -1,4 +1,4 @@
-"""The migrations create what the tables say, once, however many replicas start at the same time."""
+"""The migrations create what the tables declare, once, however many replicas start at the same time."""
 
 import asyncio
 
@@ -80,12 +80,12 @@ async def test_replicas_that_start_together_migrate_once(postgres_url: str) -> N
 
 
 async def test_every_foreign_key_has_an_index(engine: AsyncEngine) -> None:
-    """Deleting a row looks for rows that refer to it: without an index it reads their whole table."""
+    """Deleting a row looks for rows that refer to it. Without an index it reads their whole table."""
     query = text(
         "SELECT conrelid::regclass || '.' || conname FROM pg_constraint AS k WHERE contype = 'f' AND NOT EXISTS ("
         " SELECT FROM pg_index AS i WHERE i.indrelid = k.conrelid"
         "  AND (i.indkey::int2[])[0:cardinality(k.conkey) - 1] @> k.conkey"
-        # A condition that the key is not null holds for each row that refers to one.
+        # An index on non-null keys will do: every row that refers to another one has a key.
         "  AND (i.indpred IS NULL OR pg_get_expr(i.indpred, i.indrelid) ~ '^\\(\\w+ IS NOT NULL\\)$'))"
     )
     async with engine.connect() as conn:

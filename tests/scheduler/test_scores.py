@@ -24,7 +24,7 @@ CURVES = {
     "late": [0.9, 0.2, 0.5],
     "early": [0.35],
 }
-"""The values of each trial's reports, at steps 1, 2 and 3. The last one was stopped after its first."""
+"""The values of each trial's reports, at steps 1, 2 and 3. The last trial was stopped after its first report."""
 ORDER = {
     "best": ["lucky", "late", "steady", "early"],
     "last": ["early", "steady", "late", "lucky"],

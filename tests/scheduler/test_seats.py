@@ -1,4 +1,4 @@
-"""Bundles: several trials in one process, on one grant with several seats, step by step on a real database."""
+"""Bundles: several trials in one process, on one grant with several seats, cycle by cycle on a real database."""
 
 from collections import Counter
 from typing import Any
@@ -45,7 +45,7 @@ def grant_of(lease: Lease) -> str:
 
 
 def members(leases: list[Lease]) -> list[int]:
-    """How many leases each grant has, the most first."""
+    """How many leases each grant has, in descending order."""
     return sorted(Counter(map(grant_of, leases)).values(), reverse=True)
 
 
@@ -82,7 +82,7 @@ async def test_a_freed_seat_is_given_on_in_the_same_step_and_the_process_stays(e
     assert max(lease.number for lease in now) == 3
 
 
-async def test_the_last_member_leaves_and_the_next_one_goes_on_in_its_process(engine: AsyncEngine) -> None:
+async def test_the_last_member_leaves_and_the_next_one_continues_in_its_process(engine: AsyncEngine) -> None:
     site = await fused(engine, most=2, max_trials=5, max_parallel=1)
     first, second = await site.kick()
     await site.step(site.report(first, 9, 0.5), site.report(second, 9, 0.5))
@@ -222,7 +222,7 @@ async def test_a_silent_worker_closes_the_bundle(engine: AsyncEngine) -> None:
     assert len(await live(site)) == 1
 
 
-async def test_no_trial_joins_on_a_worker_that_is_away_or_came_back_anew(engine: AsyncEngine) -> None:
+async def test_no_trial_joins_on_a_worker_that_is_away_or_has_restarted(engine: AsyncEngine) -> None:
     site = await fused(engine, most=3, max_trials=8)
     first, *_ = await site.kick()
     await site.connect(slots=1, incarnation="2")
@@ -394,7 +394,7 @@ async def test_each_key_has_a_profile_of_its_own(engine: AsyncEngine) -> None:
 
 
 async def test_a_lesson_of_memory_that_was_not_read_again_stays(engine: AsyncEngine) -> None:
-    """A study of very many keys does not read all of its profiles."""
+    """A study with very many keys does not read all of its profiles."""
     site = await fused(engine)
     for most, steady in ((4, {}), (None, {2: Measured(turns=1, time_s=1.0)}), (8, {})):
         async with engine.begin() as conn, pipeline(conn) as sent:

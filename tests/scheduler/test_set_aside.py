@@ -1,4 +1,5 @@
-"""A study that cannot go on is set aside, and nobody else notices; a fault of the database sets nothing aside."""
+"""A study that cannot continue is quarantined, and nobody else notices. A fault of the database quarantines
+nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -35,7 +36,7 @@ from headrace_services.scheduler.store.database import transaction
 
 @asynccontextmanager
 async def running(engine: AsyncEngine) -> AsyncIterator[tuple[Hub, list[Order]]]:
-    """A hub, and the orders that it hands out."""
+    """A hub, and the orders that it sends."""
     orders: list[Order] = []
     async with asyncio.TaskGroup() as tasks:
         hub = Hub(engine, tasks)
@@ -45,7 +46,7 @@ async def running(engine: AsyncEngine) -> AsyncIterator[tuple[Hub, list[Order]]]
 
 
 async def submit(hub: Hub, site: StudySite, one: Input) -> Any:
-    """What becomes of an input; an error is returned."""
+    """The outcome of an input; an error is returned."""
     try:
         async with asyncio.timeout(60):
             return (await hub.submit(site.study_id, Submission(input=one))).outcome
@@ -54,7 +55,7 @@ async def submit(hub: Hub, site: StudySite, one: Input) -> Any:
 
 
 async def two_studies(engine: AsyncEngine) -> tuple[StudySite, StudySite, list[Any]]:
-    """A study with two trials on a worker, and one that waits behind it; and the leases of the first."""
+    """A study with two trials on a worker, and another study that waits for it; and the leases of the first."""
     bad = await StudySite(engine, make_spec()).create()
     await bad.connect(slots=2)
     leases = await bad.kick()
@@ -64,7 +65,7 @@ async def two_studies(engine: AsyncEngine) -> tuple[StudySite, StudySite, list[A
 
 
 def break_policy(monkeypatch: pytest.MonkeyPatch, method: str, which: Callable[[StudySpec], bool]) -> None:
-    """Let a method of the policy raise, for some studies."""
+    """Make a method of the policy raise, for some studies."""
 
     def raising(*_: object, **__: object) -> Any:
         raise ZeroDivisionError("a defect of the policy")
@@ -100,10 +101,10 @@ async def test_a_study_whose_rows_cannot_be_read_is_set_aside(engine: AsyncEngin
         assert "the scheduler cannot" in study.detail
         cancelled = {order.lease.id for order in orders if isinstance(order, Cancellation)}
         assert cancelled == {lease.id for lease in leases}
-        # Its slots serve the other one.
+        # Its slots go to the other study.
         assert isinstance(await submit(hub, other, PlaceNow()), Accepted)
         assert len(await other.rows(live(other))) == 2
-        # Whatever comes for it is answered.
+        # Every message for it is answered.
         assert isinstance(await submit(hub, bad, gone(leases[1], "LOST")), Stale)
         assert isinstance(await submit(hub, bad, StopStudy(reason="enough")), Accepted)
         assert isinstance(await submit(hub, bad, PauseStudy()), StudyEndedError)
@@ -123,7 +124,7 @@ async def test_a_study_whose_rows_cannot_be_read_is_set_aside(engine: AsyncEngin
 async def test_a_waiting_study_that_cannot_be_read_stops_no_other_one(
     engine: AsyncEngine, defect: str
 ) -> None:
-    """Others read what it wants before they take a slot."""
+    """Others read its demand before they take a slot."""
     sound, waiting, leases = await two_studies(engine)
     async with running(engine) as (hub, _):
         assert isinstance(await submit(hub, waiting, PlaceNow()), Accepted)
@@ -167,7 +168,7 @@ async def test_a_policy_that_cannot_take_results_ends_its_study_after_a_few(
 
 
 async def test_messages_for_a_lease_of_nobody_set_nothing_aside(engine: AsyncEngine) -> None:
-    """Whoever names a study whose trials it does not run cannot have it set aside, whatever it sends."""
+    """A worker that names a study whose trials it does not run cannot have it quarantined, whatever it sends."""
     bad, _, leases = await two_studies(engine)
     forged = ReportArrived(
         lease_id="\x00", number=2**80, attempt=1, sequence=1, step=1, metrics={}, checkpoint=None

@@ -1,4 +1,4 @@
-"""What is imported after the start is imported beside the event loop."""
+"""Modules that are imported after the start are imported in another thread than the event loop's."""
 
 import sys
 import threading
@@ -17,7 +17,7 @@ NAME = "imported_late"
 
 @pytest.fixture
 def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A module that nobody has imported yet; it keeps in which thread that happens."""
+    """A module that nobody has imported yet. It records the thread that imports it."""
     (tmp_path / f"{NAME}.py").write_text("import threading\nthread = threading.get_ident()\n")
     monkeypatch.syspath_prepend(tmp_path)
     yield

@@ -1,4 +1,5 @@
-"""Real schedulers by host name, with TLS and without: clients and workers find them, and another when one is killed."""
+"""Real schedulers by host name, with and without TLS: clients and workers find them, and another one when one is
+killed."""
 
 import os
 import subprocess

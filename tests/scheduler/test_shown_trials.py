@@ -1,4 +1,4 @@
-"""What an answer shows of a trial: what the plan makes of it, which is what the rows say afterwards."""
+"""What an answer shows of a trial: the plan's result, which is what the rows contain afterwards."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ SUGGEST = Suggest(client_id="c", ttl_s=60.0)
 
 
 class Loop:
-    """A study without workers, whose answers show a trial each."""
+    """A study without workers, whose answers show one trial each."""
 
     def __init__(self, site: StudySite, monkeypatch: pytest.MonkeyPatch) -> None:
         self.site = site
@@ -62,7 +62,7 @@ class Loop:
         return outcome.lease
 
     async def row(self, number: int) -> TrialView:
-        """The trial as its rows say it."""
+        """The trial as its rows show it."""
         async with transaction(self.site.engine) as conn:
             view = await trials.one(conn, self.site.study_id, number)
         assert view is not None
@@ -79,7 +79,7 @@ def end(lease: Lease, outcome: str = "FINISHED") -> ExitedArrived:
 async def loop(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> Loop:
     spec = make_spec(policy=STOPPING, template=None, max_trials=30, max_retries=1)
     loop = Loop(await StudySite(engine, spec).create(), monkeypatch)
-    await loop.ask()  # the first step reads what the others know
+    await loop.ask()  # the first cycle reads what the others already know
     return loop
 
 
@@ -97,7 +97,7 @@ async def test_asking_and_ending_take_three_waits_and_show_what_the_rows_say(loo
 
 
 @pytest.mark.parametrize("outcome", ["FAILED", "RELEASED"])
-async def test_a_trial_that_goes_on_is_shown_as_it_waits(loop: Loop, outcome: str) -> None:
+async def test_a_trial_that_continues_is_shown_as_it_waits(loop: Loop, outcome: str) -> None:
     lease = await loop.ask()
     await loop.step(loop.site.report(lease, 1, 0.5))
     _, (left,) = await loop.step(end(lease, outcome))
@@ -147,7 +147,7 @@ async def test_what_another_replica_recorded_is_shown(loop: Loop) -> None:
 async def test_a_trial_that_is_promoted_in_the_step_of_a_stale_end_is_shown_as_promoted(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What its end asked for was read before the promotion."""
+    """What its end requested was read before the promotion."""
     spec = make_spec(policy={**STOPPING, "variant": "promotion"}, template=None, max_trials=30)
     loop = Loop(await StudySite(engine, spec).create(), monkeypatch)
     leases = [await loop.ask() for _ in range(3)]

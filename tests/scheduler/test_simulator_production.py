@@ -1,7 +1,8 @@
-"""The simulator's steps over rows in memory and the service's over Postgres decide alike, event by event.
+"""The simulator's cycles over rows in memory and the service's over Postgres decide alike, event by event.
 
-A simulation runs with its event log on; what arrived in it is then sent, in the same order, to the transaction on a
-real database. Leases differ by the study's uid alone, and proposals by their values, which the simulator does not draw.
+A simulation runs with its event log on. The inputs that arrived in it are then sent, in the same order, to the
+transaction on a real database. Only the study's uid in the leases differs, and the proposals' values, which the
+simulator does not draw.
 """
 
 import math
@@ -38,7 +39,7 @@ async def both(
     stages: int = 0,
     **more: Any,
 ) -> tuple[list[Told], list[Told], StudySimulation]:
-    """The event logs of a simulation and of the service, on the same inputs. The last worker is beside `stages`."""
+    """The event logs of a simulation and of the service, on the same inputs. The last worker is next to `stages`."""
     site = await StudySite(engine, spec).create()
     inputs: list[Input] = []
 
@@ -139,7 +140,7 @@ async def test_in_bubbles_too(
 async def test_machines_that_fail_change_nothing_about_that(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The service keeps its workers here: it hears of expired leases, as the simulation's own scheduler does."""
+    """The service keeps its workers here: it learns of expired leases, like the simulation's own scheduler."""
     spec = make_spec(policy=POLICIES["asha"], max_trials=9, max_steps=27, baseline={"x": 0.5})
     failures = Failures(mean_time_s=60.0, seed=1)
     simulated, served, study = await both(engine, monkeypatch, spec, workers=2, failures=failures)

@@ -1,4 +1,4 @@
-"""What guards the copies of rows that a cycle goes by."""
+"""What guards the copies of rows that a cycle relies on."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ from headrace_services.scheduler.store.database import transaction
 
 @pytest.fixture
 def behind(monkeypatch: pytest.MonkeyPatch, engine: AsyncEngine) -> list[StudySite]:
-    """A study in this list has a trial changed between a cycle's reads and its writes, as nothing of ours does."""
+    """A trial of each study in this list changes between a cycle's reads and its writes, as none of our code does."""
     sites: list[StudySite] = []
 
     async def changing(conn: AsyncConnection, plan: Plan, *answers: object) -> None:
@@ -50,7 +50,7 @@ async def test_a_stale_copy_undoes_the_whole_cycle(engine: AsyncEngine, behind: 
     assert await site.events() == before
 
 
-async def test_a_runner_reads_anew_where_its_copy_was_stale(
+async def test_a_runner_reads_again_where_its_copy_was_stale(
     engine: AsyncEngine, behind: list[StudySite]
 ) -> None:
     site = await StudySite(engine, make_spec()).create()
@@ -67,7 +67,7 @@ async def test_a_runner_reads_anew_where_its_copy_was_stale(
     assert (trial.attempt, trial.step) == (7, 1)
 
 
-async def test_members_that_an_attempt_created_in_vain_are_not_waited_for(
+async def test_members_that_an_aborted_cycle_created_are_not_waited_for(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = make_spec(policy={"kind": "pbt", "interval": 2, "quantile": 0.5}, max_trials=2, max_steps=4)

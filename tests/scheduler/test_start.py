@@ -1,4 +1,4 @@
-"""What a scheduler does before it serves: a killed one must be back soon."""
+"""What a scheduler does before it serves: after a kill it must be back soon."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.full
 
 SLOW = {"alembic", "cryptography", "numpy", "optuna", "pathspec", "rich", "scipy"}
-"""What only some studies, calls and clusters need, or a schema that is out of date."""
+"""Modules that only some studies, calls and clusters need, or an outdated schema."""
 
 START = """
 import sys
@@ -21,7 +21,7 @@ except SystemExit:
 
 
 def after_start(program: str) -> str:
-    """What a program prints behind all that the command imports."""
+    """What a program prints after everything that the command imports."""
     return subprocess.run(
         [sys.executable, "-c", START + program], stdout=subprocess.PIPE, text=True, check=True
     ).stdout

@@ -1,4 +1,4 @@
-"""Steps on a real database: what each input changes, once, whenever and however often it comes."""
+"""Cycles on a real database: what each input changes, once, whenever and however often it arrives."""
 
 import math
 
@@ -274,7 +274,7 @@ async def test_a_study_whose_first_trials_all_fail_ends_with_the_reason(
 
 
 async def test_one_trial_that_leaves_the_metric_out_ends_no_study(engine: AsyncEngine) -> None:
-    """Whichever comes to its rung first."""
+    """Whichever reaches its rung first."""
     site = await StudySite(engine, make_spec()).create()
     await site.connect(slots=2)
     first, second = await site.kick()
@@ -348,7 +348,7 @@ async def test_a_program_that_fails_or_is_killed_behind_its_last_report_stays_co
     await site.connect(slots=1)
     (lease,) = await site.kick()
     await site.tell(lease, 9, 0.5)
-    for _ in range(2):  # the message comes twice
+    for _ in range(2):  # the message arrives twice
         await site.step(replace(gone(lease, outcome, error=error, log_tail="Traceback"), exit_code=-9))
     trial = await site.trial(0)
     assert (trial.state, trial.reason, trial.log_tail) == ("TERMINATED", "COMPLETED", "Traceback")
@@ -358,7 +358,7 @@ async def test_a_program_that_fails_or_is_killed_behind_its_last_report_stays_co
     assert said.startswith(f"its program ended early, after its last report: {error}. Its result stands")
 
 
-async def test_a_program_that_does_not_leave_after_its_last_report_is_told_with_its_signal(
+async def test_a_program_that_does_not_leave_after_its_last_report_is_reported_with_its_signal(
     engine: AsyncEngine,
 ) -> None:
     site = await StudySite(engine, make_spec(max_trials=2)).create()
@@ -367,7 +367,7 @@ async def test_a_program_that_does_not_leave_after_its_last_report_is_told_with_
     await site.tell(lease, 9, 0.5)
     await site.step(replace(gone(lease, "RELEASED"), exit_code=0))
     assert not [event for event in await site.events() if event.kind == "trial_warned"]
-    for _ in range(2):  # the message comes twice
+    for _ in range(2):  # the message arrives twice
         await site.step(replace(gone(lease, "RELEASED"), exit_code=-9))
     trial = await site.trial(0)
     assert trial.detail.endswith("; then its process was ended by SIGKILL")
@@ -387,7 +387,7 @@ async def test_a_warning_of_a_report_becomes_an_event_once(engine: AsyncEngine) 
 
 
 async def test_a_trial_ends_once_whatever_changes_in_it_afterwards(engine: AsyncEngine) -> None:
-    """Other replicas find what ended since they looked by `end_cursor`."""
+    """Other replicas find what has ended since their last check by `end_cursor`."""
     site = await StudySite(engine, make_spec(max_trials=2)).create()
     await site.connect(slots=1)
     (lease,) = await site.kick()

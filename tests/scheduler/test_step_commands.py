@@ -1,4 +1,4 @@
-"""Commands, several studies, gangs and the same decisions from any cache, on a real Postgres."""
+"""Commands, several studies, gangs, and the same decisions with any cache, on a real Postgres."""
 
 import re
 
@@ -27,7 +27,7 @@ from headrace_services.scheduler.store import load, tables, unseen
 RUN_ALL = {"kind": "run_all"}
 
 
-async def test_a_paused_study_starts_nothing_and_a_resumed_one_goes_on(engine: AsyncEngine) -> None:
+async def test_a_paused_study_starts_nothing_and_a_resumed_one_continues(engine: AsyncEngine) -> None:
     site = await StudySite(engine, make_spec(policy=RUN_ALL, max_trials=2)).create()
     await site.connect(slots=1)
     (lease,) = await site.kick()
@@ -60,7 +60,7 @@ async def test_a_held_trial_stays_paused_and_keeps_the_study_open(engine: AsyncE
     await site.kick()
     assert (await site.study()).state == "ACTIVE"
     await site.step(ResumeTrial(number=0))
-    again = list(site.leases.values())[-1]  # alone in its study, it is trained to the end
+    again = list(site.leases.values())[-1]  # alone in its study, it trains to the end
     assert (await site.tell(again, 9, 0.5)).action == "STOP"
     assert (await site.study()).state == "COMPLETED"
 

@@ -1,6 +1,6 @@
-"""A Hypothesis state machine over the real database: whatever arrives, in whatever order and however often,
-the rows obey the lifecycle, nothing is lost or doubled, no slot idles while something could run, and a
-scheduler that restarts (an empty cache) decides like one that does not."""
+"""A Hypothesis state machine over the real database. Whatever arrives, in whatever order and however often, the
+rows obey the lifecycle, nothing is lost or doubled, and no slot idles while something could run. A scheduler that
+restarts (an empty cache) decides like one that does not."""
 
 import asyncio
 import os
@@ -45,7 +45,7 @@ from headrace_services.scheduler.store import rows, workers
 from headrace_services.scheduler.store.database import open_engine, transaction
 
 HISTORIES = int(os.environ.get("HEADRACE_STEP_HISTORIES", drawn(first=4, full=12)))
-"""How many; the same at each run, unless there are very many (`make long`)."""
+"""How many histories are played. They are the same in each run, unless there are very many (`make long`)."""
 MOVES = {(f"TRIAL_STATE_{row.source}", row.action.value, f"TRIAL_STATE_{row.target}") for row in TRANSITIONS}
 VALUES = st.one_of(
     st.none(), st.just(float("nan")), st.just(float("inf")), st.floats(-2, 2), st.sampled_from([0.5, 1.0])
@@ -58,7 +58,7 @@ TURNS = st.none() | st.builds(
     fresh=st.booleans(),
 )
 STAGE = "in bubbles of job gpt, stage 1"
-"""The kind of device that bundles in bubbles are measured on."""
+"""The kind of device on which bundles in bubbles are measured."""
 POLICIES = [
     {"kind": "run_all"},
     {"kind": "asha", "eta": 2, "rungs": [1, 2, 4], "variant": "promotion"},
@@ -124,7 +124,7 @@ class StepMachine(RuleBasedStateMachine):
         return data.draw(st.sampled_from(sorted(self.site.leases.values(), key=lambda lease: lease.id)))
 
     async def greet_beside(self, *, offered: bool) -> None:
-        """The worker beside a stage, which is offered or taken back."""
+        """The worker next to a stage, which is offered or taken back."""
         stage = workers.Device(
             index=10_000,
             kind="CPU",
@@ -182,7 +182,7 @@ class StepMachine(RuleBasedStateMachine):
         assert isinstance(outcome, Accepted)
         assert outcome.decision is not None
         assert before is not None
-        # What is pinned is found anew: since then the trial may have ended, and continued.
+        # The pinned checkpoints are computed again: since then the trial may have ended, and continued.
         assert replace(outcome.decision, pinned=before.pinned) == before
         assert set(before.pinned) <= set(outcome.decision.pinned)
 
@@ -270,7 +270,7 @@ class StepMachine(RuleBasedStateMachine):
 
     @rule(value=st.sampled_from([0.25, 0.5, 1.0, 2.0]))
     def finishes(self, value: float) -> None:
-        """Every trial that runs reports at its milestones, until nothing runs: most of them complete."""
+        """Every running trial reports at its milestones until nothing runs: most of them complete."""
         for _ in range(40):
             running = self.running()
             if not running:
@@ -284,7 +284,7 @@ class StepMachine(RuleBasedStateMachine):
 
     @rule(place=st.integers(0, 3))
     def fails_for_good(self, place: int) -> None:
-        """A trial that runs fails as often as it may."""
+        """A running trial fails as often as it may."""
         numbers = [lease.number for lease, _ in self.running()]
         for _ in range(4):
             for lease, _ in self.running():
@@ -326,7 +326,7 @@ class StepMachine(RuleBasedStateMachine):
         return outcome
 
     def running(self) -> list[tuple[Lease, int]]:
-        """The leases of the trials that run now, each with its milestone."""
+        """The leases of the running trials, each with its milestone."""
         found = self.query(
             "SELECT lease_id, milestone FROM trial WHERE study_id = :study AND lease_id IS NOT NULL ORDER BY number"
         )
@@ -348,7 +348,7 @@ class StepMachine(RuleBasedStateMachine):
 
     @rule()
     def grace_passes(self) -> None:
-        """The trials of a study that closes have had their time to leave."""
+        """The trials of a closing study have used up their time to stop."""
         over = "UPDATE study SET standing = jsonb_set(standing, '{closing,by_s}', '0')"
         self.run(self.execute(f"{over} WHERE standing #> '{{closing,by_s}}' IS NOT NULL"))
         self.step(PlaceNow())
@@ -365,7 +365,7 @@ class StepMachine(RuleBasedStateMachine):
 
     @property
     def spec(self) -> StudySpec:
-        """The study's, as its row has it."""
+        """The study's spec, as stored in its row."""
         return StudySpec.stored(self.run(self.site.study()).spec)
 
     # --- what always holds ---------------------------------------------------------------------------
@@ -397,7 +397,7 @@ class StepMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_in_bubbles_who_must_not_be(self) -> None:
-        """There are workers with other slots, unless they are avoided."""
+        """A trial is not in bubbles if there are workers with other slots, unless these are avoided."""
         there = self.query(
             "SELECT t.milestone FROM lease l JOIN slot_grant g ON g.id = l.grant_id AND g.bubbles <> ''"
             " JOIN trial t ON t.study_id = l.study_id AND t.number = l.number"
@@ -427,7 +427,7 @@ class StepMachine(RuleBasedStateMachine):
         assert untaken == []
 
     def room(self, fuse: Fuse, device: str = "") -> int:
-        """How many trials may share a process on a kind of device, by the rows. All trials are of one key."""
+        """How many trials may share a process on a kind of device, by the rows. All trials have the same key."""
         found = self.query(
             f"SELECT steady, fresh, most FROM bundle_profile WHERE study_id = :study AND device = '{device}'"
         )
@@ -479,7 +479,7 @@ class StepMachine(RuleBasedStateMachine):
         free = self.query(
             "SELECT owner FROM slot JOIN worker w ON w.id = worker_id"
             f" WHERE grant_id IS NULL AND present AND w.name LIKE '{self.site.name}-%'"
-            # where the first trials failed nothing more is placed
+            # nothing more is placed where the first trials failed
             " AND NOT (SELECT coalesce(standing -> 'avoided' ? w.incarnation, false) FROM study WHERE id = :study)"
         )
         runnable = self.query(
@@ -491,7 +491,7 @@ class StepMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_a_trial_had_come_to_when_it_was_over_stays(self) -> None:
-        """However it goes on from there: its completions are on record, and it never counts for less."""
+        """However it continues from there: its completions stay on record, and it never counts for less."""
         for row in self.query("SELECT * FROM trial WHERE study_id = :study"):
             trial = rows.trial(row)
             known = self.completions.setdefault(trial.number, [])
@@ -509,7 +509,7 @@ class StepMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_study_closes_only_while_a_trial_of_it_runs(self) -> None:
-        """All of these were asked to leave, and nothing else was started."""
+        """All of these were told to stop, and nothing else was started."""
         if self.closes():
             live = self.query("SELECT grant_id FROM lease WHERE study_id = :study AND live")
             asked = self.query("SELECT grant_id FROM leave WHERE study_id = :study AND for_study_id = :study")

@@ -1,5 +1,5 @@
-"""What a cycle writes of a trial that it creates and launches, and of a slot that changes hands: it is not free in
-between; and what guards that."""
+"""What a cycle writes for a trial that it creates and launches, and for a slot that changes hands without ever
+being free; and what guards that."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ STOPPING = {"kind": "asha", "eta": 3, "rungs": [1, 3, 9], "variant": "stopping"}
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[Statement]:
-    """The statements of all steps so far."""
+    """The statements of all cycles so far."""
     statements: list[Statement] = []
     run = Pipeline.run
 
@@ -88,7 +88,7 @@ async def test_a_slot_that_nothing_follows_on_is_vacated(engine: AsyncEngine, sa
     assert await held_by(site) is None
 
 
-async def test_a_slot_that_was_vacated_before_is_given_on_all_the_same(engine: AsyncEngine) -> None:
+async def test_a_slot_that_was_vacated_before_is_given_on_anyway(engine: AsyncEngine) -> None:
     site, first = await at_work(engine)
     await occupy_behind(site, None)
     await site.step(gone(first, "FINISHED"))

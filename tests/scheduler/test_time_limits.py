@@ -24,7 +24,7 @@ async def limited(engine: AsyncEngine) -> tuple[StudySite, Lease]:
 
 
 async def runs(site: StudySite, seconds: float) -> None:
-    """Let the trial have run for so long."""
+    """Let the trial have run for that many seconds."""
     async with transaction(site.engine) as conn:
         await conn.execute(
             text("UPDATE trial SET runs_since_s = runs_since_s - :s WHERE study_id = :id"),
@@ -84,7 +84,7 @@ async def test_a_trial_that_reported_nothing_in_its_time_has_failed(engine: Asyn
     assert trial.attempt == 1
 
 
-async def test_a_trial_that_is_tried_again_has_its_time_anew(engine: AsyncEngine) -> None:
+async def test_a_trial_that_is_tried_again_has_its_full_time_again(engine: AsyncEngine) -> None:
     site, lease = await limited(engine)
     await runs(site, 61)
     await site.step(gone(lease, "TIMED_OUT", error="ran for the study's trial_timeout_s of 60 s"))

@@ -1,4 +1,4 @@
-"""`until: {no_improvement}` counts by the scores of the study's scope, when trials come to rungs or complete."""
+"""`until: {no_improvement}` counts by the scores of the study's scope, when trials reach rungs or complete."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ def scoped(scope: str) -> dict[str, Any]:
 
 
 async def tell_twice(site: StudySite, passing: Callable[[int], float], end: Callable[[int], float]) -> None:
-    """Let one trial after the other report at step 4, in passing, and at its end."""
+    """Let one trial after the other report in passing at step 4, and at its end."""
     for number in range(9):
         rows = await site.trials()
         if (await site.study()).state != "ACTIVE" or len(rows) <= number:
@@ -35,7 +35,7 @@ async def tell_twice(site: StudySite, passing: Callable[[int], float], end: Call
 
 
 async def tried(site: StudySite) -> tuple[int, float | None]:
-    """How many trials in a row improved nothing, and the score on which."""
+    """How many trials in a row improved nothing, and the score that they did not improve."""
     standing = (await site.study()).standing
     leader = standing["leader"]
     return standing["progress"]["tried"], leader and leader["score"]
@@ -78,7 +78,7 @@ async def test_a_best_trial_that_gets_worse_leaves_the_lead_to_the_next_one(engi
     await site.tell(first, 1, 1.0)
     await site.tell(second, 1, 5.0)
     assert await tried(site) == (1, 1.0)
-    await site.tell(first, 5, 20.0)  # on its way
+    await site.tell(first, 5, 20.0)  # already on its way
     await site.tell(third, 1, 6.0)
     assert await tried(site) == (2, 1.0), "it leads with what it had at its rung"
     await site.tell(first, 9, 10.0)
@@ -120,7 +120,7 @@ async def test_a_best_trial_that_fails_leads_no_more(engine: AsyncEngine) -> Non
 
 
 async def test_a_study_of_an_earlier_version_counts_on(engine: AsyncEngine) -> None:
-    """Its row says how many were tried, and not which trial leads: the trials' rows do."""
+    """Its row says how many were tried, but not which trial leads: the trials' rows do."""
     site = await begun(engine, {"no_improvement": 3}, policy=RUN_ALL, max_trials=9, slots=1)
     for number, value in ((0, 0.5), (1, 0.6)):
         await site.tell(site.leases[(await site.trial(number)).lease_id], 9, value)

@@ -1,4 +1,4 @@
-"""A step over thousands of rows leaves the event loop to the streams, again and again."""
+"""A cycle over thousands of rows yields the event loop to the streams, again and again."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,5 @@
-"""A worker cannot prepare a study's program: others are tried, nobody is charged, and the study fails with the last."""
+"""A worker cannot prepare a study's program: others are tried, nobody is charged, and the study fails after the
+last."""
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec

@@ -1,4 +1,5 @@
-"""Replicas of two releases on one database: the old one goes on beside a new schema, or says why not and leaves."""
+"""Replicas of two releases on one database: the old one keeps working with a new schema, or says why not and
+exits."""
 
 import asyncio
 import shutil
@@ -53,7 +54,7 @@ def upgrade() -> None:
 
 @pytest.fixture
 def newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Makes the migrations of a later release; in this process they are the program's own from then on."""
+    """Makes the migrations of a later release. From then on, this process uses them as its own."""
 
     def make(*, needs: str | None, more: str = "") -> Path:
         folder = tmp_path / "migrations"
@@ -107,7 +108,7 @@ def revision(database_url: str) -> str:
 
 
 @pytest.mark.full
-async def test_an_old_replica_goes_on_beside_a_schema_that_lets_it(
+async def test_an_old_replica_continues_beside_a_schema_that_lets_it(
     engine: AsyncEngine, replicas: Replicas, newer: Callable[..., Path]
 ) -> None:
     old = replicas.start()
@@ -212,7 +213,7 @@ async def test_a_watch_that_is_told_leaves_and_one_that_fits_stays(
     task.cancel()
 
 
-def test_a_schema_that_lacks_some_is_told_and_done(
+def test_a_schema_that_lacks_some_is_reported_and_done(
     postgres_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as conn:
@@ -257,7 +258,7 @@ def test_they_are_those_that_alembic_applies() -> None:
 
 
 @pytest.mark.full
-def test_who_asks_what_a_schema_lacks_imports_no_alembic() -> None:
+def test_asking_what_a_schema_lacks_imports_no_alembic() -> None:
     program = (
         "import sys; from headrace_services.scheduler.store import migrate, schema; "
         "schema.head(); print('alembic' in sys.modules)"

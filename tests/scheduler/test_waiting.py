@@ -1,4 +1,4 @@
-"""Who is offered a free slot: no slot idles while some study could use it."""
+"""Who is offered a free slot: no slot idles while a study could use it."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -50,7 +50,8 @@ async def test_a_study_with_nothing_but_a_promotion_left_is_offered_a_slot(engin
 async def test_leaving_many_slots_to_many_studies_orders_them_once(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ordering them anew for each slot makes a cycle slower the more slots wait, and then more of them wait."""
+    """Ordering them again for each slot would make a cycle slower the more slots wait, and then more of them would
+    wait."""
     studies = [await StudySite(engine, make_spec(max_trials=4)).create() for _ in range(20)]
     for study in studies:
         assert await study.kick() == []
@@ -137,7 +138,7 @@ async def test_a_study_looks_again_for_slots_that_another_cycle_had_locked(engin
     await site.connect(slots=2)
     async with asyncio.TaskGroup() as tasks:
         hub = Hub(engine, tasks)
-        async with engine.begin() as another:  # looks at all free slots, takes one of them, and tells nobody
+        async with engine.begin() as another:  # locks all slots, takes one of them, and notifies nobody
             await another.execute(select(tables.slot).with_for_update())
             await hub.submit(site.study_id, Submission(input=PlaceNow()))
             assert {row.state for row in await site.trials()} <= {"PENDING"}
@@ -150,8 +151,8 @@ async def test_a_study_looks_again_for_slots_that_another_cycle_had_locked(engin
         await hub.drain()
 
 
-async def test_a_study_without_use_for_a_slot_does_not_wake_others_for_ever(engine: AsyncEngine) -> None:
-    """One has a trial that is paused and not promoted, the other one waits for a machine that is not there."""
+async def test_a_study_without_use_for_a_slot_does_not_wake_others_forever(engine: AsyncEngine) -> None:
+    """One has a trial that is paused and not promoted, the other one waits for a machine that is not available."""
     paused = await StudySite(engine, make_spec(max_trials=3)).create()
     await paused.connect(slots=1)
     await paused.kick()
@@ -206,11 +207,11 @@ async def test_a_slot_that_becomes_free_wakes_the_study_that_is_next_and_nobody_
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("replicas", [1, 2])
-async def test_studies_that_wait_for_a_few_slots_do_not_wake_each_other_in_vain(
+async def test_studies_that_wait_for_a_few_slots_do_not_wake_each_other_needlessly(
     engine: AsyncEngine, replicas: int
 ) -> None:
-    """Each trial's end is one cycle, and about one more places the next one; no sweeper helps. With two replicas some
-    look again, since the other one had locked the slot."""
+    """Each trial's end is one cycle, and about one more places the next one; no sweeper helps. With two replicas
+    some cycles look again, because the other replica had locked the slot."""
     sites = [
         await StudySite(engine, make_spec(max_trials=3, policy={"kind": "run_all"})).create()
         for _ in range(30)
@@ -259,7 +260,7 @@ async def test_studies_that_wait_for_a_few_slots_do_not_wake_each_other_in_vain(
 async def test_a_cycle_that_learns_of_free_slots_only_to_judge_a_report_answers_no_wake_up(
     engine: AsyncEngine,
 ) -> None:
-    """It takes its turn, so wake-ups would count as answered (`runner`): but it places nothing."""
+    """It takes a turn in which wake-ups would count as answered (`runner`), but it places nothing."""
     site = await StudySite(engine, make_spec(elastic={"spare": 2}, max_parallel=1)).create()
     await site.connect(slots=1)
     (lease,) = await site.kick()

@@ -1,4 +1,4 @@
-"""What a simulation's record says of bundles."""
+"""What a simulation's record shows of bundles."""
 
 from collections import defaultdict
 
@@ -6,7 +6,7 @@ from headrace_services.scheduler.simulator.record import Record
 
 
 def most_at_once(record: Record) -> dict[str, int]:
-    """How many trials each grant held at once, at most."""
+    """The largest number of trials that each grant held at once."""
     changes: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for stay in record.stays:
         if stay.end_s > stay.start_s:

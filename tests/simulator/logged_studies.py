@@ -1,10 +1,10 @@
-"""Studies whose event logs are kept as digests: what the scheduler decides must not change unnoticed.
+"""Studies whose event logs are kept as digests: the scheduler's decisions must not change unnoticed.
 
-Each scenario is drawn from its number alone: a policy, a cluster, one to three studies that share it, machines that
-fail, trials whose program fails, and what users do meanwhile. `logs` runs it on virtual time and returns every event
-of every study. Two digests of each scenario are kept: one of everything, and one without the sentences for people. A
-change that only rewords sentences changes the first and not the second. `python tests/simulator/logged_studies.py
---write` keeps the digests of today's code.
+Each scenario is drawn from its number alone: a policy, a cluster, one to three studies that share it, machines
+that fail, trials whose program fails, and what users do meanwhile. `logs` runs it on virtual time and returns
+every event of every study. Two digests of each scenario are kept: one of everything, and one without the sentences
+for people. A change that only rewords sentences changes the first and not the second.
+`python tests/simulator/logged_studies.py --write` stores the digests of today's code.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from headrace_services.scheduler.simulator.study import StudySimulation
 KEPT = Path(__file__).with_name("event_logs.json")
 COUNT = 300
 SENTENCES = frozenset({"detail", "reason", "sentence"})
-"""The keys of an event's detail that hold a sentence for people; its message is one too."""
+"""The keys in an event's detail that hold a sentence for people; its message is one too."""
 POLICIES: tuple[dict[str, Any], ...] = (
     {"kind": "run_all"},
     {"kind": "asha", "eta": 3},
@@ -83,7 +83,7 @@ def logs(number: int) -> dict[str, list[list[Any]]]:
 
 
 class Digests(NamedTuple):
-    """Two digests of the same logs. Neither sees the last digits of a number, in which machines differ."""
+    """Two digests of the same logs. Neither includes the last digits of a number, in which machines differ."""
 
     everything: str
     without_sentences: str
@@ -105,7 +105,7 @@ def digests_of(found: dict[str, list[list[Any]]]) -> Digests:
 
 
 def kept() -> dict[int, Digests]:
-    """The digests that were kept, by scenario."""
+    """The stored digests, by scenario."""
     return {int(number): Digests(*pair) for number, pair in json.loads(KEPT.read_text()).items()}
 
 
@@ -135,7 +135,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _note(study: StudySimulation, kind: str, message: str) -> None:
-    """Something that no event of the study's tells."""
+    """Something that no event of the study shows."""
     assert study.rows.events is not None
     study.rows.events.append(Event(number=None, kind=kind, message=message, detail={}))
 
@@ -184,7 +184,7 @@ def _study(
 
 
 def _sound(fields: dict[str, Any]) -> StudySpec:
-    """The spec; without its elastic grants where these do not begin at a rung of its policy."""
+    """The spec; without its elastic grants if these do not start at a rung of its policy."""
     try:
         return StudySpec.model_validate(fields)
     except ValueError:
@@ -246,7 +246,7 @@ def _later(simulation: Simulation, study: StudySimulation, at_s: float, one: Inp
 
 
 def _fail_later(simulation: Simulation, study: StudySimulation, at_s: float) -> None:
-    """The program of the trial with the lowest number that runs then ends with an error."""
+    """Let the program of the running trial with the lowest number end with an error."""
 
     def happen() -> None:
         if study.over or not study.runs:
@@ -267,7 +267,7 @@ def _fail_later(simulation: Simulation, study: StudySimulation, at_s: float) -> 
 
 
 def main() -> int:
-    """Returns the exit status: 1 where a log is not as it was kept."""
+    """Returns the exit status: 1 if a log differs from the stored one."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

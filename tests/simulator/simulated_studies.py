@@ -1,4 +1,4 @@
-"""Small studies, and curves that a person can reckon with."""
+"""Small studies, and curves simple enough to compute by hand."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def make_spec(**changes: Any) -> StudySpec:
 
 
 def flat(values: list[float | None], *, steps: int = 9, step_s: float = 10.0) -> RecordedCurves:
-    """Curves that have their value at every step, in the order given; a step takes `step_s`."""
+    """Curves with a constant value at every step, in the order given; a step takes `step_s`."""
     return RecordedCurves(
         tuple(
             RecordedCurve(

@@ -1,10 +1,10 @@
-"""The scheduler decides as it did: the logs of drawn studies are those that were kept, byte for byte."""
+"""The scheduler decides as before: the logs of the drawn studies equal the stored ones, byte for byte."""
 
 import pytest
 from logged_studies import COUNT, digests, digests_of, kept, logs
 
 EACH = 5
-"""One in so many is looked at here; `make guard` looks at all."""
+"""One in this many is checked here; `make guard` checks all."""
 HOW = "a decision, an event or its order changed: see CONTRIBUTING, `make guard`"
 
 

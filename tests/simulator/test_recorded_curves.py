@@ -1,4 +1,4 @@
-"""Files of recorded runs: what is read, and what is said of files that cannot be."""
+"""Files of recorded runs: what is read, and what is said about files that cannot be."""
 
 import gzip
 import math
@@ -92,7 +92,7 @@ def test_the_order_is_drawn_by_the_seed_and_all_are_there(tmp_path):
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(tmp_path, text, said):
+def test_what_is_wrong_is_reported_with_its_line(tmp_path, text, said):
     with pytest.raises(CurveFileError, match=said):
         read_curves(written(tmp_path, text))
 

@@ -1,4 +1,5 @@
-"""The scripts that compare policies on recorded orders: their event loop and their rules are those of the simulator."""
+"""The scripts that compare policies on recorded orders: their event loop and their rules are those of the
+simulator."""
 
 import importlib
 import math
@@ -21,7 +22,7 @@ def benchmark(monkeypatch):
 
 
 def recorded(runs=24, *, lengths=(REPORTS,)):
-    """Curves that cross, of so many evaluations each, in turns."""
+    """Curves that cross, with that many evaluations each, in turns."""
     curves = []
     for number in range(runs):
         length = lengths[number % len(lengths)]
@@ -39,7 +40,7 @@ def recorded(runs=24, *, lengths=(REPORTS,)):
 
 
 class Everyone:
-    """A peer that lets everyone go on, and keeps what it was shown."""
+    """A peer that lets everyone continue, and keeps what it was shown."""
 
     def __init__(self):
         self.shown = []

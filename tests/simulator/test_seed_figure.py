@@ -1,4 +1,4 @@
-"""The figure of the chapter that Headrace was seeded with, from its example."""
+"""The figure of the chapter from which Headrace started, made from its example."""
 
 from pathlib import Path
 

@@ -53,11 +53,11 @@ def runs(tmp_path):
 
 
 def test_simulated_time_has_no_end(small):
-    """Steps may be tokens, and their seconds more than the years that a calendar has."""
+    """Steps may be tokens, and their seconds exceed the years of a calendar."""
     assert "9 trials" in run(small, "--workers", "1", "--seconds-per-step", "1e11")
 
 
-def test_an_assumed_cluster_is_told(small):
+def test_an_assumed_cluster_is_reported(small):
     said = "(assumed: give --workers or --types)"
     assert f"on 4 workers {said}" in run(small)
     assert said not in run(small, "--workers", "4")
@@ -80,7 +80,7 @@ def test_json_has_the_same_figures():
 
 
 def test_values_to_maximize_rise(small, tmp_path):
-    """As accuracies do; a loss with its sign turned is nothing that a user of such a metric has ever seen."""
+    """Accuracies rise. No user of such a metric has ever seen a loss with its sign reversed."""
     runs = {one["policy"]: one for one in json.loads(run(small, "--seed", "3", "--json"))["runs"]}
     lower = tmp_path / "lower.yaml"
     lower.write_text(SMALL.replace("accuracy", "loss").replace("maximize", "minimize"))
@@ -168,12 +168,12 @@ def test_types_failures_and_costs(small):
         (["--curve-steps", "epochs"], CommandError, "neither reports nor column"),
     ],
 )
-def test_what_is_wrong_is_said(small, words, error, said):
+def test_what_is_wrong_is_reported(small, words, error, said):
     with pytest.raises(error, match=said):
         run(small, *words)
 
 
-def test_a_study_that_fits_nowhere_is_said(small, tmp_path):
+def test_a_study_that_fits_nowhere_is_reported(small, tmp_path):
     study = tmp_path / "gang.yaml"
     study.write_text(SMALL + "resources: {gpus: 8}\n")
     with pytest.raises(SimulationError, match="do its resources fit on one of the 2 machines"):
@@ -187,7 +187,9 @@ def test_runs_of_another_metric_or_goal_are_refused(small, runs, tmp_path):
     with pytest.raises(CommandError, match=r"recorded 'accuracy', the study's objective is 'loss'"):
         run(str(study), "--curves", runs)
     study.write_text(SMALL.replace("maximize", "minimize"))
-    with pytest.raises(CommandError, match=r"the runs maximize their metric, but the study is to minimize it"):
+    with pytest.raises(
+        CommandError, match=r"the runs maximize their metric, but the study is to minimize it"
+    ):
         run(str(study), "--curves", runs)
 
 

@@ -48,7 +48,7 @@ def test_every_further_member_makes_the_step_longer_by_the_given_share() -> None
 
 
 def test_members_that_leave_make_the_others_faster_at_once() -> None:
-    """Two of four members end at half time: the steps of the others take 1.5 instead of 2.5 from then on."""
+    """Two of four members end at half time: from then on the steps of the others take 1.5 instead of 2.5."""
     spec = fused(
         policy={"kind": "asha", "eta": 2, "rungs": [4, 8], "variant": "stopping"}, max_trials=4, max_steps=8
     )
@@ -68,7 +68,7 @@ def test_trials_spread_over_the_slots_before_they_share_one() -> None:
 
 
 def test_the_decisions_are_those_of_the_same_study_on_as_many_slots() -> None:
-    """What a policy decides depends on when results come, and not on who shares a process."""
+    """A policy's decisions depend on when results arrive, not on who shares a process."""
     values = [0.9, 0.1, 0.5, 0.3, 0.7, 0.2, 0.8, 0.4, 0.6]
     _, bundled = simulate(fused(most=3), flat(values), workers=1)
     _, apart = simulate(make_spec(template=PROGRAM), flat(values), workers=3)
@@ -81,7 +81,7 @@ def test_the_decisions_are_those_of_the_same_study_on_as_many_slots() -> None:
 
 
 class Site:
-    """Studies on one cluster, run up to a moment."""
+    """Studies on one cluster, run up to some moment."""
 
     def __init__(self, workers: int, *specs: StudySpec, costs: Costs | None = None, **more: Any) -> None:
         self.studies = [
@@ -98,7 +98,7 @@ class Site:
         self.simulation = Simulation(machines(workers), self.studies, **more)
 
     def run(self, until_s: float) -> None:
-        """Stop the studies then, whatever they are at."""
+        """Stop the studies at that time, whatever they are doing."""
 
         def stop() -> None:
             self.used = [one.rows.study.standing.usage.settled(until_s).gpu_s for one in self.studies]
@@ -110,7 +110,7 @@ class Site:
 
 
 class StoppedError(Exception):
-    """The moment has come."""
+    """The moment has been reached."""
 
 
 ASHA = {"kind": "asha", "eta": 3, "rungs": [1, 3, 9]}
@@ -152,7 +152,8 @@ def test_a_small_study_of_bundles_does_not_wait_for_a_large_ordinary_one() -> No
 
 
 def _dying(site: Site, chance: random.Random, killers: set[int], fits: int) -> None:
-    """Now and then the process that a killer is in dies, with all who are in it; and one with more members than fit."""
+    """Now and then the process that a killer is in dies, with all its members; so does one with more members than
+    fit."""
 
     def happen() -> None:
         for study in site.studies:
@@ -208,7 +209,7 @@ def _specs(chance: random.Random) -> Iterator[StudySpec]:
 @pytest.mark.cases(8)
 @pytest.mark.parametrize("seed", range(24))
 def test_random_studies_of_bundles_come_to_their_ends(seed: int) -> None:
-    """No grant has more trials than seats or two keys, a slot is charged once and comes back, and nothing starves."""
+    """No grant has more trials than seats or two keys, a slot is charged once and returned, and nothing starves."""
     chance = random.Random(f"bundles {seed}")
     failures = Failures(mean_time_s=chance.choice((None, 60.0)), detect_s=2.0, repair_s=5.0, seed=seed)
     costs = chance.choice((Costs(), Costs(write_s=0.1, read_s=0.1, start_s=0.5, crowding={2: 1.05})))
@@ -233,7 +234,7 @@ def test_random_studies_of_bundles_come_to_their_ends(seed: int) -> None:
 
 
 def _keys_of_grants(study: StudySimulation) -> int:
-    """How many keys the trials of one grant had, at most."""
+    """The largest number of keys among the trials of one grant."""
     if study.spec.fuse is None:
         return 1
     keys = defaultdict(set)

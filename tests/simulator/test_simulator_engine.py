@@ -1,4 +1,4 @@
-"""Time on the virtual cluster, reckoned by hand."""
+"""Time on the virtual cluster, computed by hand."""
 
 import math
 import random
@@ -71,7 +71,8 @@ def test_a_gang_holds_all_its_slots():
 
 
 def test_gangs_train_slower_on_slots_that_are_not_joined_and_that_is_learnt():
-    """Three slots, two of them joined: the first gang gets those, and only it is there at a time."""
+    """Three slots, two of them with a fast interconnect: the first gang gets those, and only one gang fits at a
+    time."""
     spec = make_spec(policy=RUN_ALL, max_trials=3, resources={"gpus": 2})
     single = make_spec(policy=RUN_ALL, max_trials=1, resources={"gpus": 1}, priority=1)
     studies = [
@@ -97,7 +98,7 @@ def test_shares_of_a_gpu_run_beside_each_other():
     assert summarise(simulation, study).slot_s == 90.0
 
 
-def test_what_never_fits_is_said_and_not_waited_for():
+def test_what_never_fits_is_reported_and_not_waited_for():
     with pytest.raises(SimulationError, match="do its resources fit"):
         simulate(make_spec(resources={"gpus": 8}), flat([1.0]), machines=machines(2, slots=4))
 
@@ -157,7 +158,7 @@ def test_failing_machines_cost_at_most_a_rung_each_and_lose_nothing():
 
 
 def test_idle_while_work_waits_is_counted():
-    """Two gangs of three on a machine with four slots: one slot is of no use to anybody."""
+    """Two gangs of three on a machine with four slots: one slot is of no use to either."""
     spec = make_spec(policy=RUN_ALL, max_trials=2, resources={"gpus": 3})
     simulation, study = simulate(spec, flat([2, 1]), machines=machines(1, slots=4))
     assert summarise(simulation, study).idle_pending == pytest.approx(90 / (180 * 4))
@@ -187,7 +188,7 @@ def test_ten_thousand_trials_take_well_under_a_minute():
 
 
 def test_a_grant_grows_at_a_rung_and_the_trial_trains_faster():
-    """One step on one slot takes 10 s; from step 3 on it has two slots and takes half of that."""
+    """One step on one slot takes 10 s; from step 3 on the trial has two slots and takes half of that."""
     elastic = {"grants": [{"from_step": 3, "slots": 2}]}
     spec = make_spec(max_trials=1, elastic=elastic, resources={"gpus": 1})
     simulation, study = simulate(spec, flat([1.0]), machines=machines(1, slots=2))
@@ -197,7 +198,7 @@ def test_a_grant_grows_at_a_rung_and_the_trial_trains_faster():
 
 
 def test_a_trial_grows_from_a_quarter_of_a_gpu_to_two_gpus():
-    """One step on a quarter takes 10 s, on a whole one 2.5 s, on two of them 1.25 s."""
+    """One step takes 10 s on a quarter, 2.5 s on a whole GPU, and 1.25 s on two."""
     elastic = {"grants": [{"from_step": 1, "slots": 1}, {"from_step": 3, "slots": 2}]}
     spec = make_spec(max_trials=1, elastic=elastic, resources={"gpu_milli": 250})
     simulation, study = simulate(spec, flat([1.0]), machines=machines(1, slots=2))
@@ -249,8 +250,9 @@ def test_a_study_of_higher_priority_gets_slots_by_checkpoint_and_nothing_is_lost
 
 
 @pytest.mark.parametrize("kind", ["asha", "hyperband", "pasha", "successive_halving"])
-def test_no_slot_idles_while_a_trial_may_go_on(kind):
-    """A result may let several trials go on at once; the one that reported it goes on, and the others start as well."""
+def test_no_slot_idles_while_a_trial_may_continue(kind):
+    """A result may let several trials continue at once. The one that reported it continues, and the others start
+    as well."""
     spec = make_spec(max_trials=40, max_steps=27, policy={"kind": kind, "rungs": [1, 3, 9, 27]})
     for seed in range(4):
         simulation, study = simulate(spec, uneven(seed, trials=40, steps=27), workers=12)
@@ -258,7 +260,7 @@ def test_no_slot_idles_while_a_trial_may_go_on(kind):
 
 
 def uneven(seed: int, *, trials: int, steps: int) -> RecordedCurves:
-    """Flat curves whose trials differ in value and in speed."""
+    """Flat curves of trials that differ in value and in speed."""
     drawn = random.Random(seed)
     speeds = [drawn.uniform(1.0, 20.0) for _ in range(trials)]
     flat_ones = flat([drawn.random() for _ in range(trials)], steps=steps, step_s=1.0).order

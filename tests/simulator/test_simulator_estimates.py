@@ -1,4 +1,4 @@
-"""Statistics with known answers, and the summary's figures reckoned by hand."""
+"""Statistics with known answers, and the summary's figures computed by hand."""
 
 import pytest
 from simulated_studies import flat, make_spec, simulate
@@ -50,7 +50,7 @@ def falling(name: str, values: tuple[float, ...]) -> RecordedCurve:
 
 
 def test_winner_target_and_regret():
-    """The study ends with the second trial at 0.5; the third one would have come to 0.1, but was stopped at 0.9."""
+    """The study ends with the second trial at 0.5. The third one would have reached 0.1, but was stopped at 0.9."""
     curves = RecordedCurves(
         (
             falling("a", (0.8, 0.8, 0.8)),
@@ -81,7 +81,7 @@ def test_winner_target_and_regret():
 
 
 def test_slot_time_counts_all_who_ran():
-    """Two slots: the second trial's report at 10 s comes when both have run for 10 s."""
+    """Two slots: the second trial's report at 10 s arrives when both have run for 10 s."""
     simulation, study = simulate(
         make_spec(policy={"kind": "run_all"}, max_trials=2), flat([2.0, 1.0]), workers=2
     )
@@ -91,7 +91,7 @@ def test_slot_time_counts_all_who_ran():
 
 
 def test_the_top_is_that_of_the_values_at_the_full_budget():
-    """Six flat curves but one: the fourth ends best, and is stopped before that shows."""
+    """Six curves, all flat except one: the fourth ends best, but is stopped before that shows."""
     curves = [falling(str(n), (v, v, v)) for n, v in enumerate((0.3, 0.4, 0.5))]
     curves += [falling("late", (0.9, 0.9, 0.1)), falling("x", (0.8, 0.8, 0.8)), falling("y", (0.7, 0.7, 0.7))]
     spec = make_spec(max_trials=6, max_steps=3, policy={"kind": "asha", "eta": 3, "rungs": [1, 3]})

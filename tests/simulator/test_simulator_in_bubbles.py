@@ -1,4 +1,4 @@
-"""Ephemeral slots on virtual time: who has them, who leaves them, and what their seconds count for.
+"""Ephemeral slots on virtual time: who has them, who leaves them, and how their seconds count.
 
 A stage gives trials a quarter of its time: a step of 10 s takes 40 s there.
 """
@@ -110,7 +110,7 @@ def test_low_rungs_run_in_bubbles_and_finalists_on_slots_of_their_own() -> None:
 
 
 def test_a_finalist_that_waits_keeps_nobody_else_out_of_bubbles() -> None:
-    """The only slot of its own is taken by another study for long."""
+    """Another study holds the only ordinary slot for a long time."""
     other = study(1, bubbles=False, policy=RUN_ALL, max_trials=1, max_steps=200)
     one = study(2, max_trials=18)
     run([own(1), stages(2)], other, one)
@@ -135,7 +135,7 @@ def test_a_member_moves_at_its_rung_once_a_slot_of_its_own_is_free() -> None:
 
 
 def test_only_as_many_leave_as_there_is_room_for() -> None:
-    """Three trials come to their rungs in one cycle, and one slot of their own is free."""
+    """Three trials reach their rungs in one cycle, and one ordinary slot is free."""
     policy = {"kind": "median", "rungs": [2, 4, 6, 8], "min_peers": 9}
     one = study(policy=policy, max_trials=3, max_steps=8)
     simulation = Simulation((stages(3),), [one])
@@ -178,7 +178,7 @@ def test_a_stage_without_room_for_one_member_gets_none() -> None:
 
 @pytest.mark.parametrize(("gib", "workers"), [(5, {1}), (10, {1, 2})])
 def test_under_auto_a_stage_needs_room_for_half_of_the_first_two(gib: int, workers: set[int]) -> None:
-    """What `resources` asks for is what the first bundle needs, of two trials: 16 GiB here."""
+    """`resources` requests what the first bundle needs, which has two trials: 16 GiB here."""
     one = study(fuse="auto", policy={"kind": "asha", "eta": 3, "rungs": [3, 9]}, max_trials=12)
     run([own(1), stages(1, memory_bytes=gib * GIB)], one)
     assert {stay.worker for stay in one.record.stays} == workers
@@ -224,7 +224,7 @@ def test_a_restore_in_bubbles_is_not_measured() -> None:
 
 
 def test_fair_shares_are_charged_for_slots_of_its_own_alone() -> None:
-    """One of two studies has two stages as well. The slots of their own are shared half and half all the same."""
+    """One of two studies has two stages as well. The ordinary slots are still shared half and half."""
     both = [
         study(n, bubbles=n == 1, policy={"kind": "asha", "eta": 3, "rungs": [1, 3, 9]}, max_trials=60)
         for n in (1, 2)
@@ -264,7 +264,7 @@ def test_no_slot_in_bubbles_is_kept_for_anybody_and_nobody_is_asked_to_leave_one
 
 
 def test_a_run_of_little_priority_in_bubbles_makes_nobody_keep_slots() -> None:
-    """The trial of the first study is in nobody's way. That of the third one waits for its turn behind an equal."""
+    """The trial of the first study blocks nobody. That of the third one waits for its turn behind an equal."""
     low = {"kind": "median", "rungs": [20, 30], "min_peers": 9}
     small = study(1, priority=-5, policy=low, max_trials=1, max_steps=30)
     busy = study(2, bubbles=False, policy=RUN_ALL, max_trials=1, max_steps=20)
@@ -275,7 +275,7 @@ def test_a_run_of_little_priority_in_bubbles_makes_nobody_keep_slots() -> None:
 
 
 def test_what_a_cycle_gave_out_in_bubbles_is_in_nobodys_way_either() -> None:
-    """Its grants are not in the rows yet."""
+    """The cycle's grants are not in the rows yet."""
     one = study(max_trials=2)
     simulation = Simulation((stages(1),), [one])
     state = CycleState(one.rows.at(0.0, simulation.cluster), one.rows.fold)
@@ -303,7 +303,8 @@ def test_a_stage_of_an_unmeasured_model_does_not_hide_what_is_known_of_others() 
 
 
 def test_two_studies_share_stages_by_what_each_has_had_of_them() -> None:
-    """There is nothing else, so all that other slots are shared by is equal. A third study does not want stages."""
+    """There is nothing else, so everything by which other slots are shared is equal. A third study does not use
+    stages."""
     policy = {"kind": "asha", "eta": 3, "rungs": [1, 3, 9]}
     both = [study(n, policy=policy, max_trials=40) for n in (1, 2)]
     third = study(3, bubbles=False, max_trials=3)
@@ -334,7 +335,7 @@ def _bubble_s(one: StudySimulation, now_s: float) -> float:
 
 
 def test_backfill_goes_by_what_was_measured_outside_of_bubbles() -> None:
-    """Two steps end within 20 s on a slot that is kept for another from 25 s on. In bubbles they take 80 s."""
+    """Two steps end within 20 s on a slot that is kept for another trial from 25 s on. In bubbles they take 80 s."""
     one = study()
     run([own(1), stages(2)], one)
     state = CycleState(one.rows.study, one.rows.fold)

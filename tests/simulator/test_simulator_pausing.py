@@ -56,7 +56,7 @@ def run(rung_s: float, *, priced: bool) -> tuple[Any, list[dict[str, Any]]]:
         (28.0, {0: NEVER, 1: NEVER, 2: NEVER}),
     ],
 )
-def test_who_is_paused_is_what_the_sum_by_hand_says(rung_s, paused_below):
+def test_the_paused_trials_are_those_computed_by_hand(rung_s, paused_below):
     _, prices = run(rung_s, priced=True)
     assert {told.get("rung", 0) for told in prices} == {0, 1, 2}
     for told in prices:
@@ -70,7 +70,7 @@ def test_who_is_paused_is_what_the_sum_by_hand_says(rung_s, paused_below):
 
 
 def test_rungs_of_120_s_pay_for_pausing_hopeless_trials():
-    """Hopeless trials are paused at once; the first at the last rung is worth going on with."""
+    """Hopeless trials are paused at once; the first one at the last rung is worth continuing."""
     summary, prices = run(120.0, priced=True)
     hopeless = [told for told in prices if told.get("rung", 0) < 2 and told["rank"] > 2]
     assert len(hopeless) >= 24
@@ -87,7 +87,7 @@ def test_rungs_of_120_s_pay_for_pausing_hopeless_trials():
 
 
 def test_where_pausing_pays():
-    """A rung of 20 minutes is worth 14 pauses: the trials that are paused at any price are, and no others."""
+    """A rung of 20 minutes is worth 14 pauses: the trials that are paused at any price are paused, and no others."""
     priced, prices = run(1200.0, priced=True)
     free, _ = run(1200.0, priced=False)
     assert prices
@@ -98,7 +98,7 @@ def test_where_pausing_pays():
 
 
 def test_where_it_does_not():
-    """All that is left takes no longer than a pause costs: nobody is paused, and all go to the end."""
+    """The rest takes no longer than a pause costs: nobody is paused, and all run to the end."""
     priced, prices = run(28.0, priced=True)
     assert prices
     assert max(told["pause_price"]["worth_s"] for told in prices) <= PRICE_S

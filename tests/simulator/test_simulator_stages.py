@@ -99,7 +99,7 @@ def test_a_stage_holds_as_many_members_as_its_memory(tmp_path: Path, gb: str, so
         (["--stage-gb", "3"], "--stages, which is not given"),
     ],
 )
-def test_what_is_wrong_is_said(study: Path, words: list[str], said: str) -> None:
+def test_what_is_wrong_is_reported(study: Path, words: list[str], said: str) -> None:
     with pytest.raises(CommandError, match=said):
         run(str(study), *words)
 

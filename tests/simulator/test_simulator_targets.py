@@ -1,4 +1,4 @@
-"""Targets on virtual time: a study that takes the best configurations of another one, early on slots that are idle."""
+"""Targets on virtual time: a study that takes the best configurations of another one, early on idle slots."""
 
 from typing import Any
 
@@ -60,7 +60,8 @@ def proposal(event: Event) -> dict[str, Any]:
 
 
 def test_on_idle_slots_the_best_so_far_begin_and_the_last_place_is_for_the_best_of_all() -> None:
-    """Three workers and four trials: at 90 s two slots are idle beside the fourth trial, which turns out the best."""
+    """Three workers and four trials: at 90 s two slots idle beside the fourth trial, which turns out to be the
+    best."""
     search, target = run(3, search_of([3, 1, 2, 0.5]), target_of())
     assert search.record.end_s == 180
     assert sources(target) == [1, 2, 3]
@@ -80,13 +81,13 @@ def test_without_eager_all_of_them_wait_for_the_end() -> None:
 
 
 def test_before_a_trial_has_had_its_full_budget_no_slot_is_used() -> None:
-    """A third worker is idle from the beginning."""
+    """A third worker is idle from the start."""
     _, target = run(3, search_of([2, 1]), target_of(top=2))
     assert begins(target) == [90, 90]
 
 
 def test_while_the_search_is_to_propose_more_no_slot_that_suits_it_is_idle() -> None:
-    """A sampler may be at work on its next trial. One that may have no more trials at once leaves the slot."""
+    """A sampler may be working on its next trial. A search that may have no more trials at once leaves the slot."""
     for most, early in ((0, False), (1, True)):
         study = search_of([3, 1, 2, 0.5], max_parallel=most).rows.study
         study = replace(study, sampled=3)
@@ -105,7 +106,7 @@ def test_a_slot_that_another_study_waits_for_is_not_idle() -> None:
 
 
 def test_a_slot_that_suits_nobody_who_waits_is_idle() -> None:
-    """Another study waits for the one large machine. The search's second small machine is idle from 90 s on."""
+    """Another study waits for the single large machine. The search's second small machine is idle from 90 s on."""
     small, large = ({"resources": {"gpus": 1, "gpu_types": [kind]}} for kind in ("small", "large"))
     other = StudySimulation.of(
         make_spec(policy=RUN_ALL, max_trials=4, **large), flat([0.5] * 4), name="other", number=3
@@ -136,7 +137,7 @@ def test_there_are_never_more_than_wanted_and_the_best_of_the_search_is_among_th
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_first_begins_once_the_share_is_decided_though_no_slot_is_idle(policy: str) -> None:
-    """One worker is never idle before the search's end. A paused trial counts, for it may never be promoted."""
+    """One worker is never idle before the search's end. A paused trial counts, because it may never be promoted."""
 
     def ends(eager: float | None) -> tuple[float, float, str]:
         search, target = run(
@@ -173,7 +174,7 @@ def test_a_limit_on_parallel_trials_holds_for_early_ones_too() -> None:
 
 
 def test_gangs_need_enough_idle_slots_on_one_worker() -> None:
-    """Two workers of two slots. The search's fifth trial leaves one slot of its worker, and two of the other."""
+    """Two workers of two slots. The search's fifth trial leaves one slot free on its worker, and two on the other."""
     search, target = run(2, search_of([3, 1, 2, 4, 0.5]), target_of(resources={"gpus": 2}), slots=2)
     assert search.record.end_s == 180
     assert begins(target) == [90, 180, 180]

@@ -1,4 +1,4 @@
-"""A simulated study ends by what its file says, with the core that ends a real one."""
+"""A simulated study ends as its file says, by the same core that ends a real one."""
 
 import pytest
 from simulated_studies import flat, make_spec, simulate
@@ -19,7 +19,7 @@ def with_grace(grace_s: float) -> dict[str, object]:
 
 @pytest.mark.parametrize(("grace_s", "end_s"), [(0, 216), (3, 219), (30, 220)])
 def test_time_ends_it_to_the_second_and_stops_what_runs(grace_s: float, end_s: float):
-    """A trial takes 90 s, so the third one runs when 216 s have passed, and reports next at 220 s."""
+    """A trial takes 90 s, so the third one runs when 216 s have passed, and next reports at 220 s."""
     spec = make_spec(policy=RUN_ALL, max_trials=5, until={"hours": 0.06}, template=with_grace(grace_s))
     simulation, study = simulate(spec, flat([5, 4, 3, 2, 1]), workers=1)
     assert simulation.now_s == end_s
@@ -30,7 +30,7 @@ def test_time_ends_it_to_the_second_and_stops_what_runs(grace_s: float, end_s: f
 
 
 def test_hours_behind_a_busy_study_do_not_count():
-    """The first study takes 450 s of the one slot, and the second has 216 s from then on."""
+    """The first study uses the only slot for 450 s, and the second has 216 s from then on."""
     first = StudySimulation.of(make_spec(policy=RUN_ALL, max_trials=5, priority=1), flat([1] * 5), number=1)
     timed = make_spec(policy=RUN_ALL, max_trials=5, until={"hours": 0.06}, template=with_grace(0))
     second = StudySimulation.of(timed, flat([5, 4, 3, 2, 1]), number=2)

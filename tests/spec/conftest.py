@@ -1,4 +1,4 @@
-"""Study files that are read, and what is wrong with them."""
+"""Reads study files, and lists what is wrong with them."""
 
 import textwrap
 

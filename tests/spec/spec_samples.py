@@ -1,4 +1,4 @@
-"""Plain data of a sound study, and how to spoil it in one place."""
+"""Plain data of a valid study, and how to spoil it in one place."""
 
 import copy
 from typing import Any
@@ -34,11 +34,11 @@ SMALL: dict[str, Any] = {
     "trials": 9,
     "steps": 9,
 }
-"""A sound study in the words of a study file."""
+"""A valid study in the words of a study file."""
 
 
 def spoiled(**changes: Any) -> dict[str, Any]:
-    """The sound study with values set (or deleted) at paths; `__` goes one level down."""
+    """The valid study with values set (or deleted) at paths; `__` goes one level down."""
     data = copy.deepcopy(SOUND)
     for path, value in changes.items():
         *parents, last = path.split("__")
@@ -65,7 +65,7 @@ def violations(data: Any) -> dict[str, Violation]:
 
 
 def assert_says(found: Violation, expected: str) -> None:
-    """`expected` is a part of the message, ` | ` and a part of the remedy, which may be left out."""
+    """`expected` is part of the message, ` | ` and part of the remedy, which may be left out."""
     message, _, remedy = expected.partition(" | ")
     assert message in found.message
     assert remedy in found.remedy
@@ -74,7 +74,7 @@ def assert_says(found: Violation, expected: str) -> None:
 
 
 def assert_refused(data: Any, field: str, expected: str, *, alone: bool = True) -> None:
-    """The field is at fault, alone or among others, in the expected words (as in `assert_says`)."""
+    """The field is at fault, alone or among others, with the expected words (as in `assert_says`)."""
     found = violations(data)
     assert list(found) == [field] if alone else field in found
     assert_says(found[field], expected)

@@ -1,4 +1,4 @@
-"""Study files in which nothing is wrong."""
+"""Study files without any error."""
 
 SOUND = """\
 name: digits
@@ -36,7 +36,7 @@ steps: 9
 
 
 def minimal(old: str = "", new: str = "", *, more: str = "") -> str:
-    """The minimal file with a part of it replaced, or with lines behind it."""
+    """The minimal file with a part of it replaced, or with further lines at the end."""
     assert old in MINIMAL
     return MINIMAL.replace(old, new, 1) + more
 

@@ -1,4 +1,4 @@
-"""`bubbles: true` in a study: what is sound, how a file spells it, and the way over protobuf."""
+"""`bubbles: true` in a study: what is valid, how a file spells it, and the round trip over protobuf."""
 
 from typing import Any
 

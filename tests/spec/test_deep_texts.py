@@ -1,4 +1,4 @@
-"""What others wrote may be nested as deep as they like. Whoever reads it says so, in the words of its own errors."""
+"""Input from others may be nested to any depth. Every reader refuses it with an error of its own."""
 
 import hashlib
 

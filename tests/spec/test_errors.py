@@ -1,4 +1,4 @@
-"""Errors: one catalogue, and the same exception on both sides of the wire."""
+"""Errors: one catalogue, and the same exception on both sides of the network."""
 
 import pickle
 from concurrent import futures

@@ -1,4 +1,4 @@
-"""A number that a user writes meets a grid value that binary arithmetic made: 0.3 is 0.1 * 3."""
+"""A number that a user writes matches a grid value computed in binary arithmetic: 0.3 is 0.1 * 3."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from headrace.spec.space import active
 
 GRID = {"type": "float", "low": 0.0, "high": 0.5, "step": 0.1}
 THIRD = 3 * 0.1
-"""What the grid has for 0.3."""
+"""The grid's value for 0.3."""
 
 
 def spec(**more: Any) -> Any:

@@ -1,4 +1,5 @@
-"""Texts that are no study file, or are made to hurt who reads them: each fault has its place, in little memory."""
+"""Texts that are no study file, or are made to harm their reader: each fault has its place, and takes little
+memory."""
 
 import re
 import resource

@@ -1,4 +1,5 @@
-"""`scope` and `k` of an objective: what is refused with which words, what `keep: best` implies, and the messages."""
+"""`scope` and `k` of an objective: what is refused and with which words, what `keep: best` implies, and the
+messages."""
 
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_several_objectives_compare_last_reports_and_take_no_other_scope() -> No
     assert_refused(further, "further_objectives[0].scope", f"{SEVERAL} | Leave scope out.")
 
 
-def test_who_keeps_the_best_checkpoint_means_the_best_value() -> None:
+def test_keeping_the_best_checkpoint_implies_the_best_value() -> None:
     assert spec_of(keep="best").objective.scope is Scope.BEST
     assert spec_of(keep="best", scope="best").objective.scope is Scope.BEST
     assert spec_of().objective.scope is DEFAULT_SCOPE

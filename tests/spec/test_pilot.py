@@ -1,4 +1,4 @@
-"""`scale: auto` in a study: what is sound, the study that finds the scale, and the way over protobuf."""
+"""`scale: auto` in a study: what is valid, the study that finds the scale, and the round trip over protobuf."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ def test_the_pilot_trains_each_configuration_on_the_model_and_on_copies() -> Non
     assert (pilot.surrogate.scale_by, pilot.surrogate.pilot, pilot.gate_study()) == (SCALE, None, None)
     assert (pilot.baseline, pilot.transfer, pilot.max_parallel) == (None, None, 0)
     assert pilot.template == spec.template
-    # The copies of one scale share a process, and what trains the model too has room for it.
+    # The copies of one scale share a process: a slot that can train the model has room for them.
     assert pilot.fuse is not None
     assert (pilot.fuse.most, pilot.fuse.apart) == (4, ("dropout", SCALE))
     assert pilot.resources.gpus == 1

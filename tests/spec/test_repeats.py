@@ -1,4 +1,4 @@
-"""How many trials of a study repeat a point of its space, and which studies are not told."""
+"""How many trials of a study repeat a point of its space, and which studies get no warning."""
 
 from typing import Any
 
@@ -68,7 +68,7 @@ def test_nothing_is_said_of(more: dict[str, Any]) -> None:
     assert repeats(spec_of(20, **more)) is None
 
 
-def test_nothing_is_said_of_a_space_that_cannot_be_counted() -> None:
+def test_nothing_is_reported_about_a_space_that_cannot_be_counted() -> None:
     space: dict[str, Any] = {f"p{number}": CHOICE for number in range(40)}
     for number in range(40):
         space[f"c{number}"] = CHOICE | {"conditions": [{"parameter": f"p{number}", "values": ["b"]}]}

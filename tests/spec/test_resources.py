@@ -1,4 +1,5 @@
-"""Resources, elastic grants, weights and priorities: what is sound, how a file spells it, and the way over protobuf."""
+"""Resources, elastic grants, weights and priorities: what is valid, how a file spells it, and the protobuf round
+trip."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rungs that are counted from the full budget down, and who has them."""
+"""Rungs counted from the full budget down, and which policies have them."""
 
 from fractions import Fraction
 from itertools import pairwise

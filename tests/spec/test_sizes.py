@@ -1,4 +1,5 @@
-"""Resources by a parameter: how a file writes them, the way over protobuf and JSON, and the whole space covered."""
+"""Resources by a parameter: how a file writes them, the round trip over protobuf and JSON, and full coverage of
+the space."""
 
 from typing import Any
 

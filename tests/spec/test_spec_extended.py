@@ -1,4 +1,4 @@
-"""A spec that was extended: its rungs stand where they stood, further ones follow, and it knows what it was."""
+"""An extended spec: its rungs stay in place, further ones follow, and it knows its earlier form."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whatever is thrown at the readers of a spec, they answer with a spec or with violations, and quickly."""
+"""Whatever input they get, the readers of a spec answer with a spec or with violations, and quickly."""
 
 import copy
 from pathlib import Path
@@ -71,7 +71,7 @@ def places(data, path=()):
 
 @st.composite
 def spoiled(draw, sound):
-    """The sound data with up to four places replaced, removed, renamed or added."""
+    """The valid data with up to four places replaced, removed, renamed or added."""
     data = copy.deepcopy(sound)
     for _ in range(draw(st.integers(1, 4))):
         all_places = list(places(data))

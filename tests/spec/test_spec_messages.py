@@ -1,4 +1,4 @@
-"""Specs as wholes: several violations at once, configurations, names, and what is sound."""
+"""Whole specs: several violations at once, configurations, names, and what is valid."""
 
 import pytest
 from pydantic import ValidationError
@@ -80,7 +80,7 @@ def test_a_cycle_of_two_names_the_way():
         baseline=DELETE,
     )
     found = violations(data)
-    assert list(found) == ["space.a.conditions[0].parameter"]  # b's condition is sound by itself
+    assert list(found) == ["space.a.conditions[0].parameter"]  # b's condition alone is valid
     assert "a → b → a" in found["space.a.conditions[0].parameter"].message
 
 

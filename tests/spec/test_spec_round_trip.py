@@ -1,4 +1,4 @@
-"""A spec comes back equal from protobuf and from JSON, with bools, integers and floats apart."""
+"""A spec comes back equal from protobuf and from JSON, with bools, integers and floats distinct."""
 
 import json
 from datetime import timedelta
@@ -57,7 +57,7 @@ SCALARS = st.one_of(st.booleans(), INT64, FINITE, TEXT)
 
 
 def typed(value):
-    """Equality that tells 1, 1.0 and True apart."""
+    """A form in which 1, 1.0 and True differ."""
     match value:
         case dict():
             return {key: typed(item) for key, item in value.items()}
@@ -68,7 +68,7 @@ def typed(value):
 
 
 def through_jsonb(value):
-    """What Postgres makes of JSON: keys in its own order, numbers as decimals without an exponent."""
+    """What Postgres does to JSON: keys in its own order, numbers as decimals without an exponent."""
 
     class Decimals(float):
         pass
@@ -89,7 +89,7 @@ def through_jsonb(value):
 
 
 NUMBER = "number"
-"""The parameter from 0 to 1 that each space begins with."""
+"""The parameter from 0 to 1 with which each space starts."""
 
 
 @st.composite
@@ -280,7 +280,7 @@ def test_configurations(params):
 def test_large_floats_stay_floats():
     params = {"a": 1e16, "b": -1e300, "c": 1.0, "d": 10**16, "e": True, "f": "1"}
     assert typed(params_from_json(through_jsonb(params_to_json(params)))) == typed(params)
-    # Without care a float comes back as an integer: that is what is guarded against.
+    # Without care a float comes back as an integer, which the spec guards against.
     assert type(through_jsonb({"a": 1e16})["a"]) is int
 
 

@@ -30,7 +30,7 @@ def command(*args, **changes):
     return {"template__callable": DELETE, "template__command": {"args": list(args)}, **changes}
 
 
-# (changes to the sound study, path at fault, parts of the message and of the remedy)
+# (changes to the valid study, path at fault, parts of the message and of the remedy)
 BAD = [
     # the top level
     ({"max_trial": 3}, "max_trial", "not a known key | `max_trials`"),
@@ -246,7 +246,7 @@ BAD = [
     ),
     ({"constraints": [{"metric": "size"}]}, "constraints[0]", "has no bound | at_most and at_least"),
     ({"until": {"hours": 0.0}}, "until.hours", "above 0 and at most 100000 | such as 2 or 0.5"),
-    # sizes that no study has and that would keep a scheduler busy
+    # sizes that no real study has and that would keep a scheduler busy
     (
         {"space": {f"p{k}": INT for k in range(1001)}, "baseline": DELETE},
         "space",

@@ -1,4 +1,4 @@
-"""What a small spec may cost: some tens of milliseconds, whatever it multiplies. A generous second is allowed here."""
+"""The cost of a small spec: some tens of milliseconds, whatever it multiplies. A generous second is allowed here."""
 
 from collections.abc import Callable, Iterator
 
@@ -17,7 +17,7 @@ MOST_PROBLEMS = 50
 
 
 def spec(*, parameters: int = 0, sampler: str = "random") -> pb.StudySpec:
-    """A sound spec with so many float parameters."""
+    """A valid spec with that many float parameters."""
     message = pb.StudySpec(max_trials=10_000, max_steps=9)
     message.objective.metric, message.objective.goal = "loss", pb.GOAL_MINIMIZE
     message.policy.run_all.SetInParent()
@@ -34,7 +34,7 @@ def flags(message: pb.StudySpec, count: int) -> None:
 
 
 def under(parameter: pb.Parameter, parent: str, *, times: int = 1) -> None:
-    """It exists only where the parent is true."""
+    """A parameter that exists only if the parent is true."""
     for _ in range(times):
         parameter.conditions.add(parameter=parent).values.add(bool_value=True)
 
@@ -123,7 +123,7 @@ def test_a_small_unsound_spec_is_refused_quickly(change: Callable[[pb.StudySpec]
 
 
 def off_branches() -> pb.StudySpec:
-    """Configurations of one value, each of which must be held against all conditions."""
+    """Configurations of one value, each of which must be checked against all conditions."""
     message = spec()
     flags(message, 1)
     for number in range(999):
@@ -146,7 +146,7 @@ def long_chain() -> pb.StudySpec:
 
 
 def branching_grid() -> pb.StudySpec:
-    """The reviewer's, which counted 4096 contexts at each of 200 parameters."""
+    """A reviewer's grid, which counted 4096 contexts at each of 200 parameters."""
     message = spec(sampler="grid")
     flags(message, 12)
     for number in range(200):

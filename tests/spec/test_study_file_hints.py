@@ -1,4 +1,4 @@
-"""Words of other tuners in a study file get a hint."""
+"""Keys of other tuners in a study file get a hint."""
 
 import re
 
@@ -104,7 +104,7 @@ def test_a_policy_and_a_sampler_may_be_a_word(load):
 
 
 def test_a_wrong_kind_hides_no_other_error(faults):
-    """The nearest kind is looked at in its place: its keys, and the budget that follows from its rungs."""
+    """The nearest kind is checked instead: its keys, and the budget that follows from its rungs."""
     text = MINIMAL.replace("steps: 9\n", "").replace("type: float", "type: flaot, lgo: true")
     found = faults(
         text + "policy: {kind: ashaa, rungs: [9, 3], etaa: 3}\nsampler: {kind: tppe, startup: 3}\n"

@@ -84,7 +84,7 @@ def domain(more):
     return minimal("high: 1", f"high: 1, {more}")
 
 
-# The rules themselves are in test_spec_violations.py: here are the words of a file, its paths and its YAML.
+# The rules themselves are in test_spec_violations.py. This is about a file's words, its paths and its YAML.
 ONE_FAULT = [
     (minimal("name: small\n", ""), "name", "is required | name: digits"),
     (minimal("small", "Small Study"), "name", "invalid study name 'Small Study': use | small-study"),
@@ -192,7 +192,7 @@ def test_comparisons_that_cannot_be(faults, old, new, path, message):
 
 
 def test_what_two_parents_ask_of_one_parameter():
-    """`c` needs both parents, and no value of `a` lets both exist."""
+    """`c` needs both parents, and no value of `a` allows both to exist."""
     space = {
         "a": {"type": "int", "low": 1, "high": 9},
         "low": {"type": "int", "low": 0, "high": 1, "when": {"a": {"<": 4}}},

@@ -1,4 +1,4 @@
-"""A surrogate and its gate in a study: what is sound, the study that checks, and the way over protobuf."""
+"""A surrogate and its gate in a study: what is valid, the study that checks, and the round trip over protobuf."""
 
 from typing import Any
 

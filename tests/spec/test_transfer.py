@@ -1,4 +1,4 @@
-"""A transfer in a study: what is sound, the study that it makes, and the way over protobuf."""
+"""A transfer in a study: what is valid, the study that it makes, and the round trip over protobuf."""
 
 from typing import Any
 

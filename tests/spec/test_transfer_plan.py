@@ -1,4 +1,5 @@
-"""A transfer's plan in a spec: what is sound, what files stand for, the way over protobuf, and who gets the answer."""
+"""A transfer's plan in a spec: what is valid, what files mean, the round trip over protobuf, and who gets the
+answer."""
 
 import json
 from pathlib import Path
@@ -128,7 +129,7 @@ def test_a_file_is_named_by_study_files_alone() -> None:
         ({"gpus": 0.5}, 1),
         ({"cpus": 2, "processes": "per_slot"}, 2),
         ({"cpus": 8, "processes": "per_slot"}, None),
-        ({"cpus": 2}, None),  # a launcher: what it starts, and where, is its own affair
+        ({"cpus": 2}, None),  # a launcher: what it starts, and where, is its own business
     ],
 )
 def test_the_plan_is_for_the_devices_that_a_target_takes(

@@ -1,4 +1,4 @@
-"""The least that a trial can track, and a loop over it."""
+"""The minimum that a trial can track, and a loop over it."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from headrace.trial import Trial
 
 
 class Counter:
-    """The least that can be tracked."""
+    """The minimum that can be tracked."""
 
     def __init__(self) -> None:
         self.count = 0

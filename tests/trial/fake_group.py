@@ -1,4 +1,4 @@
-"""A fused group in whole numbers: exact, and each member's row depends on its own settings, state and step alone."""
+"""A fused group in integers: exact, and each member's row depends only on its own settings, state and step."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

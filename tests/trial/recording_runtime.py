@@ -1,4 +1,4 @@
-"""A runtime in memory: it remembers what it was told, and decides as it was told to."""
+"""A runtime in memory: it records what it receives, and decides as it was told to."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path

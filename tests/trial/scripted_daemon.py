@@ -16,7 +16,7 @@ from headrace.trial.runtime import Value
 from headrace.v1 import event_pb2, runtime_pb2, runtime_pb2_grpc, spec_pb2, worker_pb2
 
 LEASE = f"lease-1-{os.getpid()}"
-"""Its own: a worker's test on this machine ends whatever carries a lease of its own."""
+"""A lease id of its own: a worker's test on this machine ends every process that has one of its leases."""
 
 
 @dataclass(kw_only=True)
@@ -30,11 +30,11 @@ class Daemon(runtime_pb2_grpc.TrialRuntimeServiceServicer):
     pauses: Sequence[int] = ()
     metric: str = "loss"
     seed: int = 11
-    # Calls to answer with UNAVAILABLE before the first that is heard.
+    # Calls to answer with UNAVAILABLE before the first that is accepted.
     unavailable: int = 0
     working_dir: str = ""
     python_path: str = ""
-    # What was heard.
+    # What was received.
     reports: list[runtime_pb2.ReportRequest] = field(default_factory=list)
     restored: list[float] = field(default_factory=list)
     finished: list[runtime_pb2.FinishRequest] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Daemon(runtime_pb2_grpc.TrialRuntimeServiceServicer):
     def __enter__(self) -> "Daemon":
         self.lock = threading.Lock()
         self.slow = threading.Event()
-        # A test may stand in for the answer to a report.
+        # A test may replace the answer to a report.
         self.hook = self._decide
         self.folder.mkdir(parents=True, exist_ok=True)
         self.server = grpc.server(ThreadPoolExecutor(4))
@@ -77,7 +77,7 @@ class Daemon(runtime_pb2_grpc.TrialRuntimeServiceServicer):
         )
 
     def metrics(self, name: str) -> list[tuple[int, str]]:
-        """The curve, as text that is equal exactly where the bits are."""
+        """The curve, as text that is equal exactly if the bits are."""
         return [(report.step, report.metrics[name].hex()) for report in self.reports]
 
     def Attach(

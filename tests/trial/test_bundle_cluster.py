@@ -21,7 +21,7 @@ def attached(lease: str, trial: str) -> runtime_pb2.AttachResponse:
 
 
 class Daemon(runtime_pb2_grpc.TrialRuntimeServiceServicer):
-    """Loses each first answer."""
+    """Loses the first answer to each call."""
 
     def __init__(self) -> None:
         self.turns: list[runtime_pb2.TurnRequest] = []

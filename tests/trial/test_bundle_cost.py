@@ -1,4 +1,4 @@
-"""What a bundle tells of its turns: their cost, a model that cannot be fused, and one that is not."""
+"""What a bundle reports of its turns: their cost, a model that cannot be fused, and one that is not."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +20,7 @@ from headrace.trial.runtime import TurnCost
 
 
 class Clock:
-    """Time that a test moves on."""
+    """Time that a test advances."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -41,7 +41,7 @@ def cost(members: int, turns: int, time_s: float, *, memory_bytes: int = 7, fres
     return TurnCost(members=members, turns=turns, time_s=time_s, memory_bytes=memory_bytes, fresh=fresh)
 
 
-def test_turns_are_summed_until_they_are_told(clock: Clock) -> None:
+def test_turns_are_summed_until_they_are_reported(clock: Clock) -> None:
     watch = Stopwatch()
     assert watch.told() is None
     for _ in range(4):
@@ -92,7 +92,7 @@ def train(bundle: Bundle) -> None:
 
 
 class Listening(LocalBundle):
-    """Keeps what it was told."""
+    """Keeps what it is told."""
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(**fields)
@@ -120,7 +120,7 @@ def test_one_report_of_a_turn_tells_what_it_cost(listening: Listening) -> None:
 
 
 class Looking(FakeGroup):
-    """Looks at its first step at how to run its members, and knows at the second one what a later step takes."""
+    """Finds out in its first step how to run its members, and knows in the second one what a later step takes."""
 
     report: object = None
     first_step: Any = None
@@ -134,7 +134,7 @@ class Looking(FakeGroup):
         return super().step()
 
 
-def test_the_first_step_is_told_once_when_a_later_one_is_known(listening: Listening) -> None:
+def test_the_first_step_is_reported_once_when_a_later_one_is_known(listening: Listening) -> None:
     def looking(bundle: Bundle) -> None:
         group = Looking()
         bundle.track(group=group)
@@ -147,7 +147,7 @@ def test_the_first_step_is_told_once_when_a_later_one_is_known(listening: Listen
     assert [(one.first_step_s, one.later_step_s) for one in told[1:] if one] == [(1.5, 0.03), (0.0, 0.0)]
 
 
-def test_the_first_step_of_a_turn_with_several_is_told_without_the_turn(listening: Listening) -> None:
+def test_the_first_step_of_a_turn_with_several_is_reported_without_the_turn(listening: Listening) -> None:
     def looking(bundle: Bundle) -> None:
         group = Looking()
         bundle.track(group=group)
@@ -215,7 +215,7 @@ def _of_a_member(bundle: Bundle) -> None:
         (_of_a_member, False),
     ],
 )
-def test_a_model_that_cannot_be_fused_is_told_with_the_reason_and_the_remedy(
+def test_a_model_that_cannot_be_fused_is_reported_with_the_reason_and_the_remedy(
     listening: Listening, function: Callable[[Bundle], None], *, of_each: bool
 ) -> None:
     with pytest.raises(Exception, match=r"fuse|compiled|row|memory|one of"):

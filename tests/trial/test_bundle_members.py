@@ -1,4 +1,4 @@
-"""A bundle's members: whose error is whose, and checkpoints that a plain trial reads."""
+"""A bundle's members: which error belongs to which member, and checkpoints that a plain trial reads."""
 
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,9 @@ def test_a_member_without_a_value_fails_alone(recording: RecordingRuntime) -> No
     assert "that of studies/s/trials/5 is None" in recording.finished[0]
 
 
-def test_a_plain_trial_goes_on_from_a_members_checkpoint(recording: RecordingRuntime, tmp_path: Path) -> None:
+def test_a_plain_trial_continues_from_a_members_checkpoint(
+    recording: RecordingRuntime, tmp_path: Path
+) -> None:
     class Weights(Counter):
         key = "w"
 
@@ -146,7 +148,7 @@ def test_a_plain_trial_goes_on_from_a_members_checkpoint(recording: RecordingRun
 def test_what_ends_the_whole_bundle(
     tmp_path: Path, error: Exception, *, out_of_memory: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory is nobody's fault; a member's error in the middle of a step leaves the others only their checkpoints."""
+    """Memory is nobody's fault. A member's error in the middle of a step leaves the others only their checkpoints."""
     told: list[tuple[str, bool]] = []
 
     def finish(_: LocalBundle, end: Ended) -> None:

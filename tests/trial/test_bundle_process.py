@@ -20,7 +20,7 @@ def train(bundle: trial.Bundle):
 )
 
 
-def test_a_bundle_of_one_is_paused_and_goes_on_as_a_trial(daemon: Callable[..., Daemon]) -> None:
+def test_a_bundle_of_one_is_paused_and_continues_as_a_trial(daemon: Callable[..., Daemon]) -> None:
     straight = daemon(SOURCE, rungs=(2, 4), params={"lr": 3})
     assert straight.start().returncode == 0
     paused = daemon(SOURCE, rungs=(2, 4), pauses=(2,), params={"lr": 3})

@@ -1,4 +1,4 @@
-"""A bundle's function that fails before any report: is it each member's failure, or one's?"""
+"""A bundle's function that fails before any report: is it a failure of each member, or of one?"""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from headrace.trial.bundle_runtime import Attached, Ended
 
 
 class Charging(LocalBundle):
-    """Looks for the member to charge, as a cluster does."""
+    """Looks for the member to charge, like a cluster."""
 
     end: Ended | None = None
 
@@ -151,7 +151,7 @@ def test_a_member_whose_value_cannot_be_taken_is_the_one(charging: Charging) -> 
     assert calls == [3], "who is to blame is known, so nobody is tried alone"
 
 
-def test_a_member_that_continues_is_not_tried_anew(charging: Charging, tmp_path: Path) -> None:
+def test_a_member_that_continues_is_not_tried_again(charging: Charging, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="second turn"):
         run_bundle(_training(_later), charging, charging.attach())
     again = Charging(params=[{"lr": 2}, {"lr": 3}, {"lr": 5}], steps=3, seed=0, checkpoints=tmp_path)

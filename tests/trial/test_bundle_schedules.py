@@ -1,4 +1,4 @@
-"""Whatever a bundle's members go through, each has the curve that it has alone."""
+"""Whatever a bundle's members go through, each has the same curve as when it runs alone."""
 
 import random
 import tempfile
@@ -110,7 +110,7 @@ class Trials:
         if not self.lone and self.chance.random() < 0.3:
             self.queue.append(
                 self.running.pop(lease)
-            )  # cut off, or paused: it comes again from its checkpoint
+            )  # cut off, or paused: it comes back from its checkpoint
             return Decision(action=Action.PAUSE) if at_milestone else None
         if at_milestone:
             self.milestones[lease] = next(rung for rung in RUNGS if rung > report.step)

@@ -1,4 +1,4 @@
-"""What a checkpoint may hold comes back as it was; what would come back as something else is refused."""
+"""What a checkpoint may contain comes back unchanged; what would come back as something else is refused."""
 
 import json
 from collections import Counter, OrderedDict, defaultdict
@@ -62,7 +62,7 @@ def test_other_kinds_of_dict_come_back_as_one() -> None:
 
 
 def _described(value: Any) -> Any:
-    """With all that equality leaves aside: types, and what a defaultdict makes."""
+    """Everything that equality ignores: types, and a defaultdict's factory."""
     if isinstance(value, dict):
         items = [(_described(key), _described(item)) for key, item in value.items()]
         return (type(value), getattr(value, "default_factory", None), items)

@@ -1,4 +1,5 @@
-"""A model may hold its trial: copying the model copies no line to the worker, and pickling says what to leave out."""
+"""A model may hold its trial: copying the model copies no connection to the worker, and pickling says what to
+leave out."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""`keep: best` in a trial's process: what is the best report so far is saved, between rungs too."""
+"""`keep: best` in a trial's process: the best report so far is saved, between rungs too."""
 
 from pathlib import Path
 from typing import Any

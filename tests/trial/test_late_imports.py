@@ -78,7 +78,7 @@ def test_what_waits_for_a_module_is_done_at_the_end_of_its_import(
 
     action("comes_late one")
     action("comes_late two")
-    action("comes_late one")  # in the place of the first one, and now behind the second one
+    action("comes_late one")  # in place of the first one, and now after the second one
     action("fails_first one")
     import comes_late  # type: ignore[import-not-found]  # it is written above
 
@@ -99,12 +99,12 @@ def test_what_waits_for_a_module_is_done_at_the_end_of_its_import(
 
 
 def printed(script: Path) -> str:
-    """What a script prints by hand."""
+    """The output of a script run by hand."""
     return run(str(script))
 
 
 def run(*words: str) -> str:
-    """What a new interpreter prints."""
+    """The output of a new interpreter."""
     env = {**os.environ, "PYTHONHASHSEED": "0"}
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=env, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr

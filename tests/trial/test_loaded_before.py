@@ -1,4 +1,4 @@
-"""What a process says of files that it loaded before it imported Headrace."""
+"""What a process reports of files that it loaded before it imported Headrace."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 
 from headrace import loaded_before, not_known
 
-# The program is the user, who edits a file while it is starting. Files lie a while before it starts.
+# The program is the user, who edits a file while it starts. Files exist for a while before it starts.
 PROGRAM = """
 import os, sys, time
 from pathlib import Path
@@ -41,7 +41,7 @@ FORKS = (
 
 
 def run(folder: Path, early: str, edit: str, late: str = "") -> dict[str, str]:
-    """The digest of each file that the program says it runs."""
+    """The digest of each file that the program reports."""
     for name, text in (("helper.py", "VALUE = 1"), ("next.py", "VALUE = 2")):
         (folder / name).write_text(text)
     for name in ("one", "two"):
@@ -81,14 +81,14 @@ def test_a_script_that_was_edited_while_it_started_is_not_known(tmp_path: Path) 
     ("early", "edit", "late"),
     [
         ("import helper", "", ""),
-        ("import helper", "", EDIT),  # what was noted at the import of headrace stays
+        ("import helper", "", EDIT),  # what was recorded at the import of headrace stays
         ("", EDIT, "import helper"),
         ("import helper", "(folder / 'next.py').write_text('')", ""),
         ("import helper", COMMENT, ""),
         ("import helper", "if os.fork(): os.wait(); os._exit(0)", ""),
     ],
 )
-def test_what_is_known_is_told(tmp_path: Path, early: str, edit: str, late: str) -> None:
+def test_what_is_known_is_reported(tmp_path: Path, early: str, edit: str, late: str) -> None:
     told = run(tmp_path, early, edit, late)
     assert sorted(told) == ["helper.py", "program.py"]
     assert not any(map(not_known.is_digest, told.values()))
@@ -144,7 +144,7 @@ def test_bytecode_that_python_does_not_keep_up_to_date_shows_nothing(
 def test_bytecode_of_a_file_of_the_same_second_and_size_is_not_taken_for_the_file(
     tmp_path: Path, early: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python runs VALUE = 1, and the digest was that of VALUE = 2."""
+    """Python runs VALUE = 1, while the digest was that of VALUE = 2."""
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     helper, load = tmp_path / "helper.py", "import helper; assert helper.VALUE == {}"
     program = tmp_path / "program.py"
@@ -161,7 +161,7 @@ def test_bytecode_of_a_file_of_the_same_second_and_size_is_not_taken_for_the_fil
         assert told(1) == (value == 2)
     assert not told(2)  # the old bytecode is gone
     assert not told(2)
-    helper.chmod(0o600)  # a change that changes nothing
+    helper.chmod(0o600)  # a change without effect
     assert not told(2)
 
 

@@ -1,4 +1,4 @@
-"""What a trial prints on a full disk is dropped and counted; training goes on."""
+"""What a trial prints on a full disk is dropped and counted; training continues."""
 
 import errno
 import io
@@ -39,7 +39,7 @@ def test_lines_without_room_are_dropped_and_counted(tmp_path: Path, monkeypatch:
     assert path.read_text() == "before\n[21 bytes were lost: the disk was full]\nafter\n"
 
 
-def test_other_errors_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (tmp_path / "log").open("wb") as log:
         disk = Disk(monkeypatch)
         raw = PatientOutput(log.fileno())

@@ -1,4 +1,4 @@
-"""Which source files a process says that it runs: those of the study's folder, as they were when they were imported."""
+"""Which source files a process reports: those of the study's folder, as they were when they were imported."""
 
 import hashlib
 import importlib
@@ -78,7 +78,7 @@ def test_a_link_to_the_folder_and_one_in_it_are_of_the_folder(folder: Path, tmp_
     sys.path.pop(0)
     (found,) = sources.Sources(str(folder / "link")).new_files()
     assert found == ("linked_part.py", digest)
-    assert watched.new_files() in ([], [found])  # by the name that it was imported under
+    assert watched.new_files() in ([], [found])  # under the name with which it was imported
 
 
 def test_the_script_itself_counts(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_the_script_itself_counts(tmp_path: Path) -> None:
 
 
 class Contended:
-    """A lock that says when a second thread is at it."""
+    """A lock that signals when a second thread waits for it."""
 
     def __init__(self, arrived: threading.Event) -> None:
         self._lock, self._arrived, self._first = threading.RLock(), arrived, threading.get_ident()
@@ -206,7 +206,7 @@ def test_code_that_is_executed_again_counts_as_it_was_the_first_time(folder: Pat
     assert watched.new_files() == [("kept_code.py", before)]
 
 
-def test_there_is_an_end_to_what_is_told(folder: Path) -> None:
+def test_there_is_an_end_to_what_is_reported(folder: Path) -> None:
     for number in range(SOURCES + 3):
         write(folder / f"many_{number}.py", str(number))
     watched = sources.watch(str(folder))

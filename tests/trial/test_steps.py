@@ -1,4 +1,4 @@
-"""Which steps may be reported, and what a user is told who counts in another unit."""
+"""Which steps may be reported, and the message for a user who counts in another unit."""
 
 import re
 
@@ -118,7 +118,7 @@ def test_a_late_report_past_the_budget_of_a_run_by_hand_gets_no_example() -> Non
 
 
 @given(data=st.data())
-def test_suggested_rungs_admit_a_script_that_goes_on_as_it_reports(data: st.DataObject) -> None:
+def test_suggested_rungs_admit_a_script_that_continues_as_it_reports(data: st.DataObject) -> None:
     budget = data.draw(st.integers(2, 100), "budget")
     own = sorted(data.draw(st.sets(st.integers(1, budget - 1), max_size=6), "rungs") | {budget})
     each = data.draw(st.sampled_from([0, 0, 2, 5, 10]), "interval")
@@ -151,7 +151,7 @@ def _refusals(reported: list[int], rungs: list[int]) -> list[object]:
 @pytest.mark.parametrize(
     ("step", "since", "rungs", "such"),
     [
-        (4, 1, (1, 3, 9), ""),  # every third step, from 1 on, which leaves the budget out
+        (4, 1, (1, 3, 9), ""),  # every third step, from 1 on, which skips the budget
         (12, 7, (10, 20, 30, 40, 50), ""),
         (2, 0, (1, 3, 9), ""),
         (11, 7, (1, 3, 9, 27), ", such as `rungs: [1, 3, 11, 27]`"),

@@ -1,4 +1,4 @@
-"""`ResumableBatches`: interrupted anywhere, it gives out what it would have given out."""
+"""`ResumableBatches`: interrupted anywhere, it yields the same batches as without the interruption."""
 
 from itertools import chain
 
@@ -96,7 +96,7 @@ def test_other_data_is_refused() -> None:
         batches(2, 3, drop_last=True)
 
 
-def test_a_trial_that_copied_another_goes_on_with_its_data() -> None:
+def test_a_trial_that_copied_another_continues_with_its_data() -> None:
     donor = batches(seed=1)
     list(donor)
     copy = batches(seed=2)

@@ -47,7 +47,7 @@ def test_the_command_line_overrides_by_type(capsys: pytest.CaptureFixture[str]) 
         (["--momentum", "1"], "unrecognized arguments: --momentum 1"),
     ],
 )
-def test_a_wrong_command_line_is_told(
+def test_a_wrong_command_line_is_reported(
     capsys: pytest.CaptureFixture[str], argv: list[str], message: str
 ) -> None:
     with pytest.raises(SystemExit):

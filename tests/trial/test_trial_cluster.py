@@ -31,7 +31,7 @@ def test_a_report_that_waits_past_its_deadline_is_repeated(
     ) -> runtime_pb2.ReportResponse:
         calls.append(request.sequence)
         if len(calls) == 1:
-            place.slow.wait(10)  # until the client has given this call up
+            place.slow.wait(10)  # until the client has given up on this call
         return answer(request, context)
 
     monkeypatch.setattr(place, "hook", slow_at_first)
@@ -51,7 +51,7 @@ def test_a_daemon_that_is_gone_is_given_up(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(DaemonGone, match=r"the worker at unix:.*gone no longer answers") as gone:
         runtime.report(REPORT)
     assert gone.value.code == DaemonGone.STATUS
-    runtime.finish(error="", traceback="")  # at the interpreter's exit: says nothing, and waits for nobody
+    runtime.finish(error="", traceback="")  # at the interpreter's exit: reports nothing, and waits for nobody
 
 
 def test_a_lease_that_is_not_the_daemons_is_refused(daemon: Callable[..., Daemon]) -> None:

@@ -1,4 +1,4 @@
-"""How many cores and loader workers a script is told to use."""
+"""How many cores and loader workers a script should use."""
 
 import os
 

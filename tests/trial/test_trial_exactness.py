@@ -11,7 +11,7 @@ from scripted_daemon import Daemon
 pytestmark = pytest.mark.full
 
 # Adam's moments, a cosine schedule, dropout, batch statistics, shuffled data (by index and by a generator, across
-# the ends of epochs), and draws from every generator there is.
+# the ends of epochs), and draws from every existing generator.
 SOURCE = """
 import random
 import numpy

@@ -1,4 +1,4 @@
-"""The model that a trial asks for: the user's own by hand, the small copy in a study with a surrogate."""
+"""The model that a trial requests: the user's own by hand, the small copy in a study with a surrogate."""
 
 import sys
 import types
@@ -22,7 +22,7 @@ SURROGATE = Surrogate(model=f"{__name__}:make_model", width=8, optimizer="adam")
 
 
 class Readout(nn.Linear):
-    """Undoes what the parametrization does for the last layer, which is then in the standard one."""
+    """Undoes the parametrization for the last layer, which then has the standard one."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x) * (self.in_features / 8)
@@ -64,7 +64,7 @@ def test_a_copy_with_an_ordinary_optimizer_is_not_trained(recording: RecordingRu
 def test_a_model_by_the_name_under_which_its_module_imports_it(
     recording: RecordingRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `from models import GPT` in train.py, with `model: train:GPT`."""
+    """For `from models import GPT` in train.py, with `model: train:GPT`."""
     train = types.ModuleType("train_by_name")
     train.Net = make_model  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "train_by_name", train)
@@ -117,7 +117,7 @@ def test_the_gate_passes_what_the_check_passes(
 
     def check(surrogate: hydro.Surrogate, *, optimizer: str, widths: Any) -> hydro.CoordinateReport:
         checked.append((surrogate.label, optimizer, widths))
-        # Wide intervals pass: whether the check is right is tested with the check.
+        # Wide intervals pass: other tests cover whether the check is right.
         return coordinate_check(
             surrogate, optimizer=optimizer, widths=(32, 64), seeds=2, steps=4, tolerance=9
         )
@@ -135,7 +135,7 @@ def test_the_gate_uses_no_more_threads_than_its_slot_has_cores(
     recording: RecordingRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class LookedError(Exception):
-        """The check has begun."""
+        """The check has started."""
 
     def check(*_: object, **__: object) -> None:
         raise LookedError(torch.get_num_threads())
@@ -158,7 +158,7 @@ def test_the_gate_stops_one_in_standard_parametrization_and_names_the_layer(
     (report,) = recording.reports
     assert report.metrics["worst_slope"] > 0.5
     assert "Coordinate check failed" in plots(recording)[0]
-    # Whoever continues after the first step does not check again, and comes to the same.
+    # A trial that continues after the first step does not check again, and gets the same result.
     monkeypatch.setattr(gate_trial, "coordinate_check", None)
     with pytest.raises(hydro.CoordinateCheckError, match=r"slopes 4 \+0\.\d\d"):
         gate_trial.run(gate(recording, "make_standard"))

@@ -1,4 +1,4 @@
-"""A trial that ends by itself before its budget leaves its state, and what cannot be saved takes nothing from it."""
+"""A trial that ends by itself before its budget leaves its state, and a failed save takes nothing from it."""
 
 import errno
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from headrace.trial.runtime import Action, OwnEnd
 
 @pytest.fixture
 def early(recording: RecordingRuntime) -> RecordingRuntime:
-    """Its one rung is its budget of 8 steps, so nothing is saved on the way."""
+    """Its only rung is its budget of 8 steps, so nothing is saved on the way."""
     recording.rungs = (8,)
     return recording
 
@@ -31,7 +31,7 @@ def own_end(runtime: RecordingRuntime, function: Callable[[Trial], object]) -> O
 
 
 def counting(t: Trial, leave: Callable[[int], bool], *, first: bool = False) -> None:
-    """Counts its steps, and leaves at one of them: behind its report, or before it begins."""
+    """Counts its steps, and leaves at one of them: after its report, or before the step starts."""
     counter = Counter()
     t.track(counter=counter)
     for step in t.steps():
@@ -93,7 +93,7 @@ def test_one_that_fails_or_tracks_nothing_or_reports_nothing_leaves_nothing(earl
     assert own_end(early, lambda t: t.track(counter=Counter())).checkpoint_dir is None
 
 
-def test_a_full_disk_at_a_trials_own_end_is_told_and_not_waited_out(
+def test_a_full_disk_at_a_trials_own_end_is_reported_and_not_waited_out(
     early: RecordingRuntime, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_: object, **__: object) -> None:
@@ -107,7 +107,7 @@ def test_a_full_disk_at_a_trials_own_end_is_told_and_not_waited_out(
     assert end.unsaved in caplog.text
 
 
-def test_an_object_that_cannot_be_saved_at_the_end_is_told(early: RecordingRuntime) -> None:
+def test_an_object_that_cannot_be_saved_at_the_end_is_reported(early: RecordingRuntime) -> None:
     class Within(Counter):
         whole = True
 

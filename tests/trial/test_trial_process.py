@@ -164,7 +164,7 @@ def test_a_daemon_that_is_busy_is_asked_again(daemon: StartDaemon) -> None:
     assert [report.step for report in place.reports] == [1, 2]
 
 
-def test_what_looks_wrong_is_said_loudly_in_the_log(daemon: StartDaemon) -> None:
+def test_what_looks_wrong_is_prominent_in_the_log(daemon: StartDaemon) -> None:
     source = """
 def train(t):
     for _ in t.steps():

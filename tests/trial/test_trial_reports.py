@@ -261,7 +261,7 @@ def test_a_second_step_in_one_turn_is_refused_with_the_remedy(recording: Recordi
     assert [report.step for report in recording.reports] == [1]
 
 
-def test_behind_the_end_a_second_step_in_the_turn_is_told_as_what_it_is(
+def test_behind_the_end_a_second_step_in_the_turn_is_reported_as_what_it_is(
     recording: RecordingRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     recording.decisions = {1: Action.PAUSE}

@@ -1,4 +1,4 @@
-"""What a resumed trial is told that does not go on as it was saved: its count, its rate, its shape."""
+"""Warnings of a resumed trial that does not continue as it was saved: its count, its rate, its shape."""
 
 import logging
 import random
@@ -30,7 +30,7 @@ def resumed(recording: RecordingRuntime, caplog: pytest.LogCaptureFixture) -> Re
     return recording
 
 
-def test_a_count_that_begins_anew_is_refused(
+def test_a_count_that_starts_again_is_refused(
     resumed: RecordingRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(
@@ -47,7 +47,7 @@ def own_loop(t: Trial, epochs: Iterable[int]) -> None:
         t.report(loss=1.0)
 
 
-def test_a_loop_of_ones_own_that_may_begin_anew_is_told_once(
+def test_a_loop_of_ones_own_that_may_start_again_is_reported_once(
     resumed: RecordingRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = "resumed after step 2, and this report is outside t.steps()"
@@ -69,7 +69,7 @@ def test_a_loop_of_ones_own_that_may_begin_anew_is_told_once(
     assert told not in caplog.text
 
 
-def test_a_loop_that_begins_anew_is_told_of_though_it_reads_its_step_and_keeps_a_state(
+def test_a_loop_that_starts_again_is_reported_though_it_reads_its_step_and_keeps_a_state(
     resumed: RecordingRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     t = resumed.trial()
@@ -82,10 +82,11 @@ def test_a_loop_that_begins_anew_is_told_of_though_it_reads_its_step_and_keeps_a
 
 
 @pytest.mark.parametrize(("last_step", "tracked", "told"), [(3, False, 1), (0, False, 0), (3, True, 0)])
-def test_steps_that_are_counted_anew_are_told_once(
+def test_steps_that_are_counted_again_are_reported_once(
     recording: RecordingRuntime, caplog: pytest.LogCaptureFixture, last_step: int, tracked: bool, told: int
 ) -> None:
-    """As where a script without `track` loads a checkpoint of its own: the weights go on, the count does not."""
+    """For example a script without `track` that loads a checkpoint of its own: the weights continue, the count
+    does not."""
     recording.last_step = last_step
     t = recording.trial()
     if tracked:
@@ -104,7 +105,7 @@ def test_steps_that_are_counted_anew_are_told_once(
 def test_a_loop_of_ones_own_keeps_what_it_changes_before_its_first_report(
     recording: RecordingRuntime,
 ) -> None:
-    """What is restored is restored before the loop; the first report puts nothing back."""
+    """What is restored is restored before the loop; the first report restores nothing."""
     first = recording.trial()
     first.state["turns"] = 1
     first.report(loss=1.0, step=1, save=True)
@@ -117,7 +118,7 @@ def test_a_loop_of_ones_own_keeps_what_it_changes_before_its_first_report(
     assert random.random() != drawn
 
 
-def test_a_rate_that_the_checkpoint_brought_back_is_told(
+def test_a_rate_that_the_checkpoint_brought_back_is_reported(
     resumed: RecordingRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     resumed.params = {"lr": 0.3, "act": "relu"}
@@ -135,7 +136,7 @@ def test_a_rate_that_the_checkpoint_brought_back_is_told(
 def test_a_rate_that_nobody_set_is_told_of_a_copy_of_a_copy_too(
     resumed: RecordingRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The member copied has 0.3 by its parameters, and 0.1 in its optimizer."""
+    """The copied member has 0.3 by its parameters, and 0.1 in its optimizer."""
     resumed.rungs = (2, 4, 6)
     resumed.params = {"lr": 0.3, "act": "relu"}
     report_with_optimizer(resumed.trial(), count=2)
@@ -145,9 +146,9 @@ def test_a_rate_that_nobody_set_is_told_of_a_copy_of_a_copy_too(
     assert "lr is 0.2 now, but the tracked optimizer has 0.1, as the checkpoint brought it" in caplog.text
 
 
-def test_a_shape_that_mutated_is_told_first(resumed: RecordingRuntime) -> None:
+def test_a_shape_that_mutated_is_reported_first(resumed: RecordingRuntime) -> None:
     resumed.params = {"lr": 0.1, "act": "relu", "width": 3}
-    with pytest.raises(RuntimeError, match="size mismatch"):  # no parameter of the checkpoint's was changed
+    with pytest.raises(RuntimeError, match="size mismatch"):  # no parameter of the checkpoint was changed
         report_with_optimizer(resumed.trial(), width=3)
     resumed.params = {"lr": 0.1, "act": "tanh"}
     with pytest.raises(ValueError, match=r"trained with act=relu \(now tanh\), does not fit\.") as caught:
@@ -177,7 +178,7 @@ def seeded(recording: RecordingRuntime) -> Trial:
 
 
 def drawing_loop(t: Trial) -> list[float]:
-    """A loop of its own that draws, and tracks nothing."""
+    """A plain loop that draws, and tracks nothing."""
     drawn = []
     for step in range(t.step + 1, t.step + 3):
         drawn.append(random.random())
@@ -185,7 +186,7 @@ def drawing_loop(t: Trial) -> list[float]:
     return drawn
 
 
-def test_random_numbers_that_begin_anew_in_a_loop_of_ones_own_are_told(
+def test_random_numbers_that_start_again_in_a_loop_of_ones_own_are_reported(
     recording: RecordingRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = "the random generators start over"

@@ -1,4 +1,4 @@
-"""What a trial saves: what it tracks, its state and generators, and the checkpoints that hold them."""
+"""What a trial saves: what it tracks, its state and generators, and the checkpoints that contain them."""
 
 import errno
 import logging

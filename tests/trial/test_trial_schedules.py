@@ -1,4 +1,4 @@
-"""Where a tracked learning-rate schedule ends, in steps of the trial: what the reports say of it."""
+"""Where a tracked learning-rate schedule ends, in steps of the trial, and how the reports show it."""
 
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,12 @@ def optimizer() -> optim.Optimizer:
 
 
 def said(recording: RecordingRuntime) -> list[tuple[int, tuple[Schedule, ...]]]:
-    """What reports said of schedules, each with its step."""
+    """What reports said about schedules, each with its step."""
     return [(one.step, one.schedules) for one in recording.reports if one.schedules is not None]
 
 
 def train(recording: RecordingRuntime, schedule: Any, *, batches: int, first: bool, last: int = 99) -> None:
-    """A loop that steps the schedule before its report, or behind it."""
+    """A loop that steps the schedule before its report, or after it."""
     t = recording.trial()
     t.track(schedule=schedule)
     for step in t.steps():
@@ -40,14 +40,14 @@ def train(recording: RecordingRuntime, schedule: Any, *, batches: int, first: bo
 
 
 @pytest.mark.parametrize(("batches", "first"), [(1, True), (10, True), (1, False), (10, False)])
-def test_the_end_of_a_schedule_is_said_in_steps_of_the_trial(
+def test_the_end_of_a_schedule_is_reported_in_steps_of_the_trial(
     tmp_path: Path, batches: int, first: bool
 ) -> None:
     recording = RecordingRuntime(checkpoint_dir=tmp_path, rungs=(6,))
     schedule = lr_scheduler.OneCycleLR(optimizer(), 0.1, total_steps=8 * batches)
     train(recording, schedule, batches=batches, first=first)
     told = said(recording)
-    last = 8 if first else 9  # of the step behind whose report the schedule comes to its end
+    last = 8 if first else 9  # the last step, after whose report the schedule ends
     assert told == [(1 if first else 2, (Schedule(name="schedule", last_step=last, **ONE_CYCLE),))]
 
 
@@ -65,14 +65,14 @@ def test_a_script_that_reports_once_says_it_too(tmp_path: Path) -> None:
 
 
 def test_a_resumed_trial_says_it_again_and_says_when_it_is_true_no_more(tmp_path: Path) -> None:
-    """The script holds the schedule at its end, as the warning of `headrace extend` tells it to."""
+    """The script holds the schedule at its end, as the warning of `headrace extend` suggests."""
     recording = RecordingRuntime(checkpoint_dir=tmp_path, rungs=(4, 8))
     train(recording, lr_scheduler.OneCycleLR(optimizer(), 0.1, total_steps=4), batches=1, first=True, last=4)
     assert [step for step, _ in said(recording)] == [1]
     t = recording.trial()
     schedule = lr_scheduler.OneCycleLR(optimizer(), 0.1, total_steps=8)
     t.track(schedule=schedule)
-    assert schedule.total_steps == 4  # the checkpoint brings the old end back
+    assert schedule.total_steps == 4  # the checkpoint restores the old end
     for _ in t.steps():
         if schedule.last_epoch < schedule.total_steps:
             schedule.step()
@@ -160,7 +160,7 @@ def _warmed_up(o: optim.Optimizer, then: Any) -> Any:
 def test_the_end_stays_where_it_was_however_often_the_trial_continues(
     tmp_path: Path, make: Any, kind: str, past_end: PastEnd, batches: int
 ) -> None:
-    """Resumed twice past its end, as by two `headrace extend --steps`."""
+    """Resumed twice past its end, as after two `headrace extend --steps`."""
     recording = RecordingRuntime(checkpoint_dir=tmp_path, rungs=(4, 8, 12))
     for last in (4, 8, 12):
         o = optimizer()
@@ -171,7 +171,7 @@ def test_the_end_stays_where_it_was_however_often_the_trial_continues(
 
 @pytest.mark.parametrize("batches", [1, 3])
 def test_what_leaves_the_rate_at_0_does_so(batches: int) -> None:
-    """What the warning of `headrace extend` says of these classes is what torch does."""
+    """torch does what the warning of `headrace extend` says about these classes."""
     for make in (
         lambda o: lr_scheduler.PolynomialLR(o, 4),
         lambda o: lr_scheduler.LinearLR(o, 1.0, 0.0, 4),
@@ -185,5 +185,5 @@ def test_what_leaves_the_rate_at_0_does_so(batches: int) -> None:
 
 
 def _with_optimizer(schedule: Any, o: optim.Optimizer) -> Any:
-    schedule.optimizer = o  # those that hold others have none in each version of PyTorch
+    schedule.optimizer = o  # those that hold others do not have it in every version of PyTorch
     return schedule

@@ -79,7 +79,7 @@ def test_a_new_process_continues(recording: RecordingRuntime) -> None:
     assert recording.restores == 1
 
 
-def test_a_trial_that_resumes_between_two_rungs_goes_on_to_the_next(recording: RecordingRuntime) -> None:
+def test_a_trial_that_resumes_between_two_rungs_continues_to_the_next(recording: RecordingRuntime) -> None:
     recording.rungs = (2, 8)
     t = recording.trial()
     t.state["a"] = 1
@@ -195,6 +195,6 @@ def test_names_of_other_tuners_say_what_takes_their_place(name: str, instead: st
 
 
 def test_report_is_the_trials() -> None:
-    """Of `headrace.trial` alone: `headrace.report` is the package that draws pages."""
+    """Only `headrace.trial` has it: `headrace.report` is the package that draws pages."""
     with pytest.raises(AttributeError, match=r"it is the trial's, t\.report"):
         getattr(headrace.trial, "report")  # noqa: B009

@@ -1,4 +1,4 @@
-"""Where PyTorch is not installed, checkpoints are JSON, and resuming is as exact."""
+"""Without PyTorch, checkpoints are JSON, and resuming is just as exact."""
 
 import json
 from collections.abc import Callable

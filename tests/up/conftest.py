@@ -1,4 +1,4 @@
-"""Stand-ins for the processes that `headrace up` runs, and a way to wait for what they do."""
+"""Stand-ins for the processes that `headrace up` runs, and a way to wait for their actions."""
 
 import asyncio
 import sys
@@ -24,7 +24,7 @@ while True:
 
 @pytest.fixture
 def steady(tmp_path: Path) -> Callable[..., ChildSpec]:
-    """Makes the spec of a child that serves until it is told to stop, and is ready when it has said its pid."""
+    """Makes the spec of a child that serves until it is told to stop, and is ready when it has printed its pid."""
 
     def make(name: str, script: str = STEADY, **fields: Any) -> ChildSpec:
         pid_file = tmp_path / f"{name}.pid"
@@ -41,7 +41,7 @@ def steady(tmp_path: Path) -> Callable[..., ChildSpec]:
 
 
 class Running:
-    """A supervisor at work, with what it said so far."""
+    """A running supervisor, with its messages so far."""
 
     def __init__(self, specs: Sequence[ChildSpec]) -> None:
         self.notices: list[Notice] = []

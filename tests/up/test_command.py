@@ -86,7 +86,7 @@ def test_free_ports_differ() -> None:
 
 @pytest.mark.skipif(outgoing_from() < 16_000, reason="outgoing connections may have any port here")
 def test_no_outgoing_connection_can_take_a_free_port() -> None:
-    """Between the choice of a port and the program that listens there lie seconds, and restarts later on."""
+    """Seconds pass between the choice of a port and the program that listens there, and restarts come later."""
     assert max(free_ports(0, 16)) < outgoing_from()
     with (
         socket.create_server(("127.0.0.1", 0)) as there,

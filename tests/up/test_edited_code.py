@@ -1,4 +1,4 @@
-"""A script that is edited while its study runs, for real: marked and warned of once, or kept out by a pause."""
+"""A script that is edited while its study runs, for real: marked with one warning, or kept out by a pause."""
 
 import subprocess
 import sys
@@ -73,7 +73,7 @@ def by_number(service: Service, name: str) -> list[dict[str, object]]:
 
 @pytest.fixture
 def run(service: Service) -> Callable[..., str]:
-    """Starts a study and does not wait for it; returns its script's file name."""
+    """Starts a study without waiting for it; returns its script's file name."""
 
     def start(name: str, on_code_change: str) -> str:
         study = f"{STUDY}on_code_change: {on_code_change}\n"
@@ -135,7 +135,7 @@ def test_pause_stops_before_the_edit_counts_and_resume_accepts_it(
     assert [trial["code_changed"] for trial in by_number(service, "pausing")] == [[], [], [script], [script]]
 
 
-def test_refuse_lets_nothing_of_the_edit_in_and_goes_on_when_it_is_put_back(
+def test_refuse_lets_nothing_of_the_edit_in_and_continues_when_it_is_put_back(
     service: Service, run: Callable[..., str]
 ) -> None:
     script = run("refusing", "refuse")
@@ -191,7 +191,7 @@ def test_refuse_sees_a_file_that_is_executed_and_not_imported(service: Service) 
     assert [trial["value"] for trial in by_number(service, "loaded")] == [5.0, 6.0, 7.0, 8.0]
 
 
-# The first process is the user, who edits a file that it has loaded, while it still starts.
+# The first process is the user, who edits a file that it has loaded, while it is still starting.
 EDITS_EARLY = """
 import os
 from pathlib import Path

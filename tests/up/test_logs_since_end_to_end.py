@@ -1,4 +1,4 @@
-"""`headrace logs --since` of a real trial, while it runs, when it is over and after its worker was killed."""
+"""`headrace logs --since` of a real trial: while it runs, after its end and after its worker was killed."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -57,7 +57,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 def remote(home: Path, within: timedelta) -> bytes:
-    """What the scheduler says of the log, as for somebody on another machine."""
+    """The scheduler's answer about the log, as for somebody on another machine."""
     with Client(address_in(home)) as client:
         trial = client.study("waits").trial(0)
         part = trial.read_log(within=within)

@@ -1,4 +1,4 @@
-"""What users are told of a study's end, for real: scripts that fail, and studies that are made again."""
+"""What users are told at a study's end, for real: scripts that fail, and studies that are created again."""
 
 import json
 import os
@@ -174,7 +174,7 @@ class Service:
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    folder = Path(tempfile.mkdtemp(prefix="hr-"))  # short: Unix sockets lie in it
+    folder = Path(tempfile.mkdtemp(prefix="hr-"))  # short: Unix sockets are created in it
     home = folder / "home"
     furnish(home)
     with up(home):
@@ -241,7 +241,7 @@ def test_logs_of_a_study_that_is_made_again_are_its_own(service: Service) -> Non
     said = service.cli("logs", "again", "0").out
     assert "I am the second one" in said
     assert "I am the first one" not in said
-    assert service.json("show", "again", "0")["log_path"] != old  # which the worker may have deleted by now
+    assert service.json("show", "again", "0")["log_path"] != old  # the worker may have deleted it by now
     uris = {service.json("show", "again", str(number))["checkpoint"] for number in range(3)}
     folders = {uri.split("/studies/")[1].split("/")[0] for uri in uris}
     assert len(folders) == 1
@@ -405,7 +405,7 @@ def test_an_extension_past_the_end_of_a_schedule_warns_and_loses_no_result(
         (end,) = best.earlier_ends
         assert (end.budget, end.score) == (4, 0.25)
         assert end.checkpoint is not None
-        assert read_checkpoint(urlsplit(end.checkpoint.uri).path).state == {"step": 4}  # no retention took it
+        assert read_checkpoint(urlsplit(end.checkpoint.uri).path).state == {"step": 4}  # it was not deleted
         assert [report.step for report in study.trial(0).reports()] == list(range(1, 13))
         assert study.extension_warnings(steps=16) == []
     assert read_checkpoint(urlsplit(service.json("best", name)["checkpoint"]).path).state == {"step": 12}
@@ -450,7 +450,7 @@ def test_from_the_second_extension_on_the_warning_names_the_same_end(service: Se
 
 
 def assert_the_winner_is_there(service: Service, name: str, trials: list[TrialInfo]) -> None:
-    """The trials failed behind step 4, where both had completed."""
+    """The trials failed after step 4, up to which both had completed."""
     assert [(one.reason, one.counts_as, one.step) for one in trials] == [("failed", "completed", 4)] * 2
     best = service.json("best", name)
     assert (best["trial"], best["score"], best["score_step"]) == (0, 0.25, 4)
@@ -478,7 +478,7 @@ def assert_the_winner_is_there(service: Service, name: str, trials: list[TrialIn
 def test_the_checkpoint_of_the_best_value_outlives_a_pause_a_kill_and_cleaning(
     service: Service, name: str, program: str, study: str
 ) -> None:
-    """Each trial is best at step 3, between its rungs; the process is killed at step 5, and the last rung is at 8."""
+    """Each trial is best at step 3, between its rungs. The process is killed at step 5, and the last rung is at 8."""
     done = service.run(name, program, study)
     assert done.code == 0, done
     best = service.json("best", name)

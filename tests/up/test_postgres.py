@@ -127,7 +127,7 @@ def test_the_servers_user_is_made_once_however_many_begin_together(monkeypatch: 
     users: set[str] = set()
     made: list[str] = []
 
-    def ensure(name: str) -> None:  # as `useradd` does: it looks first, and writes later
+    def ensure(name: str) -> None:  # like `useradd`: it checks first, and writes later
         if name not in users:
             sleep(0.05)
             made.append(name)

@@ -1,4 +1,4 @@
-"""`headrace up` keeps what it makes for its user alone, and changes the mode of nothing that exists."""
+"""`headrace up` keeps its files private to its user, and changes no mode of existing files."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ def embedded(home: Path) -> EmbeddedPostgres:
 
 @pytest.fixture
 def closed(tmp_path: Path) -> Path:
-    """A folder, closed like root's own, that nobody else can pass."""
+    """A folder, closed like root's own, that nobody else can enter."""
     folder = tmp_path / "closed"
     folder.mkdir(mode=0o700)
     return folder
@@ -88,7 +88,7 @@ async def test_a_server_below_a_closed_folder_serves(closed: Path, running) -> N
 async def test_programs_in_a_closed_folder_are_copied_and_keep_their_modes(
     closed: Path, running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a virtual environment below root's own folder."""
+    """For example in a virtual environment below root's own folder."""
     site, package = pgwheel.PROGRAMS.parents[2], pgwheel.PROGRAMS.parents[1].name
     installed = closed / package / "pginstall"
     shutil.copytree(pgwheel.PROGRAMS.parent, installed, symlinks=True)
@@ -151,5 +151,5 @@ def test_run_local_makes_a_private_home(tmp_path: Path, usual_umask) -> None:
     (place,) = (home / "local").iterdir()
     private = [home, home / "local", place, place / "up.log", *(place / "workers").rglob("*")]
     assert {str(path): oct(mode(path)) for path in private if mode(path) & 0o077} == {}
-    # What the user's own program writes has the user's own modes.
+    # The files of the user's own program have the user's own modes.
     assert mode(tmp_path / "mine.txt") == 0o644

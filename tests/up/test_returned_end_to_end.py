@@ -1,4 +1,4 @@
-"""A study whose function returns its result, for real: a larger budget is refused, and more configurations are not."""
+"""A study whose function returns its result, for real: a larger budget is refused, but more configurations are not."""
 
 import shutil
 import tempfile
@@ -23,7 +23,7 @@ steps: 1
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    folder = Path(tempfile.mkdtemp(prefix="hr-"))  # short: Unix sockets lie in it
+    folder = Path(tempfile.mkdtemp(prefix="hr-"))  # short: Unix sockets are created in it
     home = folder / "home"
     furnish(home)
     with up(home):

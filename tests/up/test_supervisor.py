@@ -1,4 +1,4 @@
-"""Children start in order, are started again when they die, and leave nothing behind."""
+"""Children start in order, are restarted when they die, and leave nothing behind."""
 
 import asyncio
 import os

@@ -53,7 +53,7 @@ def train(t):
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    folder = Path(tempfile.mkdtemp(prefix="hr-"))  # short: Unix sockets lie in it
+    folder = Path(tempfile.mkdtemp(prefix="hr-"))  # short: Unix sockets are created in it
     home = folder / "home"
     furnish(home)
     with up(home, slots=2):

@@ -1,4 +1,4 @@
-"""The real thing: `headrace up` with its own Postgres, scheduler and worker, killed at every place."""
+"""The real thing: `headrace up` with its own Postgres, scheduler and worker, killed at every point."""
 
 import ast
 import os
@@ -66,13 +66,13 @@ class Up:
             pause.wait(0.1)
 
     def child(self, word: str) -> psutil.Process:
-        """The child whose command line holds the word."""
+        """The child whose command line contains the word."""
         found = [child for child in self.process.children() if word in " ".join(child.cmdline())]
         assert len(found) == 1, f"{word}: {found}; up said:\n{self.said()}"
         return found[0]
 
     def came_back(self, name: str) -> bool:
-        """Whether a child was started again."""
+        """Whether a child was restarted."""
         return re.search(rf"^\S+ {name} .* again$", self.said(), re.MULTILINE) is not None
 
     def stop(self, which: signal.Signals = signal.SIGTERM) -> int:
@@ -92,7 +92,7 @@ def up(home: Path, slots: int = 1) -> Iterator[Up]:
             running.process.wait()
 
 
-def test_it_serves_survives_kills_and_goes_on_after_a_stop(tmp_path: Path) -> None:
+def test_it_serves_survives_kills_and_continues_after_a_stop(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with up(home) as first:
         address = address_in(home)
@@ -141,7 +141,7 @@ def test_it_serves_survives_kills_and_goes_on_after_a_stop(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the death signal is Linux's")
-def test_a_killed_up_leaves_nothing_and_the_next_one_goes_on(tmp_path: Path) -> None:
+def test_a_killed_up_leaves_nothing_and_the_next_one_continues(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with up(home) as first:
         with Client(address_in(home)) as client:

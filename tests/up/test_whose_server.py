@@ -1,4 +1,4 @@
-"""`headrace up` waits for its own scheduler: one that another started at the same port is none of its."""
+"""`headrace up` waits for its own scheduler: one that another instance started on the same port does not count."""
 
 import os
 import signal

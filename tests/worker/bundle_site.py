@@ -92,7 +92,7 @@ while True:
 
 
 class BundleSite:
-    """Starts members of one grant, and reads what their process saw."""
+    """Starts members of one grant, and reads what their process recorded."""
 
     def __init__(self, site: Site, stream: Stream, body: str = TRAIN, seats: int = 4) -> None:
         self.site, self.stream, self.seats = site, stream, seats
@@ -109,12 +109,12 @@ class BundleSite:
 
     @property
     def seen(self) -> list[dict[str, Any]]:
-        """What the process noted."""
+        """What the process recorded."""
         path = self.site.marks / "seen"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     async def sees(self, **what: Any) -> None:
-        """Waits until the process noted this."""
+        """Wait until the process has recorded this."""
 
         def noted() -> bool:
             return any(what.items() <= one.items() for one in self.seen)
@@ -134,7 +134,7 @@ class BundleSite:
         return (await until(found, f"step {step}"))[0]
 
     def exits(self, assign: worker_pb2.Assign) -> list[worker_pb2.Exited]:
-        """The end of a member, as far as it is known."""
+        """The end of a member, if it is known yet."""
         return [one for one in self.stream.all("exited") if one.lease == assign.lease]
 
     async def exited(self, assign: worker_pb2.Assign) -> worker_pb2.Exited:
@@ -148,7 +148,7 @@ class BundleSite:
         action: event_pb2.DecisionAction.ValueType,
         milestone: int = 0,
     ) -> None:
-        """Decides on a report that has come or will come."""
+        """Decides on a report that has arrived or will arrive."""
         self.stream.decide(await self.report(assign, step), action, milestone)
 
     def pids(self) -> list[int]:
@@ -164,7 +164,8 @@ def log_of(site: Site, number: int) -> Path:
 async def started(site: Site, scheduler: ScriptedScheduler, body: str = TRAIN) -> BundleSite:
     """A daemon that is connected, and the program of its bundles.
 
-    Tests decide late on purpose. So beats are rare: after some without a decision a worker opens another session.
+    Tests decide late on purpose, so heartbeats are rare: after some without a decision a worker opens another
+    session.
     """
     scheduler.interval_s = 5.0
     site.start()

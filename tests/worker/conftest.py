@@ -43,7 +43,7 @@ async def daemons(site: Site) -> AsyncIterator[DaemonProcess]:
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that every user may pass through: pytest's own are closed."""
+    """A folder that every user may enter; pytest's own folders are closed."""
     folder = Path(tempfile.mkdtemp(prefix="hr-run-as-"))
     folder.chmod(0o755)
     yield folder

@@ -32,7 +32,7 @@ class DaemonProcess:
         return process
 
     async def end(self) -> None:
-        """Kills those that still run."""
+        """Kill the processes that still run."""
         for process in self.processes:
             if process.returncode is None:
                 process.kill()
@@ -45,5 +45,5 @@ def children(daemon: asyncio.subprocess.Process) -> list[psutil.Process]:
 
 
 def memory_bytes(daemon: asyncio.subprocess.Process) -> int:
-    """What the daemon holds of the machine's memory."""
+    """How much of the machine's memory the daemon holds."""
     return int(psutil.Process(daemon.pid).memory_info().rss)

@@ -1,4 +1,4 @@
-"""Projects that ship code with requirements to one worker, and wheels that are made here."""
+"""Projects that ship code with requirements to one worker, and wheels that are built here."""
 
 import asyncio
 import hashlib
@@ -40,7 +40,7 @@ def build_wheel(folder, settings=None, metadata=None):
 
 
 def wheel(folder: Path, name: str = "tinylib", version: str = "1.0", word: str = "first") -> Path:
-    """A wheel with one module, made here."""
+    """Make a wheel with one module."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}-{version}-py3-none-any.whl"
     path.write_bytes(wheel_bytes(name, version, word))
@@ -48,7 +48,7 @@ def wheel(folder: Path, name: str = "tinylib", version: str = "1.0", word: str =
 
 
 def wheel_bytes(name: str = "tinylib", version: str = "1.0", word: str = "first") -> bytes:
-    """The same bytes for the same arguments."""
+    """A wheel's content: the same bytes for the same arguments."""
     info, out = f"{name}-{version}.dist-info", io.BytesIO()
     files = {
         f"{name}.py": f"WORD = {word!r}\n",
@@ -65,7 +65,7 @@ def wheel_bytes(name: str = "tinylib", version: str = "1.0", word: str = "first"
 def project_folder(
     folder: str, name: str = "tinylib", version: str = "1.0", word: str = "first", before: str = "    pass"
 ) -> dict[str, str]:
-    """The files of a package that is built from its folder; `before` is run when it is built."""
+    """The files of a package that is built from its folder; `before` runs during the build."""
     build = "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
     return {
         f"{folder}/pyproject.toml": f"{build}[project]\nname = {name!r}\nversion = {version!r}\n",
@@ -74,7 +74,8 @@ def project_folder(
 
 
 class Worker:
-    """What of a daemon prepares programs. Without an index, unless `environ` names one; with pip, unless it has uv."""
+    """The part of a daemon that prepares programs. It has no index unless `environ` names one, and uses pip unless
+    it has uv."""
 
     def __init__(
         self,
@@ -128,7 +129,7 @@ class Worker:
         return prepared.python
 
     async def word(self, project: str, files: Mapping[str, str | bytes], **how: str) -> str:
-        """What `tinylib` says to a project's study that ships these files."""
+        """What `tinylib` returns in the study of a project that ships these files."""
         return says(await self.python(project, files, **how), "import tinylib; print(tinylib.WORD)")
 
 

@@ -1,4 +1,4 @@
-"""Another OS user than the tests' own, a Python that it may run, and a daemon that runs trials as it."""
+"""A second OS user, a Python that this user may run, and a daemon that runs trials as this user."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ IMPORTS = os.pathsep.join(
 )
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
-# Says as whom it is loaded, and which of the files that HR_TRIES names it can read.
+# Writes as which user it is loaded, and which of the files in HR_TRIES it can read.
 LIBRARY = """
 #define _GNU_SOURCE
 #include <errno.h>
@@ -51,7 +51,7 @@ __attribute__((constructor)) static void said(void) {
     close(file);
 }
 """
-# Leaves a child of no session, no parent and no environment that names its trial, whose files in /proc are root's.
+# Leaves a child without session, parent or environment that names its trial. Its files in /proc are root's.
 LEAVES = """
 import os, subprocess, sys, time
 left = '''
@@ -87,7 +87,7 @@ def interpreter() -> str:
 
 
 def library_that_says(folder: Path, seen: Path) -> str:
-    """A library that appends to `seen` as whom it is loaded."""
+    """A library that appends to `seen` as which user it is loaded."""
     if COMPILER is None:
         pytest.skip("no C compiler")
     seen.touch()
@@ -99,7 +99,7 @@ def library_that_says(folder: Path, seen: Path) -> str:
 
 
 def of_a_container() -> tuple[str, ...]:
-    """What begins the command line of a process that has the rights which docker-compose.yml gives its worker alone."""
+    """The start of a command line that gives a process only the rights of the worker in docker-compose.yml."""
     compose = yaml.safe_load((Path(__file__).parents[2] / "docker-compose.yml").read_text(encoding="utf-8"))
     worker = compose["services"]["worker"]
     assert worker["cap_drop"] == ["ALL"]
@@ -114,7 +114,7 @@ def of_a_container() -> tuple[str, ...]:
 async def daemon_of_root(
     site: Site, slots: int, begins: tuple[str, ...] = (), **environ: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A daemon on the site's home, which is root; it is killed at the end. `begins`: its command line does so."""
+    """A daemon on the site's home that runs as root and is killed at the end. `begins` starts its command line."""
     settings = site.settings
     with (site.root / "daemon.log").open("ab") as log:
         daemon = await asyncio.create_subprocess_exec(

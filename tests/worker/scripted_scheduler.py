@@ -25,7 +25,7 @@ async def until(
 
 @dataclass
 class Stream:
-    """One session as the scheduler sees it."""
+    """One session from the scheduler's side."""
 
     hello: worker_pb2.Hello
     context: Any
@@ -34,7 +34,7 @@ class Stream:
         default_factory=lambda: asyncio.Queue(100_000)
     )
     over: asyncio.Event = field(default_factory=asyncio.Event)
-    # How many reports each message had that may have several.
+    # How many reports each message with several of them had.
     batches: list[int] = field(default_factory=list)
 
     def send(self, **message: Any) -> None:
@@ -51,7 +51,7 @@ class Stream:
         return [getattr(m, kind) for m, kind in kinds if kind in {"report", "restored", "exited"}]
 
     async def get(self, kind: str, count: int = 1) -> Any:
-        """Waits for the count-th message of a kind."""
+        """Wait for the count-th message of a kind."""
         await until(lambda: len(self.all(kind)) >= count, f"{count} × {kind}")
         return self.all(kind)[count - 1]
 
@@ -88,7 +88,7 @@ class Stream:
 
 
 class ScriptedScheduler(worker_pb2_grpc.WorkerServiceServicer):
-    """Collects sessions; welcomes and acknowledges by itself unless told not to."""
+    """Collects sessions. Welcomes and acknowledges by itself unless told not to."""
 
     def __init__(self) -> None:
         self.streams: list[Stream] = []
@@ -112,7 +112,7 @@ class ScriptedScheduler(worker_pb2_grpc.WorkerServiceServicer):
             self._server = None
 
     async def stream(self, number: int = 1) -> Stream:
-        """Waits for the number-th session."""
+        """Wait for the number-th session."""
         await until(lambda: len(self.streams) >= number, f"session {number}")
         return self.streams[number - 1]
 

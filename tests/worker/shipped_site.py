@@ -1,4 +1,4 @@
-"""Code that was shipped: a CodeService beside the scripted scheduler, and folders as clients pack them."""
+"""Shipped code: a CodeService beside the scripted scheduler, and folders packed as clients pack them."""
 
 import io
 from pathlib import Path
@@ -15,7 +15,7 @@ from headrace.v1 import code_pb2, code_pb2_grpc
 
 
 class Codes(code_pb2_grpc.CodeServiceServicer):
-    """Gives what a test has put."""
+    """Serves what a test has uploaded."""
 
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {}

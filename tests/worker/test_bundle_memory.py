@@ -1,4 +1,4 @@
-"""Bundles that run out of memory: what the kernel counts, what a process says last, and at how many members."""
+"""Bundles that run out of memory: what the kernel counts, what a process says last, and with how many members."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ held = [bytearray(32 << 20) for lease in members]
     ("code", "before", "now", "killed"),
     [(-9, 3, 4, True), (-9, 3, 3, False), (-15, 3, 4, False), (1, 3, 4, False)],
 )
-def test_the_kernel_s_count_tells_a_kill_for_want_of_memory(
+def test_the_kernel_s_count_identifies_an_out_of_memory_kill(
     tmp_path: Path, code: int, before: int, now: int, killed: bool
 ) -> None:
     events = tmp_path / "memory.events"

@@ -1,4 +1,4 @@
-"""Reports of a bundle's members on their way to the scheduler: those that wait go together."""
+"""Reports of a bundle's members on their way to the scheduler: waiting reports travel together."""
 
 from bundle_site import started
 from scripted_scheduler import ScriptedScheduler

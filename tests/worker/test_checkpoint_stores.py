@@ -1,4 +1,4 @@
-"""The contract of checkpoint stores, run by every store: a directory, and S3 as served by moto over HTTP."""
+"""The contract of checkpoint stores, run for every store: a directory, and S3 as served by moto over HTTP."""
 
 import errno
 import hashlib
@@ -35,7 +35,7 @@ IDENTITY = "0123456789abcdef"
 
 @dataclass
 class Bench:
-    """A store, and a way to its bytes behind its back."""
+    """A store, and direct access to its bytes."""
 
     store: CheckpointStore
     read: Callable[[str], bytes]
@@ -43,7 +43,7 @@ class Bench:
     remove: Callable[[str], None]
     names: Callable[[], list[str]]
     away: Callable[[], object]
-    """Puts an empty place in the store's: a mount point without its file system."""
+    """Puts an empty place where the store was: a mount point without its file system."""
     back: Callable[[], object]
 
     def contents(self) -> list[str]:
@@ -52,7 +52,7 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def moto() -> Iterator[str]:
-    from moto.server import ThreadedMotoServer  # a second: not for every process that collects the tests
+    from moto.server import ThreadedMotoServer  # slow: not in every process that collects tests
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
@@ -95,7 +95,7 @@ def _s3(endpoint: str, bucket: str) -> Bench:
     store.set_up(IDENTITY, used=False)
     hidden: dict[str, bytes] = {}
 
-    def away() -> None:  # as where a bucket is deleted and made again
+    def away() -> None:  # as when a bucket is deleted and created again
         for item in client.list_objects_v2(Bucket=bucket).get("Contents", []):
             hidden[item["Key"]] = client.get_object(Bucket=bucket, Key=item["Key"])["Body"].read()
             client.delete_object(Bucket=bucket, Key=item["Key"])
@@ -457,7 +457,7 @@ def test_what_an_order_supersedes() -> None:
     assert superseded(names, _order("0")) == []
 
 
-def test_what_a_study_takes_is_told_and_cleared_by_trial(bench: Bench, tmp_path: Path) -> None:
+def test_what_a_study_takes_is_reported_and_cleared_by_trial(bench: Bench, tmp_path: Path) -> None:
     for number, study in [(3, "digits"), (30, "digits"), (3, "digits-2")]:
         place = f"studies/{study}/trials/{number}"
         bench.store.put(_local(tmp_path, place), replace(_meta(), trial=place))

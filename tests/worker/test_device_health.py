@@ -1,4 +1,4 @@
-"""A GPU that fails is taken out, and its trial is charged nothing; what the program did itself stays its own."""
+"""A GPU that fails is taken out of service, and its trial is not charged. Faults of the program stay its own."""
 
 import sys
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from headrace_worker.device_health import DeviceHealth, defect_in
 from headrace_worker.devices import discover
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
-# What torch prints behind it.
+# What torch prints after it.
 ADVICE = "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."
 LOST_GPU = 0xF
 

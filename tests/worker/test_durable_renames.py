@@ -1,4 +1,4 @@
-"""What is put in its place by a rename is there after a power cut: flushed before the rename, and its name after it."""
+"""What a rename puts in place survives a power cut: content is flushed before the rename, and the name after it."""
 
 import os
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from headrace_worker.aside import Aside
 
 
 class Disk:
-    """Notes what is renamed and flushed. Names with a dot in front are nobody's yet."""
+    """Records what is renamed and flushed. Names that start with a dot are not published yet."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.published: list[str] = []
         self.lost: list[str] = []
-        """Files and folders that were not flushed when they got their names."""
+        """Files and folders that were not flushed before they got their names."""
         self.nameless: dict[int, str] = {}
-        """The last name that was given in a folder, until the folder is flushed."""
+        """The last name given in a folder, until the folder is flushed."""
         self._flushed: set[int] = set()
         monkeypatch.setattr(os, "fsync", self._noting(os.fsync))
         for name in ("rename", "replace"):

@@ -1,4 +1,4 @@
-"""No project chooses what another one imports, and nothing in the study's folder steers the installer."""
+"""No project chooses what another one imports, and nothing in the study's folder controls the installer."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from headrace_worker.code_cache import UnpreparedError
 pytestmark = pytest.mark.full
 
 EVIL, GOOD = wheel_bytes(word="evil"), wheel_bytes(word="good")
-# Installs what another project would import, whatever it is asked for.
+# Installs what another project would import, whatever is requested.
 PIP = """
 import pathlib, sys
 for folder in pathlib.Path(sys.prefix).glob("lib/python*/site-packages"):
@@ -27,7 +27,7 @@ for folder in pathlib.Path(sys.prefix).glob("lib/python*/site-packages"):
 
 @pytest.fixture
 async def workers(tmp_path: Path) -> AsyncIterator[Callable[..., Worker]]:
-    """Makes a worker with `pip` or `uv`, and an index of its administrator's, which is empty at first."""
+    """Makes a worker with `pip` or `uv`, and its administrator's index, which is empty at first."""
     (tmp_path / "index").mkdir()
     async with asyncio.TaskGroup() as tasks:
 

@@ -1,4 +1,4 @@
-"""When packages are resolved and installed, for whom, and what is said of it. The installer is a stand-in."""
+"""When packages are resolved and installed, for whom, and what is reported. The installer is a stand-in."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ PINNED = "numpy==2.0 --hash=sha256:aa\n"
 
 @dataclass
 class Index:
-    """Resolves every requirements file to the same lock, and installs it by writing it down."""
+    """Resolves every requirements file to the same lock, and installs by recording it."""
 
     lock: str = PINNED
     lacks: str = ""
@@ -47,7 +47,7 @@ class Index:
             build.log.write_text(f"no {self.lacks}\n")
             raise StepFailedError(f"the index lacks {self.lacks}")
         self.installed.append(lock)
-        (place / "bin").mkdir()  # nothing of an earlier attempt is there
+        (place / "bin").mkdir()  # nothing of an earlier attempt is left
         (place / "bin" / "python").write_bytes(b"x" * self.size_bytes)
 
 
@@ -204,7 +204,7 @@ async def test_the_log_says_what_is_installed_and_which_packages_a_trial_has(
     assert "all of it is in the worker's own environment" in worker.printed[-1]
 
 
-async def test_a_failure_is_told_with_its_last_lines_and_fails_fast(worker: Worker, index: Index) -> None:
+async def test_a_failure_is_reported_with_its_last_lines_and_fails_fast(worker: Worker, index: Index) -> None:
     index.lacks = "numpy"
     for _ in range(2):
         with pytest.raises(UnpreparedError) as refused:
@@ -275,7 +275,7 @@ async def test_what_is_larger_than_any_requirements_is_refused(worker: Worker, i
 
 
 async def test_nothing_is_installed_where_trials_have_no_groups_of_their_own(tmp_path: Path) -> None:
-    """Under `--run-as` nothing else keeps the other trials of the user away from what is being installed."""
+    """Under `--run-as` nothing else keeps the user's other trials away from an installation in progress."""
     started = tmp_path / "started"
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\ntouch {started}\n")

@@ -1,4 +1,4 @@
-"""A full disk is the machine's trouble: it is waited out, shown, and never charged."""
+"""A full disk is the machine's problem: the worker waits, reports it, and charges nobody."""
 
 import errno
 import os
@@ -93,7 +93,7 @@ def test_folders_nested_very_deep_are_measured(tmp_path: Path) -> None:
         (deepest / "file").write_bytes(b"x" * 10_000)
         assert size_bytes(tmp_path) >= 10_000
     finally:
-        subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)  # pytest could not
+        subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)  # pytest cannot delete it
 
 
 def test_a_folder_that_is_not_there_takes_nothing(tmp_path: Path) -> None:

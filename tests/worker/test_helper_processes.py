@@ -1,4 +1,5 @@
-"""Several processes of one trial say how they ended: whose word counts, and that no helper's end is the trial's."""
+"""Several processes of one trial report how they ended: which report counts, and that no helper's end is the
+trial's."""
 
 import pytest
 from scripted_scheduler import ScriptedScheduler
@@ -104,7 +105,7 @@ async def test_what_a_command_does_after_its_training_is_not_cut_short(
 async def test_a_command_that_hangs_after_its_training_is_ended(
     site: Site, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch, more: str
 ) -> None:
-    """Not while another process of the training is at work."""
+    """It is not ended while another process of the training is at work."""
     monkeypatch.setattr(speakers, "AFTER_STAGE_S", 1.5)
     site.start()
     stream = await scheduler.stream()
@@ -180,7 +181,7 @@ def test_behind_a_shell_without_a_report_the_process_that_asked_last_speaks() ->
 
 
 @pytest.mark.parametrize("reported", [True, False])
-def test_of_ranks_behind_a_launcher_one_says_the_cause(reported: bool) -> None:
+def test_one_of_the_ranks_behind_a_launcher_says_the_cause(reported: bool) -> None:
     words = LastWords(is_gang=False)
     for rank in (HELPER, MAIN):
         words.asks(rank, SHELL, promises=True)

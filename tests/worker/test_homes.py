@@ -61,7 +61,7 @@ async def test_a_daemon_on_a_copied_home_touches_nothing_before_it_is_taken(
 async def test_a_copied_home_that_is_taken_ends_no_process_and_deletes_nothing_of_the_first(
     site: Site, scheduler: ScriptedScheduler, daemons: DaemonProcess
 ) -> None:
-    """As where a whole cluster was copied, whose scheduler knows nothing of the first."""
+    """For example after a whole cluster was copied, whose scheduler knows nothing of the first one."""
     _, trial, socket = await _running(site, daemons)
     copy = _copy(site)
     saved = site.root / "store/studies/s/trials/0/000001-000001-step3-abc"

@@ -1,6 +1,6 @@
-"""A process that a program started itself was killed: nobody is charged, as where the program's own was.
+"""A process that a program itself started was killed: nobody is charged, as if the program itself had been killed.
 
-The errors are the libraries' own, of processes that are really killed.
+The errors come from the libraries themselves, whose processes are really killed.
 """
 
 import os
@@ -19,7 +19,7 @@ from headrace_worker.exits import Finished, classify
 
 
 class _Killed(Dataset[torch.Tensor]):
-    """Each process that reads it is ended by a signal."""
+    """A signal ends each process that reads it."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -44,7 +44,7 @@ def _joblib(number: int) -> None:
     Parallel(n_jobs=2)(delayed(exec)(f"import os; os.kill(os.getpid(), {number:d})") for _ in range(2))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads, which the loader does
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # a fork beside threads, which the loader does
 @pytest.mark.parametrize("library", [_loader, _subprocess, _joblib])
 @pytest.mark.parametrize(
     ("number", "outcome"),

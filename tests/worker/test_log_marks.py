@@ -1,4 +1,4 @@
-"""When a log was written: the marks beside it, whatever the trial does with them, and reading since a time."""
+"""When a log was written: the marks beside it, whatever the trial does to them, and reading from a given time on."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ HEADER = b"==== attempt 1 ====\n"
 
 
 class Clock:
-    """The worker's clock, in seconds since 1970, and the logs that are written by it."""
+    """The worker's clock, in seconds since 1970, and the logs written by it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 1000.0
@@ -50,13 +50,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
 
 
 def since(path: Path, when_s: float) -> bytes | None:
-    """What is shown of a log since a time; None where that is not known."""
+    """The part of a log since a time; None if it is not known."""
     place = log_times.place_of(log_times.read(path), int(when_s * 1000))
     return None if place is None else path.read_bytes()[place:]
 
 
 def grown(path: Path, clock: Clock, seconds: int, *, max_bytes: int = logs.MAX_BYTES) -> AttemptLog:
-    """A log with a line a second, which says when it was written, and two looks a second."""
+    """A log with one line per second, which contains the time of writing, and two checks per second."""
     log = clock.log(path)
     for _ in range(seconds):
         log.file.write(f"{int(clock.now_s)}\n".encode())
@@ -171,7 +171,7 @@ def test_a_clock_that_is_put_back_leaves_nothing_out(tmp_path: Path, clock: Cloc
         clock.now_s += 0.5
         log.shorten()
     assert b"after it\n" in (since(log.path, again) or b"")
-    for second in range(int(again) + 8, int(again) + 50):  # as its clock said then
+    for second in range(int(again) + 8, int(again) + 50):  # by the clock of that moment
         assert str(second).encode() in (since(log.path, again + 8) or b"")
 
 
@@ -194,7 +194,7 @@ def test_what_a_trial_puts_in_the_place_of_the_marks_is_not_trusted(tmp_path: Pa
         marks.unlink(missing_ok=True)
         other.write_bytes(good)
         put()
-        with suppress(OSError):  # a pipe with somebody at its other end
+        with suppress(OSError):  # a pipe with a reader
             writer = os.open(marks, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
             os.write(writer, good)
             assert log_times.read(log.path) == []
@@ -257,7 +257,7 @@ async def test_an_attempt_that_is_over_is_read_since_a_time_from_the_store_and_f
     assert chunk.next_offset == len(stored)
     assert 20 <= len(lines) <= 26
     assert lines[-20:] == [str(second).encode() for second in range(1080, 1100)]
-    older = await reads.read(asked(1, 70), None)  # in the middle that was left out
+    older = await reads.read(asked(1, 70), None)  # in the omitted middle
     assert older.timed
     assert older.data == stored[200 - 200 % 5 :] or older.data in stored
     del store.files[place, times_name(1)]

@@ -1,4 +1,4 @@
-"""A worker that comes back after a long outage: an answer costs the same, however much is not settled yet."""
+"""A worker that returns after a long outage: an answer costs the same, however many messages are not settled yet."""
 
 import time
 from itertools import count
@@ -15,7 +15,7 @@ CONTINUE = event_pb2.Decision(action=event_pb2.DECISION_ACTION_CONTINUE)
 
 
 def _answer_s(backlog: int) -> float:
-    """How long one answer takes with so many reports behind it, each with a checkpoint; the best of five."""
+    """The time in seconds for one answer with that many waiting reports, each with a checkpoint; the best of five."""
     core = SessionCore(Identity(worker="w", incarnation="1", devices=(), labels={}, version="", log_dir="/l"))
     retention = Retention()
     leases = [
@@ -50,6 +50,6 @@ def _answer_s(backlog: int) -> float:
 
 @pytest.mark.full
 def test_an_answer_costs_no_more_with_a_longer_backlog() -> None:
-    _answer_s(2_000)  # warm
+    _answer_s(2_000)  # warm-up
     short, long = _answer_s(2_500), _answer_s(50_000)
     assert long < 5 * short, f"{long * 1e6:.0f} µs at 50,000 reports, {short * 1e6:.0f} µs at 2,500"

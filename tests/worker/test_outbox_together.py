@@ -1,4 +1,4 @@
-"""What many say at once is written at once: one wait for the disk, and an error of one is its own."""
+"""Messages of many senders are written together: one wait for the disk, and an error affects only its own message."""
 
 import asyncio
 import shutil
@@ -58,7 +58,7 @@ async def test_a_call_that_fails_among_others_fails_alone(tmp_path: Path) -> Non
 
 
 class BusyOutbox(Outbox):
-    """Its first message takes as long as it is held."""
+    """An outbox that holds its first message until a test releases it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -70,8 +70,8 @@ class BusyOutbox(Outbox):
         return super().append(lease_id, request, upload=upload)
 
 
-async def test_a_report_whose_trial_ends_while_it_is_written_is_sent_all_the_same(tmp_path: Path) -> None:
-    """And so is what was written after it."""
+async def test_a_report_whose_trial_ends_while_it_is_written_is_sent_anyway(tmp_path: Path) -> None:
+    """The same applies to what was written after it."""
     outbox = BusyOutbox(tmp_path / "outbox.sqlite")
     durable = DurableOutbox(outbox)
     identity = Identity(worker="w", incarnation="i", devices=(), labels={}, version="", log_dir="/l")

@@ -1,4 +1,4 @@
-"""What a requirements file refers to, and what it was resolved to."""
+"""What a requirements file refers to, and what it resolved to."""
 
 import json
 from pathlib import Path

@@ -24,7 +24,7 @@ def _report(**fields: object) -> worker_pb2.SessionRequest:
     return worker_pb2.SessionRequest(report=worker_pb2.Report(lease=LEASE, step=1, **fields))
 
 
-async def test_a_refused_report_is_put_aside_and_its_trial_does_not_wait_for_ever(
+async def test_a_refused_report_is_put_aside_and_its_trial_does_not_wait_forever(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
     scheduler.acks = False
@@ -62,7 +62,7 @@ async def test_a_refused_report_is_put_aside_and_its_trial_does_not_wait_for_eve
 async def test_a_message_too_large_for_the_stream_is_found_before_it_is_sent(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
-    """Of an earlier version of the worker, which let such a report into the outbox."""
+    """An earlier version of the worker let such a report into the outbox."""
     site.settings.home.mkdir(parents=True)
     outbox = Outbox(site.settings.outbox_path)
     huge = {f"{n:0200d}": 1.0 for n in range(25_000)}
@@ -115,7 +115,7 @@ def test_the_folder_is_bounded(tmp_path: Path) -> None:
 
 
 def _drained_s(messages: int) -> float:
-    """How long the core takes to hear, one by one, that so many messages are acknowledged."""
+    """The time in seconds that the core takes to process that many acknowledgements, one by one."""
     core = SessionCore(IDENTITY)
     for sequence in range(1, messages + 1):
         core.appended(sequence, LEASE)

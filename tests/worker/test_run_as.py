@@ -1,4 +1,4 @@
-"""Trials as another OS user: what they may reach, what the daemon takes from them, and when it is refused."""
+"""Trials as another OS user: what they may access, what the daemon accepts from them, and when it is refused."""
 
 import asyncio
 import json
@@ -92,7 +92,7 @@ async def site(open_folder: Path, scheduler: ScriptedScheduler) -> Site:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """The files in a folder, in which the daemon may delete some right now."""
+    """The files in a folder while the daemon may be deleting some."""
     return [Path(above, name) for above, _, names in os.walk(folder) for name in names]
 
 
@@ -101,7 +101,7 @@ def files_below(folder: Path) -> list[Path]:
 async def test_trials_of_another_user(
     site: Site, scheduler: ScriptedScheduler, user: OtherUser, rights: Callable[[], tuple[str, ...]]
 ) -> None:
-    """One saves, is paused and goes on; another one sets traps and does not want to end."""
+    """One saves, is paused and continues. Another one sets traps and tries not to end."""
     python = interpreter()
     settings = site.settings
     settings.home.mkdir(mode=0o700)
@@ -148,11 +148,11 @@ async def test_trials_of_another_user(
         (trial_log,) = (settings.home / "logs").rglob("0.log")
         assert trial_log.read_text().count("opened again") == 2
         assert trial_log.stat().st_uid == user.uid
-        # What it stored is root's, in a store that the trial cannot enter.
+        # The stored checkpoint is root's, in a store that the trial cannot enter.
         stored = files_below(Path(report.checkpoint.uri.removeprefix("file://")))
         assert "state.json" in {path.name for path in stored}
         assert {path.stat().st_uid for path in stored} == {0}
-        # A link leads the daemon nowhere.
+        # The daemon follows no link.
         await until(lambda: (site.marks / "links").exists(), "the traps", 40)
         refused = json.loads((site.marks / "links").read_text())
         assert [code for code, _ in refused] == ["INVALID_ARGUMENT"] * 2, refused
@@ -200,12 +200,12 @@ def test_a_home_that_the_user_cannot_reach(
 @pytest.mark.parametrize(
     ("modes", "owned", "refused"),
     [
-        ({"above": 0o1777, "above/home": 0o755}, "", ""),  # as below /tmp
+        ({"above": 0o1777, "above/home": 0o755}, "", ""),  # as under /tmp
         ({"above": 0o755, "above/home": 0o755}, "above/home", "above/home"),
         ({"above": 0o755, "above/home": 0o777}, "", "above/home"),
         ({"above": 0o755, "above/home": 0o1777}, "", "above/home"),
         ({"above": 0o777, "above/home": 0o755}, "", "above"),
-        ({"above": 0o1777}, "", "above"),  # before the worker has made a store, it may
+        ({"above": 0o1777}, "", "above"),  # before the worker has created a store, the user may
         ({"above": 0o755}, "", ""),
         ({"above": 0o1777, "above/real": 0o755, "above/home": None}, "above/home", "above/home"),  # a link
     ],
@@ -213,7 +213,7 @@ def test_a_home_that_the_user_cannot_reach(
 async def test_a_home_and_a_store_that_the_trials_user_may_change(
     user: OtherUser, site: Site, modes: dict[str, int | None], owned: str, refused: str
 ) -> None:
-    """Nothing is read or written there: it may hold links to files of root's."""
+    """Nothing is read or written there: it may contain links to root's files."""
     for name, mode in modes.items():
         path = site.root / name
         if mode is None:
@@ -228,7 +228,7 @@ async def test_a_home_and_a_store_that_the_trials_user_may_change(
         user.require_no_hand_in(folder, "--home")
         return
     settings: dict[str, dict[str, Any]] = {"--store": {"store_url": folder.as_uri()}}
-    if folder.exists():  # else the worker makes its home first
+    if folder.exists():  # otherwise the worker creates its home first
         settings["--home"] = {"home": folder}
     for option, changed in settings.items():
         with pytest.raises(InvalidFieldError, match=f"may write to {site.root / refused}") as error:
@@ -252,7 +252,7 @@ def test_what_the_daemon_does_not_take(user: OtherUser, open_folder: Path, trap:
     match trap:
         case "link":
             (folder / "a").symlink_to(outside / "kept")
-        case "foreign":  # as by a hard link to a file of another user
+        case "foreign":  # as a hard link to another user's file does
             os.link(outside / "kept", folder / "a")
         case "pipe":
             os.mkfifo(folder / "a")

@@ -1,4 +1,5 @@
-"""What forks and exits faster than anybody looks ends with its trial, where the kernel has control groups."""
+"""A program that forks and exits faster than anybody can check ends with its trial, if the kernel has control
+groups."""
 
 import asyncio
 import os
@@ -50,7 +51,7 @@ async def started(folder: Path, *args: str) -> TrialProcess:
 
 @pytest.fixture
 def beats(open_folder: Path) -> Path:
-    """Where a program of the trials' user says that it runs."""
+    """The file in which a program of the trials' user says that it runs."""
     open_folder.chmod(0o777)
     return open_folder / "beats"
 
@@ -78,7 +79,7 @@ def processes(group: Path) -> list[str]:
 
 @pytest.fixture
 def hops(open_folder: Path) -> str:
-    """A program that does nothing but fork and exit, for as long as it is let."""
+    """A program that does nothing but fork and exit, as long as it may."""
     source, program = open_folder / "hops.c", open_folder / "hops"
     source.write_text(HOPS)
     subprocess.run([str(COMPILER), "-static", "-O1", "-o", str(program), str(source)], check=True)
@@ -122,7 +123,7 @@ async def test_what_a_killed_daemon_left_ends_with_its_control_group(
 
 @pytest.fixture
 def elsewhere() -> Iterator[Path]:
-    """The control group of another login, in which the daemon is for a while."""
+    """The control group of another login, to which the daemon belongs for a while."""
     above = control_groups._own()
     assert above is not None
     folder = above / f"login-of-a-test-{os.getpid()}"
@@ -137,7 +138,7 @@ def elsewhere() -> Iterator[Path]:
 async def test_a_daemon_that_starts_elsewhere_ends_what_was_left(
     open_folder: Path, tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A daemon that was killed had been started in another login than the next one on its home."""
+    """The killed daemon had been started in another login than the next one on its home."""
     home, other = tmp_path / "home", tmp_path / "other"
     home.mkdir()
     other.mkdir()

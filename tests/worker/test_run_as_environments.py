@@ -26,7 +26,7 @@ from headrace_worker.run_as import OtherUser, other_user
 
 pytestmark = [pytest.mark.full, as_root]
 
-# What builds a package for the environment says who it is, and waits for the trial of another project.
+# The build of a package for the environment records its user, and waits for the trial of another project.
 BUILDS = """
     import json, os, sys, time
     from pathlib import Path
@@ -81,7 +81,7 @@ def python() -> str:
 
 @pytest.fixture
 def user() -> OtherUser:
-    """As the daemon has it: with the group of its home."""
+    """The user as the daemon has it: with the group of its home."""
     found = other_user(USER)
     return replace(found, groups=(*found.groups, own_groups.of_family("of-these-tests")))
 
@@ -170,14 +170,14 @@ async def test_what_was_installed_can_be_used_and_not_changed(
     ):
         assert "Permission denied" in as_user(*tries, groups=user.groups).stderr
     assert [path.name for path in worker.folder.iterdir() if path.name.startswith("build-")] == []
-    # Compiled already: a trial cannot keep what it compiles.
+    # Already compiled: a trial could not store what it compiles.
     assert list(environment.rglob(f"tinylib.cpython-{NUMBER.replace('.', '')}.pyc"))
 
 
 async def test_a_python_of_the_study_has_no_hand_in_what_is_roots(
     worker: Worker, open_folder: Path, python: str
 ) -> None:
-    """It makes an environment whose file is a link to one of root's, and says what root would write there."""
+    """It makes an environment with a link to a file of root's, and says what root would write there."""
     target = open_folder / "of-root"
     target.write_text("as it was")
     hostile = open_folder / "python"

@@ -1,4 +1,4 @@
-"""Where trials of another user live: no project loads what a trial of another one has left."""
+"""The home folders of another user's trials: no project loads what a trial of another project has left there."""
 
 import json
 import os
@@ -46,7 +46,7 @@ if os.environ["HR_MARK"] == "stays":
 
 @pytest.fixture(scope="module", autouse=True)
 def python() -> str:
-    """Looked for before gRPC has threads here."""
+    """Found before gRPC has threads in this process."""
     return interpreter()
 
 
@@ -86,7 +86,7 @@ async def test_no_project_sees_what_a_trial_of_another_one_has_left(site: Site) 
         stream = await site.scheduler.stream()
         assert await ran(site, stream, "one", "first") == {**nothing, "others": []}
         (site.marks / "first-left").rename(site.marks / "left-by-the-first")
-        # By its path neither, where a project's gate lets nobody else pass. The temporary folder is gone.
+        # Nor by its path, if a project's gate lets nobody else pass. The temporary folder is gone.
         closed = {**nothing, "others": ["PermissionError", "PermissionError", "FileNotFoundError"]}
         assert await ran(site, stream, "two", "second") == closed
         again = await ran(site, stream, "one", "third")
@@ -149,7 +149,7 @@ def test_the_study_and_the_operator_may_say_otherwise(tmp_path: Path) -> None:
     assert Path(of_operator["HOME"]).is_relative_to(tmp_path / "homes")
 
 
-def test_a_process_that_stands_by_has_a_temporary_folder_of_its_own_and_is_fit_all_the_same(
+def test_a_standby_process_has_a_temporary_folder_of_its_own_and_is_still_fit(
     tmp_path: Path,
 ) -> None:
     launch = launched(tmp_path)
@@ -159,7 +159,7 @@ def test_a_process_that_stands_by_has_a_temporary_folder_of_its_own_and_is_fit_a
     assert other.quarters is not None
     assert other.env["TMPDIR"] == str(other.quarters.tmp)
     assert own_folders.without(other) == own_folders.without(launch)
-    # Not where it belongs to another project.
+    # Not if it belongs to another project.
     assert launch.quarters is not None
     theirs = own_folders.without(launched(tmp_path)).quarters
     assert theirs == own_folders.without(launch).quarters != estate(tmp_path).quarters("project two", 7)

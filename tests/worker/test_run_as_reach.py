@@ -1,4 +1,4 @@
-"""What a trial under `--run-as` reaches of its worker and of other trials, by its program and by a library."""
+"""What a trial under `--run-as` can access of its worker and of other trials, by its program and by a library."""
 
 import asyncio
 import json
@@ -103,7 +103,7 @@ REFUSED = {
     "reports for another trial": "PERMISSION_DENIED",
     "attaches as another trial": "PERMISSION_DENIED",
 }
-# Below the worker's home.
+# In the worker's home.
 FOLDERS = ("", "logs", "taken", "scratch", "code", "code/sha256", "aside", "environments")
 FILES = ("outbox.sqlite", "lock", "id", "runtime", "credential.json", "joining.key", "token")
 # Of the worker's process.
@@ -126,7 +126,7 @@ async def site(open_folder: Path, scheduler: ScriptedScheduler) -> Site:
 
 
 def closed(site: Site, daemon: asyncio.subprocess.Process) -> list[str]:
-    """What nobody but the worker is to read, while trial 1 runs. All of it is there."""
+    """What only the worker should be able to read while trial 1 runs. All of it exists."""
     home, store = site.settings.home, Path(site.settings.store_url.removeprefix("file://"))
     store.mkdir(mode=0o700, exist_ok=True)
     (log,) = (home / "logs").rglob("1.log")
@@ -151,13 +151,13 @@ def assigned(site: Site, body: str, slot: int, **env: str) -> worker_pb2.Assign:
 
 
 async def said_of(path: Path) -> Any:
-    """What a program wrote down."""
+    """What a program recorded."""
     await until(path.exists, f"{path.name}", 60)
     return json.loads(await asyncio.to_thread(path.read_text))
 
 
 def lines(path: Path) -> Mapping[bool, list[str]]:
-    """What the library said: which files it could read, and as whom it was loaded."""
+    """What the library recorded: which files it could read, and as which user it was loaded."""
     found = path.read_text().splitlines()
     return {which: [line for line in found if line.startswith("reads ") is which] for which in (True, False)}
 
@@ -197,7 +197,7 @@ async def test_what_a_trial_of_another_user_reaches(
         assert Path(opened["1"]).name == "0.log"
         assert said.pop("secrets") == []
         assert said.pop("worker") == daemon.pid
-        # Trials share a user: what keeps them apart is another --run-as, on another worker.
+        # Trials share a user: only another --run-as on another worker separates them.
         assert said.pop("other trial's checkpoint, same user") == "OK"
         assert said == REFUSED
         assert psutil.pid_exists(other_pid)
@@ -205,7 +205,7 @@ async def test_what_a_trial_of_another_user_reaches(
 
 
 async def left_by(stream: Stream, site: Site, slot: int) -> tuple[worker_pb2.Assign, psutil.Process]:
-    """A trial that stays, and the child that it left behind."""
+    """A trial that stays, and the child that it left running."""
     left = site.marks / f"left-{slot}"
     assign = assigned(site, f"import sys\nsys.argv = ['', {str(left)!r}, 'stays']\n{LEAVES}", slot)
     stream.send(assign=assign)

@@ -1,4 +1,4 @@
-"""Shipped code under `--run-as`: it runs in a copy of the trial's own, and the worker's archives are out of reach."""
+"""Shipped code under `--run-as`: it runs in the trial's own copy, and the worker's archives are out of reach."""
 
 import json
 from collections.abc import AsyncIterator
@@ -50,7 +50,7 @@ leave_if_told(report(1))
 
 @pytest.fixture(scope="module", autouse=True)
 def python() -> str:
-    """Looked for before gRPC has threads here."""
+    """Found before gRPC has threads in this process."""
     return interpreter()
 
 
@@ -63,7 +63,7 @@ async def site(open_folder: Path, scheduler: ScriptedScheduler) -> Site:
 
 @pytest.fixture
 async def stream(site: Site, codes: Codes) -> AsyncIterator[Stream]:
-    """Of a daemon that is root and runs trials as another user. Its home has a credential."""
+    """The stream of a daemon that runs as root, and its trials as another user. Its home has a credential."""
     home = site.settings.home
     home.mkdir(mode=0o700)
     (home / "credential.json").write_text(SECRET)

@@ -1,5 +1,5 @@
-"""How a trial of another user is started, and how all of it ends: no code and no variable of the study's has the
-worker's rights for a moment, and no process of it is left."""
+"""How a trial of another user is started, and how all of it ends. No code and no variable of the study has the
+worker's rights for a moment, and no process of it remains."""
 
 import asyncio
 import ctypes
@@ -67,13 +67,13 @@ def marks(open_folder: Path) -> Path:
 
 @pytest.fixture
 def seen(open_folder: Path) -> Path:
-    """Where the library says as whom it is loaded."""
+    """The file in which the library records as which user it is loaded."""
     return open_folder / "seen"
 
 
 @pytest.fixture
 def library(open_folder: Path, seen: Path) -> str:
-    """A library, as an earlier trial may have left one."""
+    """A library that an earlier trial may have left."""
     return library_that_says(open_folder, seen)
 
 
@@ -108,7 +108,7 @@ async def test_a_studys_library_is_loaded_as_the_trials_user_alone(
 async def test_no_variable_of_a_study_is_there_while_its_process_is_root(
     library: str, open_folder: Path, user: OtherUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seen by an interpreter in the place of the worker's, which writes its environment down; the trial gets it all."""
+    """An interpreter in place of the worker's records its environment; the trial gets all of the variables."""
     noted = open_folder / "environment"
     witness = open_folder / "python"
     witness.write_text(f'#!/bin/sh\n[ "$(id -u)" = 0 ] && env -0 >{noted}\nexec {interpreter()} "$@"\n')
@@ -148,7 +148,7 @@ async def test_a_program_is_looked_for_on_the_trials_path_by_the_trials_user(
 async def test_a_key_of_the_workers_session_is_out_of_the_trials_reach(
     open_folder: Path, user: OtherUser
 ) -> None:
-    """As a Kerberos ticket is one. The kernel lets whoever inherits the session's keyring read it."""
+    """A Kerberos ticket is one. The kernel lets everyone who inherits the session's keyring read it."""
     libc = ctypes.CDLL(None, use_errno=True)
     machine = os.uname().machine
     if machine != "x86_64":
@@ -183,9 +183,8 @@ async def test_a_child_that_left_everything_ends_with_its_trial_and_no_other_tri
 ) -> None:
     first_left, second_left = marks / "first", marks / "second"
     program = [interpreter(), "-c", LEAVES]
-    other = await asyncio.create_subprocess_exec(
-        "sleep", "300", start_new_session=True
-    )  # of the worker's own
+    # the worker's own
+    other = await asyncio.create_subprocess_exec("sleep", "300", start_new_session=True)
     try:
         second = await started(
             open_folder, [*program, str(second_left), "stays"], {LEASE_VARIABLE: "b"}, user
@@ -217,7 +216,7 @@ async def test_a_child_that_left_everything_ends_with_its_trial_and_no_other_tri
 async def test_what_a_killed_daemon_left_ends_by_the_group_of_its_home(
     open_folder: Path, marks: Path, user: OtherUser
 ) -> None:
-    """And what another home's daemon runs does not."""
+    """What the daemon of another home runs does not."""
     ours, theirs = own_groups.of_family("standby-1-1-"), own_groups.of_family("standby-1-2-")
     left = []
     for name, group in (("ours", ours), ("theirs", theirs)):
@@ -276,7 +275,7 @@ async def test_a_trial_runs_nothing_that_another_one_left_in_the_users_home(
 
 
 def _plant(program: str, home: Path, code: str) -> None:
-    """Leaves code in a home, where this Python runs it at its start."""
+    """Leave code in a home, where this Python runs it at its start."""
     asks = "import site; print(site.getusersitepackages())"
     env = {"HOME": str(home)}
     told = subprocess.run([program, "-c", asks], env=env, capture_output=True, text=True, check=True)
@@ -286,7 +285,7 @@ def _plant(program: str, home: Path, code: str) -> None:
 
 
 def _with_user_site() -> str:
-    """A Python that loads what lies in its user's home: a virtual environment does not."""
+    """A Python that loads code from its user's home; a virtual environment does not."""
     for program in ("/usr/bin/python3", "/usr/local/bin/python3"):
         if Path(program).exists() and "True" in subprocess.run(
             [program, "-c", "import site; print(site.ENABLE_USER_SITE)"], env={}, capture_output=True, text=True
@@ -318,7 +317,7 @@ def test_the_groups_lie_where_nobody_gives_any_away() -> None:
 
 
 def _threads_that_run(pid: int) -> int:
-    tasks = Path(f"/proc/{pid}/task").glob("*/stat")  # of a process that is gone there are none
+    tasks = Path(f"/proc/{pid}/task").glob("*/stat")  # a process that is gone has none
     return sum(stat.read_text().rpartition(")")[2].split()[0] not in "ZX" for stat in tasks)
 
 

@@ -1,4 +1,4 @@
-"""What a worker knows of the code that it runs, beside what the programs say."""
+"""What a worker knows of the code that it runs, beside what the programs report."""
 
 import os
 import sys
@@ -77,7 +77,7 @@ def test_what_a_study_names_that_is_no_file_is_not_waited_for(tmp_path: Path) ->
 def test_a_worker_that_is_root_says_nothing_of_files_that_the_trials_user_may_not_read(
     open_folder: Path,
 ) -> None:
-    """A study names any folder of the machine; links lead where they like."""
+    """A study may name any folder of the machine, and links may lead anywhere."""
     project, closed = open_folder / "project", open_folder / "closed"
     project.mkdir()
     closed.mkdir(mode=0o700)
@@ -101,7 +101,7 @@ def test_a_worker_that_is_root_says_nothing_of_files_that_the_trials_user_may_no
     assert found(project, "mine.py") == ["mine.py"] * 2
 
 
-def test_each_file_is_told_once_and_the_digest_is_of_all() -> None:
+def test_each_file_is_reported_once_and_the_digest_is_of_all() -> None:
     code = RunningCode()
     assert code.since(None) is None
     one, two = SourceFile("a.py", "1"), SourceFile("b.py", "2")
@@ -139,7 +139,7 @@ def test_an_edit_is_seen_where_the_file_was_seen_before() -> None:
 
 
 @pytest.mark.full
-async def test_a_program_without_the_sdk_is_told_with_the_first_report_and_an_edit_at_once(
+async def test_a_program_without_the_sdk_is_reported_with_the_first_report_and_an_edit_at_once(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
     command = site.program("for step in (1, 2):\n    leave_if_told(report(step))\n")
@@ -162,7 +162,7 @@ async def test_a_program_without_the_sdk_is_told_with_the_first_report_and_an_ed
 
 
 @pytest.mark.parametrize("guards", [False, True])
-async def test_an_edit_is_told_before_the_checkpoint_is_loaded(
+async def test_an_edit_is_reported_before_the_checkpoint_is_loaded(
     site: Site, scheduler: ScriptedScheduler, guards: bool
 ) -> None:
     command = site.program(

@@ -1,4 +1,4 @@
-"""A scheduler that falls silent without a word is left before the leases end."""
+"""A worker leaves a scheduler that falls silent before its leases end."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def welcome(core: SessionCore) -> None:
 
 
 def answer(core: SessionCore, heartbeat: worker_pb2.Heartbeat) -> None:
-    """What a scheduler says to a heartbeat."""
+    """A scheduler's answer to a heartbeat."""
     core.receive(worker_pb2.SessionResponse(ack=worker_pb2.Ack(heartbeat=heartbeat.sequence)))
 
 

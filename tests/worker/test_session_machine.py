@@ -1,9 +1,10 @@
-"""The session core and the outbox against a scheduler that loses, doubles, delays and refuses messages, by Hypothesis.
+"""The session core and the outbox against a scheduler that loses, doubles, delays and refuses messages, by
+Hypothesis.
 
-The machine is the network and the scheduler; the core and the SQLite outbox are the real ones. Streams break at any
-point, the daemon is killed and started again, leases are fenced behind its back. What must hold: a stream
-carries durable messages in order and without holes; nothing leaves the outbox unacknowledged; no lease is
-started twice; and when the network has calmed down, every report was received, before its lease's end.
+The machine is the network and the scheduler; the core and the SQLite outbox are the real ones. Streams break at
+any point, the daemon is killed and started again, and leases are fenced without its knowledge. A stream must carry
+durable messages in order and without gaps. Nothing may leave the outbox unacknowledged, and no lease may start
+twice. When the network has calmed down, every report must have been received before its lease's end.
 """
 
 import tempfile
@@ -40,11 +41,11 @@ def _lease(number: int) -> event_pb2.LeaseRef:
 
 
 class SessionMachine(RuleBasedStateMachine):
-    """Rules are what a network, a scheduler, trials and a hard kill can do."""
+    """The rules are what a network, a scheduler, trials and a hard kill can do."""
 
     @initialize()
     def begin(self) -> None:
-        # In memory where possible: hard kills are played, power cuts are not, so fsync would only be slow.
+        # In memory if possible: the test simulates hard kills, not power cuts, so fsync would only be slow.
         self.folder = tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
         self.path = Path(self.folder.name) / "outbox.sqlite"
         self.outbox = Outbox(self.path)
@@ -55,7 +56,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.ever_started: list[str] = []
         self.known: set[str] = set()  # started by this incarnation
         self.written: dict[int, str] = {}
-        # The scheduler: what it committed, in the order of arrival; which leases live.
+        # The scheduler: what it committed, in the order of arrival, and which leases are live.
         self.live: dict[str, event_pb2.LeaseRef] = {}
         self.committed: dict[int, str] = {}
         self.acknowledged: set[int] = set()
@@ -74,7 +75,7 @@ class SessionMachine(RuleBasedStateMachine):
                 self.outbox.close()
                 self.folder.cleanup()
 
-    # The worker's shell, as the daemon does it.
+    # The worker's shell, like the daemon's.
 
     def carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -135,7 +136,7 @@ class SessionMachine(RuleBasedStateMachine):
             later = [s for s, lease in self.committed.items() if lease == lease_id and s > sequence]
             assert not later, "a message comes before the ones after it"
             self.committed[sequence] = kind if live else "stale"
-            if live and sequence % 7 == 0:  # it cannot be taken, ever; its lease ends with it
+            if live and sequence % 7 == 0:  # it can never be accepted; its lease ends with it
                 self.committed[sequence] = "refused"
                 del self.live[lease_id]
             if live and kind == "exited":
@@ -143,7 +144,7 @@ class SessionMachine(RuleBasedStateMachine):
         if self.committed[sequence] == "refused":
             self.say(refused=worker_pb2.Refused(sequence=sequence, reason="never"))
         if sequence % 2:
-            self.riding.append(sequence)  # with whatever is said next
+            self.riding.append(sequence)  # attached to the next message
         else:
             self.say(ack=worker_pb2.Ack(sequences=[sequence]))
         if sequence in self.decisions:
@@ -164,7 +165,7 @@ class SessionMachine(RuleBasedStateMachine):
             self.say(cancel=cancel)
 
     def say(self, **message: Any) -> None:
-        """Say something, and with it what is to be acknowledged."""
+        """Send a message, with the pending acknowledgements attached."""
         self.inbox.append(worker_pb2.SessionResponse(**message, acknowledged=self.riding))
         self.riding = []
 
@@ -221,7 +222,7 @@ class SessionMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def assign_late_again(self, data: st.DataObject) -> None:
         ref = _lease(int(data.draw(st.sampled_from(self.ever_started)).rpartition("-")[2]))
-        # After a hard kill the worker does not know leases whose end is acknowledged; the scheduler does.
+        # After a hard kill the worker has forgotten leases whose end is acknowledged; the scheduler has not.
         if ref.lease_id in self.known:
             self.say(assign=worker_pb2.Assign(lease=ref))
 
@@ -237,7 +238,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def fence(self, data: st.DataObject) -> None:
-        """The lease expires in the database; the worker hears of it later, or never."""
+        """The lease expires in the database. The worker learns of it later, or never."""
         if self.live:
             lease_id = data.draw(st.sampled_from(sorted(self.live)))
             ref = self.live.pop(lease_id)
@@ -300,15 +301,13 @@ class SessionMachine(RuleBasedStateMachine):
             assert aside <= self.refused
 
     def calm_down(self) -> None:
-        """The network heals, and every trial ends."""
+        """Let the network recover and every trial end."""
         for _ in range(4):
             self.disconnect()
             self.connect()
             while self.inbox or self.riding:
                 if not self.inbox:
-                    self.say(
-                        ack=worker_pb2.Ack(heartbeat=1)
-                    )  # the next answer to a heartbeat takes the rest along
+                    self.say(ack=worker_pb2.Ack(heartbeat=1))  # takes the rest along
                 self.read(self.inbox.pop(0))
                 if self.core.phase is Phase.OPEN:
                     self.send(1000)

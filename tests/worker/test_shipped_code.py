@@ -1,4 +1,4 @@
-"""A worker runs code that was shipped: each process in a folder of its own, from an archive that is fetched once."""
+"""A worker runs shipped code: each process in a folder of its own, from an archive that is fetched once."""
 
 import asyncio
 import hashlib
@@ -36,7 +36,7 @@ async def codes(scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch) -
 
 
 def ship(codes: Codes, root: Path, version: str, **files: str) -> str:
-    """Puts a project whose trials leave a mark; returns its digest."""
+    """Upload a project whose trials leave a mark; returns its digest."""
     program = {"train.py": CALLABLE.format(version=version), "helper.py": 'WORD = "help"\n', "data.txt": "d"}
     digest, data = packed(root, {**program, **files})
     codes.kept[digest] = data
@@ -53,12 +53,12 @@ def assigned(site: Site, digest: str, number: int, *, slots: tuple[int, ...] = (
 
 
 def left(folder: Path) -> list[str]:
-    """What is in a folder; nothing where there is none."""
+    """The files in a folder; empty if it does not exist."""
     return [path.name for path in folder.iterdir()] if folder.is_dir() else []
 
 
 async def run(site: Site, *assigns: worker_pb2.Assign) -> list[worker_pb2.Exited]:
-    """Runs trials on a daemon that is there; returns their ends."""
+    """Run trials on a running daemon; returns their ends."""
     stream = await site.scheduler.stream()
     before = len(stream.all("exited"))
     for assign in assigns:
@@ -93,12 +93,12 @@ async def test_two_trials_at_once_fetch_once_and_have_folders_of_their_own(
         assert not left(Path(folder)), "it goes with the process"
     assert marks[0][2] != marks[1][2]
     assert codes.asked == [digest] * 2, "asked again after the failure, and once for both"
-    # The next trial on a slot takes the process that stands by, which has a fresh folder too.
+    # The next trial on a slot takes the standby process, which has a fresh folder too.
     (end,) = await run(site, assigned(site, digest, 2))
     assert end.outcome == worker_pb2.EXIT_OUTCOME_RELEASED
     version, _, folder, found = (site.marks / "s-2").read_text().splitlines()
     assert (version, found) == ("one", "data.txt,helper.py,train.py"), "without what the first trial wrote"
-    # An edit is another digest, and no process that stands by has it.
+    # An edit has another digest, so no standby process has it.
     edited = ship(codes, tmp_path / "laptop", "two")
     (end,) = await run(site, assigned(site, edited, 3))
     assert (site.marks / "s-3").read_text().splitlines()[0] == "two"
@@ -119,7 +119,7 @@ async def test_code_that_nobody_has_is_told_with_the_remedy_and_charges_nobody(
     assert "headrace retry" in end.log_tail
 
 
-async def test_a_command_runs_in_its_copy_and_a_cached_archive_that_rots_is_fetched_anew(
+async def test_a_command_runs_in_its_copy_and_a_cached_archive_that_rots_is_fetched_again(
     site: Site, codes: Codes, tmp_path: Path
 ) -> None:
     body = PRELUDE + "mark('read', Path('data.txt').read_text())\nreport(1)\n"
@@ -179,7 +179,7 @@ async def test_a_download_that_was_cut_off_leaves_nothing_and_garbage_is_never_k
     answers = [data[:20_000], b"garbage", data]
     home = tmp_path / "home"
     home.mkdir()
-    (home / f"{digest}.part").write_bytes(data[:100])  # of a daemon that was killed
+    (home / f"{digest}.part").write_bytes(data[:100])  # left by a daemon that was killed
 
     async def fetch(_: str, file: Any) -> None:
         file.write(answers.pop(0))

@@ -1,4 +1,5 @@
-"""Credentials of a store, planted in everything that names it, and looked for in what is said of it."""
+"""Credentials of a store, planted in everything that names it, and searched for in everything that is said about
+it."""
 
 import http.server
 import threading
@@ -24,7 +25,7 @@ SAID = (
 
 
 class Service(http.server.BaseHTTPRequestHandler):
-    """Refuses everything, and repeats what it was given, as Amazon's does."""
+    """Refuses everything, and repeats what it was given, as Amazon's service does."""
 
     answer = b""
 
@@ -55,7 +56,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def said(error: BaseException) -> str:
-    """All that a log would say of an error."""
+    """Everything that a log would show of an error."""
     return "".join(traceback.format_exception(error))
 
 
@@ -101,7 +102,7 @@ def test_an_address_with_credentials_is_refused_and_not_shown(url: str) -> None:
 def test_a_variable_that_cannot_be_used_is_named(
     service: str, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
-    """The library panics on it, which no daemon survives."""
+    """The library panics on it, which no daemon would survive."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{service}")
     monkeypatch.setenv(name, value)
     with pytest.raises(InvalidFieldError, match=name) as refused:

@@ -1,7 +1,8 @@
 """A worker under attack by one of its trials: the other trial, on the other slot, finishes unharmed.
 
-Each attack is a program on slot 0 of a real daemon. Beside it an honest trial trains on slot 1. All its reports must
-come, each answered soon; the daemon's memory and disk stay bounded; and the slot of the attack is of use again.
+Each attack is a program on slot 0 of a real daemon. Beside it an honest trial trains on slot 1. All its reports
+must arrive and be answered soon, the daemon's memory and disk usage must stay bounded, and the slot of the attack
+must be usable again.
 """
 
 import asyncio
@@ -81,7 +82,7 @@ class Attacked:
         return (await until(found, f"the end of {assign.lease.trial}", 60.0))[0]
 
     async def unharmed(self) -> None:
-        """Waits for the honest trial's end, and checks all that it is owed."""
+        """Wait for the honest trial's end, and check that it got everything that it is due."""
         exited = await self.exited(self.honest)
         assert exited.outcome == FINISHED, exited
         reports = [r for r in self.stream.all("report") if r.lease == self.honest.lease]
@@ -94,7 +95,7 @@ class Attacked:
         assert "Traceback" not in (self.site.root / "daemon.log").read_text()
 
     async def slot_is_free_again(self) -> None:
-        """Runs one more trial where the attack ran."""
+        """Run one more trial on the slot of the attack."""
         after = self.site.assign(self.site.program("report(1)"), slots=(0,), number=9)
         self.stream.send(assign=after)
         assert (await self.exited(after)).outcome == FINISHED
@@ -220,7 +221,7 @@ async def test_connections_that_say_nothing(attacked: Any) -> None:
 
 @pytest.mark.parametrize("environment", ["inherited", "cleared"])
 async def test_children_that_keep_everything_open(attacked: Any, environment: str) -> None:
-    """Nobody waits for the end of a pipe or a connection: the end of the process is the end of the trial."""
+    """Nobody waits for the end of a pipe or a connection: the trial ends when its process ends."""
     it = await attacked(f"""
         raw = connection()
         if os.fork() == 0:
@@ -335,7 +336,7 @@ async def test_a_trial_that_kills_its_own_group(attacked: Any) -> None:
 async def test_reports_that_nobody_takes_are_bounded(
     site: Site, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The scheduler acknowledges nothing: a trial that reports without end waits, the other one goes on."""
+    """The scheduler acknowledges nothing: a trial that reports endlessly waits, the other one continues."""
     monkeypatch.setattr(reports, "MAX_KEPT", 100)
     scheduler.acks = False
     site.start()
@@ -374,7 +375,7 @@ def small_disk(site: Site) -> Iterator[Path]:
 
 @pytest.mark.usefixtures("small_disk")
 async def test_a_disk_that_its_trial_fills_up(attacked: Any) -> None:
-    """The others wait, the worker says whose files they are, and with the trial's end its files go."""
+    """The others wait, the worker says whose files they are, and the files are deleted when the trial ends."""
     it = await attacked("""
         with open(os.path.join(me.checkpoint_dir, "hog"), "wb", buffering=0) as hog:
             try:

@@ -16,7 +16,7 @@ from headrace.v1 import runtime_pb2, runtime_pb2_grpc, worker_pb2
 from headrace_worker import callers
 from headrace_worker.callers import Caller, Identity, identity, may_speak
 
-# The victim's lease and the folder of its checkpoints are no secret: they are given to the other trial.
+# The victim's lease and its checkpoint folder are no secret: the other trial gets them.
 VICTIM = """
 mark("victim", json.dumps([lease, os.environ["HEADRACE_RUNTIME"]]))
 while not Path(os.environ["MARKS"], "go").exists():
@@ -40,7 +40,7 @@ def speak_for(theirs, stub):
         outcome(lambda: stub.Finish(finish, timeout=60)),
     ]
 """
-# As it is, by a child that took the victim's environment, and by a child that left the session too.
+# Directly, by a child that took the victim's environment, and by a child that also left the session.
 ATTACKER = """
 import subprocess
 while not Path(os.environ["MARKS"], "victim").exists():
@@ -85,7 +85,7 @@ async def stream(site: Site, scheduler: ScriptedScheduler) -> Stream:
 
 
 async def test_a_trial_speaks_for_itself_alone(site: Site, stream: Stream) -> None:
-    """Another one's report and end are refused, by whichever process of the trial: the victim loses nothing."""
+    """Another trial's report and end are refused, from any process of the trial: the victim loses nothing."""
     victim = site.assign(site.program(VICTIM), number=1)
     attacker = site.assign(
         [*site.program(CALLS + ATTACKER), str(site.root / "child.py")], number=2, slots=(1,)
@@ -108,7 +108,7 @@ async def test_a_trial_speaks_for_itself_alone(site: Site, stream: Stream) -> No
 
 
 async def test_processes_outside_of_all_trials(site: Site, stream: Stream) -> None:
-    """One of the daemon's own control group is refused, even with the lease in its environment."""
+    """A process in the daemon's own control group is refused, even with the lease in its environment."""
     victim = site.assign(site.program(VICTIM), number=1)
     stream.send(assign=victim)
     lease, address = json.loads(await until(lambda: _read(site.marks / "victim"), "the trial", 60.0))
@@ -121,7 +121,7 @@ async def test_processes_outside_of_all_trials(site: Site, stream: Stream) -> No
 
     assert await asyncio.to_thread(outside, lease) == "PERMISSION_DENIED"
     assert await asyncio.to_thread(outside, "lease-of-another") == "PERMISSION_DENIED"
-    # Nor does it help to pass by the socket of ours.
+    # Going past our socket does not help either.
     async with grpc.aio.insecure_channel(address.removesuffix("rt") + "in") as direct:
         stub = runtime_pb2_grpc.TrialRuntimeServiceStub(direct)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -137,7 +137,7 @@ async def test_processes_outside_of_all_trials(site: Site, stream: Stream) -> No
         ({7, 8}, "", False, True),  # a descendant
         ({7, 9}, "theirs", True, True),  # it runs a trial's program by itself
         ({9}, "ours", True, False),  # of another trial, whatever its environment says
-        ({5}, "ours", True, True),  # outside of all, in a container
+        ({5}, "ours", True, True),  # outside of all trials, in a container
         ({5}, "ours", False, False),
         ({5}, "theirs", True, False),
         ({5}, "", True, False),

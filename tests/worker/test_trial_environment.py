@@ -142,8 +142,9 @@ Run = Callable[..., tuple["CompletedProcess[str]", list[dict[str, dict[str, str]
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[tuple[Path, str]]:
-    """A service of two slots with secrets in its environment, of which some are passed on; its home and address."""
-    folder = Path(tempfile.mkdtemp(prefix="hr-"))  # a short path: Unix sockets lie in it
+    """A service of two slots with secrets in its environment, some of which are passed on. Yields its home and
+    address."""
+    folder = Path(tempfile.mkdtemp(prefix="hr-"))  # a short path: Unix sockets are created in it
     furnish(folder / "home")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**SECRETS, "OMP_NUM_THREADS": "1", "HEADRACE_PASS_ENV": "AWS_*"}.items():
@@ -155,7 +156,7 @@ def service() -> Iterator[tuple[Path, str]]:
 
 @pytest.fixture
 def run(tmp_path: Path, service: tuple[Path, str]) -> Run:
-    """Runs a study; returns how the command ended, the environments that trials saw, and what their logs say."""
+    """Run a study; returns how the command ended, the environments that trials saw, and what their logs say."""
 
     def start(name: str, *, fail: bool = False, extra: str = "") -> Any:
         home, address = service
@@ -178,7 +179,7 @@ def run(tmp_path: Path, service: tuple[Path, str]) -> Run:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("extra", ["", "resources: {cpus: 2, processes: per_slot}\n"], ids=["alone", "gang"])
 def test_trials_get_no_secret_of_the_worker(run: Run, extra: str) -> None:
-    """Three trials at a time on one slot or on both: the later ones run in processes that stood by."""
+    """Three trials in turn, on one slot or on both: the later ones run in standby processes."""
     done, seen, logs = run("gang" if extra else "alone", extra=extra)
     assert done.returncode == 0, done.stderr
     assert len(seen) == (6 if extra else 3)

@@ -1,4 +1,4 @@
-"""Bundles: several leases of one grant on one real process, a daemon, and a scripted scheduler."""
+"""Bundles: several leases of one grant in one real process, a daemon, and a scripted scheduler."""
 
 import os
 import re
@@ -46,7 +46,7 @@ async def test_two_members_share_a_process_and_one_that_waits_holds_up_nobody(
     await bundle.sees(over=True)
     assert len(bundle.pids()) == 1
     assert bundle.reports(other)[-1].checkpoint.uri.startswith("file://")
-    await until(lambda: not list((site.root / "home/scratch").iterdir()))  # cleared away beside the Exited
+    await until(lambda: not list((site.root / "home/scratch").iterdir()))  # deleted when Exited is sent
     assert "training" in exited.log_tail
     assert f"bundle of up to 4 trials, which prints into {site.root}" in log_of(site, 1).read_text()
 
@@ -55,7 +55,7 @@ async def test_two_members_share_a_process_and_one_that_waits_holds_up_nobody(
 async def test_a_member_s_log_shows_what_its_bundle_prints_while_it_is_aboard(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
-    """As it is printed, and each line once, whether the log is followed or read afterwards."""
+    """It shows lines as they are printed, and each line once, whether the log is followed or read afterwards."""
     printing = TRAIN.replace("    say(", '    print("turn", turn, flush=True)\n    say(', 1)
     bundle = await started(site, scheduler, printing)
     one, _ = bundle.start(1, milestone=3), bundle.start(2, milestone=200)
@@ -105,9 +105,7 @@ async def test_a_seat_that_is_given_away_at_once_keeps_the_process(
 
 
 @pytest.mark.full
-async def test_who_comes_after_the_end_gets_the_next_process(
-    site: Site, scheduler: ScriptedScheduler
-) -> None:
+async def test_a_trial_after_the_end_gets_the_next_process(site: Site, scheduler: ScriptedScheduler) -> None:
     bundle = await started(site, scheduler)
     last = bundle.start(1)
     await bundle.decide(last, 3, STOP)
@@ -117,7 +115,7 @@ async def test_who_comes_after_the_end_gets_the_next_process(
     assert len(bundle.pids()) == 2
 
 
-async def test_a_cancelled_member_is_gone_and_the_others_go_on(
+async def test_a_cancelled_member_is_gone_and_the_others_continue(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
     bundle = await started(site, scheduler)
@@ -389,7 +387,7 @@ def test_members_of_one_bundle_do_not_crowd_their_slot() -> None:
 
 
 @pytest.mark.full
-def test_a_process_that_stands_by_for_a_bundle_is_for_any_bundle_and_no_lone_trial() -> None:
+def test_a_standby_process_for_a_bundle_is_for_any_bundle_and_no_lone_trial() -> None:
     def launch(lease: str, seats: int) -> Launch:
         return launch_of(
             worker_pb2.Assign(

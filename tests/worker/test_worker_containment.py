@@ -1,4 +1,4 @@
-"""What one trial, one driver or one lease that is over may not do to the rest: hold a slot, stop the heartbeat, cost a
+"""What one trial, one driver or one ended lease may not do to the rest: hold a slot, stop the heartbeat, or cost a
 checkpoint."""
 
 import threading

@@ -204,7 +204,7 @@ def test_bad_arguments_are_named(arguments: list[str], error: str, tmp_path: Pat
 
 
 @pytest.mark.full
-async def test_what_stands_by_dies_with_the_daemon(
+async def test_standby_processes_die_with_the_daemon(
     site: Site, scheduler: ScriptedScheduler, daemons: DaemonProcess
 ) -> None:
     daemon = await daemons.start()

@@ -1,4 +1,4 @@
-"""The worker's half of a drain: what starts it, what its trials do, when the daemon ends. Real trial processes."""
+"""The worker's half of a drain: what starts it, what its trials do, and when the daemon ends. Real trial processes."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from headrace_worker.settings import WorkerSettings
 
 PAUSE = event_pb2.DECISION_ACTION_PAUSE
 RELEASED = worker_pb2.EXIT_OUTCOME_RELEASED
-# Saves where it is told to: at a milestone.
+# Saves when it should: at a milestone.
 TRAINS = """
 milestone = me.assign.next_milestone
 for step in range(1, 1000):
@@ -30,7 +30,7 @@ for step in range(1, 1000):
 
 
 async def ended(scheduler: ScriptedScheduler, count: int = 1) -> worker_pb2.Exited:
-    """The count-th end of an attempt, in whichever session it is told: a daemon that leaves opens a last one."""
+    """The count-th end of an attempt, in any session: a daemon that leaves opens a last one."""
 
     def told() -> list[worker_pb2.Exited]:
         found = {one.sequence: one for stream in scheduler.streams for one in stream.all("exited")}
@@ -88,7 +88,7 @@ async def test_an_attempt_that_has_not_begun_goes_back_at_once(
     assert (exited.outcome, exited.error) == (RELEASED, "worker 'w1' is draining: SIGTERM")
     late = site.assign(site.program("mark('late')"), slots=(1,), number=2)
     for one in scheduler.streams:
-        one.send(assign=late)  # it was on its way
+        one.send(assign=late)  # it was already on its way
     assert (await ended(scheduler, 2)).lease == late.lease
     assert not (site.marks / "late").exists()
 
@@ -159,7 +159,9 @@ async def test_a_user_s_grace_ends_a_trial_that_saves_nothing(
 
 
 @pytest.mark.full
-async def test_nothing_stands_by_while_the_worker_drains(site: Site, scheduler: ScriptedScheduler) -> None:
+async def test_there_is_no_standby_process_while_the_worker_drains(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
     daemon = site.start()
     stream = await scheduler.stream()
     (site.root / "study_that_drains.py").write_text(

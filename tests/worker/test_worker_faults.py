@@ -169,7 +169,7 @@ async def test_a_paused_trial_that_stays_is_ended_after_its_grace(
 
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The store's and the outbox's disk is full for the first calls."""
+    """The store's disk and the outbox's are full for the first calls."""
     failures: list[int] = []
     put, append = DirectoryStore.put, Outbox.append
 
@@ -213,7 +213,7 @@ stub.Finish(runtime_pb2.FinishRequest(lease_id=lease, checkpoint_dir=folder, ste
 """
 
 
-async def test_what_a_program_saves_at_its_own_end_is_stored_before_its_end_is_told(
+async def test_what_a_program_saves_at_its_own_end_is_stored_before_its_end_is_reported(
     site: Site, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full, put = [1, 1], DirectoryStore.put
@@ -272,7 +272,7 @@ async def test_what_cannot_be_stored_at_its_own_end_takes_nothing_from_the_resul
 async def test_a_program_without_the_library_is_refused_a_wrong_step_too(
     site: Site, scheduler: ScriptedScheduler, steps: list[int], says: str
 ) -> None:
-    """Nothing of it goes to the scheduler, which could not refuse it any more."""
+    """Nothing of it goes to the scheduler, which could no longer refuse it."""
     site.start()
     stream = await scheduler.stream()
     command = site.program(
@@ -337,7 +337,7 @@ async def test_old_checkpoints_go_only_when_a_newer_one_is_decided(
     store = site.root / "store"
 
     def stored() -> list[Path]:
-        # Not rglob, which fails where it looks into a folder that is deleted at the moment.
+        # Not rglob, which fails if it enters a folder that is just being deleted.
         return sorted(p.parent for p in store.glob("studies/*/trials/*/*/manifest.json"))
 
     command = site.program("[leave_if_told(report(n, save=True)) for n in range(1, 6)]")
@@ -421,7 +421,7 @@ async def test_a_trial_that_does_not_leave_is_ended_after_its_grace(
 
 
 def _opening(site: Site, body: str) -> list[str]:
-    """A script that opens its trial as users' scripts do."""
+    """A script that opens its trial like users' scripts."""
     opened = "import ctypes, time\nfrom headrace import trial\n\n\ndef in_a_collective():\n"
     end = "\n\nt = trial.current()\nin_a_collective()\n"
     return site.program(f"{opened}    {body}{end}", prelude=False)

@@ -1,4 +1,4 @@
-"""A worker beside a bubble agent: what it offers, what it takes back, and what becomes of the trials there."""
+"""A worker beside a bubble agent: what it offers, what it takes back, and what happens to the trials there."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ def job(*stages: bubble_pb2.BubbleStage, **changes: Any) -> bubble_pb2.BubbleJob
     return bubble_pb2.BubbleJob(name="gpt", stages=4, local_stages=stages, **changes)
 
 
-# --- what the slots become, answer by answer ------------------------------------------------------------
+# --- how the slots change, answer by answer --------------------------------------------------------------
 
 
 def test_a_stage_is_offered_once_its_windows_and_its_memory_are_known() -> None:
@@ -153,7 +153,7 @@ def test_a_worker_in_bubbles_may_have_no_slots_of_its_own() -> None:
 
 
 class ScriptedAgent(bubble_pb2_grpc.BubbleServiceServicer):
-    """Says what a test says."""
+    """Answers as a test says."""
 
     def __init__(self) -> None:
         self.jobs: list[bubble_pb2.BubbleJob] = []
@@ -180,7 +180,7 @@ async def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 async def test_a_daemon_offers_a_stage_and_ends_who_is_there_once_it_is_gone(
     site: Site, scheduler: ScriptedScheduler, agent: ScriptedAgent, tmp_path: Path
 ) -> None:
-    """The trial was asked to leave, and never reports; nobody is charged. The rank takes a while to end."""
+    """The trial was told to leave, and never reports; nobody is charged. The rank takes a while to end."""
     rank = await asyncio.create_subprocess_exec("sleep", "100")
     started = started_ticks(rank.pid)
     assert started is not None
@@ -216,7 +216,7 @@ async def test_a_daemon_offers_a_stage_and_ends_who_is_there_once_it_is_gone(
 async def test_a_trial_that_fails_since_its_stage_has_gone_is_not_charged(
     site: Site, scheduler: ScriptedScheduler, agent: ScriptedAgent
 ) -> None:
-    """Its gate is not there any more when its program takes it."""
+    """Its gate no longer exists when its program tries to take it."""
     site.in_bubbles, site.cpu_slots = True, 0
     agent.jobs = [job(stage())]
     site.start()

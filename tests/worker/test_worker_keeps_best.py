@@ -1,4 +1,4 @@
-"""The worker's store with `keep: best`: what a decision pins stays, in the next attempt and in bundles too."""
+"""The worker's store with `keep: best`: what a decision pins stays, also in the next attempt and in bundles."""
 
 import json
 from pathlib import Path
@@ -29,13 +29,13 @@ mark("4", "left by itself")
 
 
 def steps(site: Site, number: int) -> list[int]:
-    """The steps of a trial's whole checkpoints."""
+    """The steps of a trial's complete checkpoints."""
     found = (site.root / "store/studies/s/trials" / str(number)).glob(f"*/{MANIFEST}")
     return sorted(int(path.parent.name.split("-step")[1].split("-")[0]) for path in found)
 
 
 def state_of(report: worker_pb2.Report) -> dict[str, int]:
-    """What lies in the checkpoint of a report."""
+    """The content of a report's checkpoint."""
     found: dict[str, int] = json.loads(Path(urlsplit(report.checkpoint.uri).path, "state.json").read_text())
     return found
 
@@ -98,7 +98,7 @@ async def test_a_report_that_may_end_the_study_waits_for_its_answer(
     assert not site.marks.joinpath("4").exists()
     third = stream.all("report")[2]
     assert (third.step, third.HasField("checkpoint")) == (3, True)
-    stream.decide(third, CONTINUE, next_milestone=20)  # it misses a constraint
+    stream.decide(third, CONTINUE, next_milestone=20)  # it violates a constraint
     fourth = await stream.get("report", 4)
     stream.decide(fourth, STOP)
     assert (await stream.get("exited")).outcome == worker_pb2.EXIT_OUTCOME_RELEASED

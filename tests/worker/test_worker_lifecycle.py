@@ -1,4 +1,4 @@
-"""Trials through their whole life: real processes under a daemon in this process, a scripted scheduler."""
+"""Trials through their whole life: real processes under a daemon in this process, and a scripted scheduler."""
 
 import asyncio
 import errno
@@ -21,7 +21,7 @@ PAUSE = event_pb2.DECISION_ACTION_PAUSE
 STOP = event_pb2.DECISION_ACTION_STOP
 
 
-async def test_a_trial_reports_waits_at_its_milestone_and_goes_on(
+async def test_a_trial_reports_waits_at_its_milestone_and_continues(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
     site.start()
@@ -53,7 +53,7 @@ async def test_a_trial_reports_waits_at_its_milestone_and_goes_on(
 
 
 @pytest.mark.full
-async def test_a_program_that_fails_behind_the_decision_at_its_last_report_is_told(
+async def test_a_program_that_fails_behind_the_decision_at_its_last_report_is_reported(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
     site.start()
@@ -279,7 +279,7 @@ async def test_a_corrupted_checkpoint_is_the_machines_failure(
 async def test_a_checkpoint_that_the_trial_library_cannot_read_is_not_the_programs_failure(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
-    """The bytes are what was stored, and what was stored is no checkpoint."""
+    """The bytes are what was stored, but what was stored is no checkpoint."""
     site.start()
     stream = await scheduler.stream()
     first = site.program(
@@ -334,7 +334,7 @@ async def test_what_a_programs_own_object_makes_of_its_state_is_the_programs_fai
 
 
 @pytest.mark.full
-async def test_a_checkpoint_that_was_deleted_is_told_as_that_and_a_store_that_is_gone_is_not(
+async def test_a_checkpoint_that_was_deleted_is_reported_as_that_and_a_store_that_is_gone_is_not(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
     site.start()
@@ -435,7 +435,7 @@ async def test_a_clean_stop_reports_leases_lost_and_leaves_nothing_behind(
 async def test_a_script_of_its_own_that_exits_with_an_error_has_failed(
     site: Site, scheduler: ScriptedScheduler, ends: str, outcome: int, error: str
 ) -> None:
-    """Its end is told while the interpreter exits, which does not say with what status."""
+    """Its end is reported while the interpreter exits, when the exit status is not known yet."""
     site.start()
     stream = await scheduler.stream()
     body = f"""
@@ -461,8 +461,8 @@ async def test_a_script_of_its_own_that_exits_with_an_error_has_failed(
 async def test_a_later_process_of_the_same_attempt_counts_its_reports_from_1_again(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
-    """As in a script that starts its training again, or evaluates after it. Until its reports were taken for repeated
-    ones, they were answered and dropped."""
+    """For example a script that starts its training again, or evaluates after it. Such reports were once taken for
+    repeats: they were answered and dropped."""
     site.start()
     stream = await scheduler.stream()
     body = """

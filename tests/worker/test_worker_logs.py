@@ -1,4 +1,4 @@
-"""Logs of trials: their parts over the session, and each attempt's in the store."""
+"""Logs of trials: parts of them over the session, and each attempt's log in the store."""
 
 import asyncio
 import os
@@ -33,7 +33,7 @@ async def part(stream: Stream, assign: worker_pb2.Assign, offset: int = 0) -> wo
 
 
 async def has(stream: Stream, assign: worker_pb2.Assign, words: bytes) -> worker_pb2.LogChunk:
-    """Ask until the log holds some words."""
+    """Ask until the log contains some words."""
     async with asyncio.timeout(60):
         while words not in (found := await part(stream, assign)).data:
             await asyncio.sleep(0.05)
@@ -119,7 +119,7 @@ def test_another_file_in_the_place_of_a_log_is_not_read(tmp_path: Path) -> None:
 
 
 class Store(SimpleNamespace):
-    """A store that fails as often as it is told."""
+    """A store that fails as often as it is told to."""
 
     files: dict[tuple[str, str], bytes]
     failures: int
@@ -226,7 +226,7 @@ async def test_a_log_that_its_trial_made_huge_before_the_daemon_was_killed_is_no
     header = "==== 2026-01-01T00:00:00+00:00 studies/s/trials/0 attempt {} on slot 0 from the start ====\n"
     log.write_text(header.format(1) + "one\n")
     with log.open("r+b") as file:
-        file.truncate(1 << 42)  # no disk has as much: the file has a hole
+        file.truncate(1 << 42)  # no disk is that large: the file is sparse
     reads = LogReads(Store(files={}, failures=0), OrderedDict(), tmp_path)  # type: ignore[arg-type]
     ask = worker_pb2.ReadLog(study_uid="u")
     ask.lease.lease_id, ask.lease.trial, ask.lease.attempt = "l1", "studies/s/trials/0", 1

@@ -1,4 +1,4 @@
-"""What a worker shows of itself to Prometheus."""
+"""The metrics that a worker exposes to Prometheus."""
 
 import asyncio
 import urllib.request

@@ -1,4 +1,4 @@
-"""The daemon's parts by themselves: devices, slots, exits, backoff, launches, logs, the outbox, the session core."""
+"""The daemon's parts in isolation: devices, slots, exits, backoff, launches, logs, the outbox, the session core."""
 
 import random
 import signal
@@ -107,7 +107,7 @@ def test_gpus_are_found_with_their_telemetry(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class JoinedNvml(FakeNvml):
-    """Six GPUs: two with NVLink, one at their switch, one at their CPU, one at another; the last is unknown."""
+    """Six GPUs: two with NVLink, one at their switch, one at their CPU, one at another CPU; the last is unknown."""
 
     nvlinks = frozenset({frozenset((0, 1))})
     ancestors = {  # noqa: RUF012  # never changed
@@ -281,7 +281,7 @@ def test_a_program_that_somebody_else_kills_behind_a_decision_was_not_ended_by_i
     ("code", "waited_s", "outcome"),
     [
         (75, 15.2, UNREACHED),
-        (75, 0.3, LOST),  # a script's own: nothing was tried
+        (75, 0.3, LOST),  # a script's own exit: nothing was tried
         (75, 0.0, LOST),  # it had its configuration, and lost its worker later
         (1, 15.2, FAILED),
     ],
@@ -304,7 +304,7 @@ def test_a_program_that_never_got_through_was_not_reached(
     ],
     ids=["ranks of a gang", "teardown"],
 )
-def test_of_what_a_program_says_of_its_end_the_first_word_counts(
+def test_the_first_report_of_a_programs_end_counts(
     tmp_path: Path, said: list[str], outcome: worker_pb2.ExitOutcome.ValueType, error: str
 ) -> None:
     place: Any = MagicMock(scratch_dir=tmp_path, taken_dir=tmp_path)

@@ -1,4 +1,4 @@
-"""A trial finds the files of its plan in a folder, at every attempt."""
+"""A trial finds the files of its plan in a folder, in every attempt."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def kept(folder: Path) -> list[Path]:
 async def test_every_attempt_has_the_plan_that_came_with_it(
     site: Site, scheduler: ScriptedScheduler, tmp_path: Path
 ) -> None:
-    """After a kill, and on another worker."""
+    """Also after a kill, and on another worker."""
     other = Site(tmp_path / "other", scheduler)
     other.root.mkdir()
     site.start()

@@ -1,4 +1,4 @@
-"""What a worker does about a session that ends: nothing is lost, nothing happens twice."""
+"""What a worker does when a session ends: nothing is lost, and nothing happens twice."""
 
 import asyncio
 
@@ -67,7 +67,8 @@ async def test_a_second_assign_starts_nothing(site: Site, scheduler: ScriptedSch
 async def test_a_decision_that_ends_a_trial_answers_the_report_that_is_on_its_way(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
-    """The next report waited for an answer of its own until the grace was over, and the code behind never ran."""
+    """The next report once waited for an answer of its own until the grace period was over, so the code after it
+    never ran."""
     site.start()
     stream = await scheduler.stream()
     command = site.program("report(1); mark('answered', report(2).action)")
@@ -118,7 +119,7 @@ async def test_fenced_leases_are_killed_at_welcome(site: Site, scheduler: Script
     assert exited.outcome == RELEASED
 
 
-async def test_trials_go_on_to_their_milestone_without_a_scheduler(
+async def test_trials_continue_to_their_milestone_without_a_scheduler(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
     site.start()
@@ -154,9 +155,8 @@ async def test_a_draining_scheduler_is_left_for_another(
     scheduler.address += f",{other_scheduler.address}"
     site.start()
     await until(lambda: scheduler.streams or other_scheduler.streams, "a session with any of them")
-    first, second = (
-        (scheduler, other_scheduler) if scheduler.streams else (other_scheduler, scheduler)
-    )  # it begins with any
+    # it starts with any of them
+    first, second = (scheduler, other_scheduler) if scheduler.streams else (other_scheduler, scheduler)
     stream = await first.stream()
     stream.send(drain=worker_pb2.Drain())
     await second.stream()

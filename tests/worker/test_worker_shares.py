@@ -1,4 +1,4 @@
-"""Shares of a slot, gangs of one process a slot, and trials that are asked to leave: the worker's part."""
+"""Shares of a slot, gangs of one process per slot, and trials that are told to leave: the worker's part."""
 
 import asyncio
 import json
@@ -141,7 +141,7 @@ async def test_rank_0_waits_for_the_parts_of_the_others(tmp_path: Path) -> None:
     assert (await answer).reason == "the same"
 
 
-async def test_a_checkpoint_that_lacks_a_part_is_none(tmp_path: Path) -> None:
+async def test_a_checkpoint_that_lacks_a_part_does_not_count(tmp_path: Path) -> None:
     gang = Gang(3, _never)
     for rank in (0, 1):
         (tmp_path / f"rank-{rank}.pt").write_text("")

@@ -1,4 +1,4 @@
-"""Processes that stand by: taken by the slot's next trial, like fresh ones in all that can be seen, or thrown away."""
+"""Standby processes: taken by the slot's next trial, with no visible difference from fresh ones, or discarded."""
 
 import asyncio
 import json
@@ -77,7 +77,7 @@ class Trials:
         return len(list(self.site.marks.glob("imported-*")))
 
     async def begin(self, **changes: Any) -> dict[str, Any]:
-        """Start a trial and return what it saw; it waits at its first report."""
+        """Start a trial and return what it recorded; it waits at its first report."""
         assign = self.assign(**changes)
         reports = len(self.stream.all("report"))
         self.stream.send(assign=assign)
@@ -87,7 +87,7 @@ class Trials:
         return {"assign": assign, **json.loads(path.read_text())}
 
     async def end(self) -> worker_pb2.Exited:
-        """End the trial that runs."""
+        """End the running trial."""
         exits = len(self.stream.all("exited"))
         self.stream.decide(self.stream.all("report")[-1], STOP)
         exited: worker_pb2.Exited = await self.stream.get("exited", exits + 1)
@@ -106,14 +106,13 @@ class Trials:
 
 @pytest.fixture
 async def trials(site: Site, scheduler: ScriptedScheduler) -> Trials:
-    scheduler.interval_s = (
-        60.0  # however long a report waits for its decision, the session is not opened anew
-    )
+    # however long a report waits for its decision, no new session is opened
+    scheduler.interval_s = 60.0
     site.start()
     return Trials(site, await scheduler.stream())
 
 
-async def test_the_next_trial_takes_the_process_that_stands_by_and_sees_what_a_fresh_one_sees(
+async def test_the_next_trial_takes_the_standby_process_and_sees_what_a_fresh_one_sees(
     trials: Trials,
 ) -> None:
     cold = await trials.begin()
@@ -161,7 +160,7 @@ async def test_every_process_runs_one_trial(trials: Trials) -> None:
 @pytest.mark.parametrize(
     "change", ["what it executes", "the module", "what it imports", "the module, to what fails"]
 )
-async def test_a_process_that_imported_other_files_starts_anew(trials: Trials, change: str) -> None:
+async def test_a_process_that_imported_other_files_starts_again(trials: Trials, change: str) -> None:
     part = trials.site.root / "study_part.py"
     part.write_text("VERSION = 1\n")
     loads = "from study_part import VERSION"
@@ -173,7 +172,7 @@ async def test_a_process_that_imported_other_files_starts_anew(trials: Trials, c
     if change == "the module":
         trials.write(PROGRAM.replace("VERSION = 1", "VERSION = 2"))
     elif change in ("what it imports", "what it executes"):
-        # Of another size: Python tells changed files by their size and the second of their change.
+        # Of another size: Python detects changed files by their size and the second of their change.
         part.write_text("VERSION = 2  # changed\n")
     else:
         trials.write("raise ValueError('no good')")
@@ -199,9 +198,8 @@ async def test_an_import_that_fails_only_ahead_is_not_held_against_the_trial(tri
     trials.write(
         "import os, pathlib; pathlib.Path(os.environ['MARKS'], f'imported-{os.getpid()}').touch(); 1/0"
     )
-    await trials.ready(
-        but={first["pid"]}
-    )  # perhaps before the change; then it has another reason to start anew
+    # perhaps before the change; then it has another reason to restart
+    await trials.ready(but={first["pid"]})
     trials.write(PROGRAM.replace("VERSION = 1", "VERSION = 3"))
     await trials.end()
     assert (await trials.begin())["version"] == 3
@@ -209,7 +207,7 @@ async def test_an_import_that_fails_only_ahead_is_not_held_against_the_trial(tri
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("change", [{"prestart": False}, {"python": "/usr/bin/env"}])
-async def test_a_launch_that_differs_throws_away_what_stands_by(
+async def test_a_launch_that_differs_discards_the_standby_process(
     trials: Trials, change: dict[str, Any]
 ) -> None:
     first = await trials.begin()
@@ -326,7 +324,7 @@ async def test_what_a_module_starts_while_it_is_imported_ends_with_its_process(
     trials.write(PROGRAM.replace("\ndef train", STARTS_ANOTHER + "\ndef train"))
     await trials.ready(but={first["pid"]})
     await trials.end()
-    second = await trials.begin()  # of the new program, which the process that stood by had not imported
+    second = await trials.begin()  # of the new program, which the standby process had not imported
     ready = await trials.ready(but={first["pid"], second["pid"]})
     await until((trials.site.marks / f"child-of-{ready}").exists, "the child of what stands by")
     child = int((trials.site.marks / f"child-of-{ready}").read_text())

@@ -26,7 +26,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def greeted(site: Site, scheduler: ScriptedScheduler, **order: Any) -> Stream:
-    """A session whose Welcome says so of the store."""
+    """A session whose Welcome has these fields about the store."""
     scheduler.store = worker_pb2.StoreOrder(**order)
     site.start()
     return await scheduler.stream()
@@ -120,7 +120,7 @@ async def test_a_store_of_before_markers_is_taken_over_only_where_its_studies_ar
 async def test_a_store_that_does_not_answer_at_the_start_is_named_when_it_does(
     site: Site, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that could not look must not be told to make a marker."""
+    """A worker that could not check must not be told to create a marker."""
     hangs, read = [1], DirectoryStore._read_marker
 
     def hanging(self: DirectoryStore) -> bytes | None:

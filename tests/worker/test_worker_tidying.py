@@ -1,4 +1,4 @@
-"""What a worker clears away of studies that are over: what the scheduler says, and nothing else."""
+"""What a worker deletes of ended studies: what the scheduler says, and nothing else."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Verdicts = dict[str, worker_pb2.FolderVerdict]
 
 
 class Site:
-    """A worker's store and logs, with studies in them, and a scheduler that is scripted."""
+    """A worker's store and logs, with studies in them, and a scripted scheduler."""
 
     def __init__(self, folder: Path) -> None:
         self.store = store_from_url((folder / "store").as_uri())
@@ -48,7 +48,7 @@ class Site:
         self.verdicts[study] = worker_pb2.FolderVerdict(folder=study, **verdict)  # type: ignore[arg-type]
 
     async def judge(self, asked: worker_pb2.JudgeFoldersRequest) -> worker_pb2.JudgeFoldersResponse:
-        """Answer by the script."""
+        """Answer according to the script."""
         self.asked.append(list(asked.folders))
         found = [self.verdicts[folder] for folder in asked.folders if folder in self.verdicts]
         if len(self.asked) > 1:
@@ -60,7 +60,7 @@ class Site:
         asyncio.run(Tidying(self.store, self.logs, self.judge, lambda: self.busy).tidy())
 
     def names(self, study: str, trial: int) -> list[str]:
-        """The checkpoints that are there."""
+        """The checkpoints that exist."""
         return self.store.list(f"studies/{study}/trials/{trial}")
 
 
@@ -95,7 +95,7 @@ def test_what_is_stored_while_it_tidies_stays_and_so_does_the_best(site: Site) -
     assert log.exists()
 
 
-def test_a_study_that_goes_on_between_the_two_questions_keeps_everything(site: Site) -> None:
+def test_a_study_that_continues_between_the_two_questions_keeps_everything(site: Site) -> None:
     site.save("old-1", 0, "a")
     site.says("old-1", checkpoints=True)
     real = site.judge

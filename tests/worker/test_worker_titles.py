@@ -154,7 +154,7 @@ def test_arguments_that_have_no_room_for_the_number_stay(tmp_path: Path) -> None
 
 
 def title_of(folder: Path, arguments: list[str], trial: str) -> str:
-    """The arguments that the kernel shows of a script which has titled itself."""
+    """The arguments that the kernel shows of a script that has set its own title."""
     script = (
         "import os\nfrom headrace.trial.title import show_trial\nshow_trial(os.environ)\n"
         "print(open('/proc/self/cmdline').read(), end='')\n"

@@ -50,8 +50,8 @@ def mark(name, text="x"):
 
 
 def lease_id(number: int) -> str:
-    """The id of a test's lease: another test process on this machine has others, for a daemon ends whatever process
-    carries a lease of its own in its environment."""
+    """The id of a test's lease. Other test processes on this machine have other ids, because a daemon ends every
+    process that has one of its leases in its environment."""
     return f"lease-{number}-{os.getpid()}"
 
 
@@ -140,7 +140,7 @@ class Site:
         self.daemons.clear()
 
     async def leave(self) -> None:
-        """Stops what a test leaves behind; its scheduler may have been told to withhold what daemons wait for."""
+        """Stop what a test leaves running. Its scheduler may have been told to withhold what daemons wait for."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(daemon, "_LAST_ACKS_S", 0.1)
             await self.stop()

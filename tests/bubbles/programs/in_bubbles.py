@@ -27,7 +27,7 @@ def train(bundle: trial.Bundle) -> None:
     batch = (x, x.sum(1, keepdim=True).sin())
     group = hydro.fuse(bundle.model(make_model), optimizer="adamw")
     bundle.track(group=group)
-    # Not in the kernel's idle class: other tests want the cores.
+    # Not in the kernel's idle class: other tests use the cores.
     with Gate.from_environment(idle_priority=False) as gate:
         watch(gate, group)
         for _turn in bundle.steps():

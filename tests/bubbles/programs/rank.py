@@ -1,4 +1,4 @@
-"""A rank of a large job whose one stage waits for 20 ms of each step, until it is killed."""
+"""A rank of a large job whose only stage waits for 20 ms in each step, until it is killed."""
 
 import itertools
 import sys

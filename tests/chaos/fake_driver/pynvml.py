@@ -1,7 +1,7 @@
-"""NVML for daemons of tests: GPUs that are not there.
+"""NVML for daemons in tests: GPUs that do not exist.
 
-The file that `FAKE_NVML` names has the memory errors of each, by its UUID, as JSON. A test changes it while the daemon
-runs.
+The file that `FAKE_NVML` names has the memory errors of each GPU by its UUID, as JSON. A test changes it while the
+daemon runs.
 """
 
 import json
@@ -16,7 +16,7 @@ NVML_P2P_CAPS_INDEX_NVLINK = 2
 
 
 class NVMLError(Exception):
-    """What NVML answers where it has nothing to say."""
+    """NVML's answer to a query that it cannot answer."""
 
     def __init__(self, value: int) -> None:
         super().__init__("not supported")

@@ -1,8 +1,8 @@
 """A trial whose every step depends on the one before, so that a wrong resume shows in its values.
 
-Beside reporting, it writes down each report that was answered, with its lease, in a journal of its own: what the
-scheduler says it stored is compared with that. The metric `flat` is the same for all: by it no trial is worse than
-another, so that all go through every rung.
+Besides reporting, it records each answered report with its lease in a journal of its own. Tests compare the
+journal with what the scheduler says it stored. The metric `flat` is the same for all trials: by it no trial is
+worse than another, so that all go through every rung.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ def value(chain: str) -> float:
 
 
 def train(t: trial.Trial) -> None:
-    """Follow the chain, a link a step."""
+    """Follow the chain, one link per step."""
     journal = Path(os.environ["CHAIN_JOURNAL"]) / f"{os.environ['HEADRACE_LEASE_ID']}.jsonl"
     t.state.setdefault("chain", "")
     t.track()

@@ -1,8 +1,8 @@
-"""A trial without torch whose state says with which rate each of its steps was computed, whoever computed it.
+"""A trial without torch whose state records with which rate each step was computed, whoever computed it.
 
-The state is a list of (step, rate); every step appends its own. So whoever reads the last state of a member can tell,
-step by step, whether the copies and the mutations that the scheduler tells of are those that took place. The
-score is lower the nearer the rates were to a target, so that the population has something to learn.
+The state is a list of (step, rate), to which every step appends its own. So the last state of a member shows, step
+by step, whether the copies and mutations that the scheduler reports are those that took place. The score is lower
+the nearer the rates were to a target, so that the population has something to learn.
 """
 
 import json
@@ -13,7 +13,7 @@ from headrace import trial
 
 
 def train(t: trial.Trial) -> None:
-    """Each step appends what it was computed with."""
+    """In each step, append the rate with which it was computed."""
     journal = Path(os.environ["DRIFT_JOURNAL"]) / f"{t.number}.json"
     t.state.setdefault("steps", [])
     for step in t.steps():

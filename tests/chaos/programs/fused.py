@@ -1,8 +1,8 @@
-"""A bundle whose group computes in whole numbers: each member's curve depends on its own seed, x and step alone.
+"""A bundle whose group computes with integers: each member's curve depends only on its own seed, x and step.
 
-`FUSED_RAISES` names a trial whose step 3 raises an error of its own, `FUSED_KILLS` one whose step 3 kills the process,
-`FUSED_DIVERGES` one whose score is NaN from step 3 on. `FUSED_MEMBER_MIB` is what each member holds of memory,
-`FUSED_LIMIT_MIB` what the process may have beyond its start.
+`FUSED_RAISES` names a trial whose step 3 raises an error of its own, `FUSED_KILLS` one whose step 3 kills the
+process, and `FUSED_DIVERGES` one whose score is NaN from step 3 on. `FUSED_MEMBER_MIB` is the memory that each
+member holds, `FUSED_LIMIT_MIB` what the process may use beyond its size at the start.
 """
 
 import os
@@ -28,7 +28,7 @@ class BrokenMemberError(ValueError):
 
 
 class Group:
-    """What a bundle asks of a fused group."""
+    """The interface that a bundle needs of a fused group."""
 
     def __init__(self) -> None:
         self._rows: dict[int, dict[str, Any]] = {}
@@ -81,7 +81,7 @@ class Group:
 
 
 def train(bundle: trial.Bundle) -> None:
-    """One step a turn."""
+    """One step per turn."""
     if limit_mib := int(os.environ.get("FUSED_LIMIT_MIB", "0")):
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + (limit_mib << 20)

@@ -1,4 +1,5 @@
-"""A trial on several ranks, each with numbers and a data order of its own; every step is written down with digests.
+"""A trial on several ranks, each with random numbers and a data order of its own. Every step is recorded with
+digests.
 
 `kind` says what is trained: `plain` (no PyTorch), `fsdp` (FSDP2, sharded) or `zero` (DeepSpeed, ZeRO stage 2).
 """
@@ -34,7 +35,7 @@ class Chain:
 
 
 def train(t: trial.Trial) -> None:
-    """Trains, and writes down what each step drew and what it made of the weights."""
+    """Train, and record what each step drew and the weights that it produced."""
     journal = Path(os.environ["GANG_JOURNAL"]) / f"{t.number}-{t.rank}.jsonl"
     seed = 1000 * t.number + t.rank
     own, chain = random.Random(seed), Chain()
@@ -132,7 +133,7 @@ def zero(t: trial.Trial, tracked: dict[str, Any]) -> tuple[Any, Any]:
     import torch
 
     torch.set_num_threads(1)
-    # A faster all-reduce in shared memory, which DeepSpeed would compile now for a minute; gloo's own does here.
+    # DeepSpeed would now compile a faster shared-memory all-reduce for a minute; gloo's own is enough here.
     deepspeed.ops.__compatible_ops__.pop("deepspeed_shm_comm", None)
     deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
     engine, *_ = deepspeed.initialize(

@@ -1,4 +1,4 @@
-"""Data that a model soon learns by heart: half of its labels are drawn by lot, so the validation loss rises again."""
+"""Data that a model soon learns by heart: half of its labels are random, so the validation loss rises again."""
 
 import os
 import time
@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 BATCH_S = float(os.environ.get("BATCH_S", "0"))
-"""How long a batch takes at least: a process that is to be killed has to be caught at work."""
+"""The minimum duration of a batch: a process must be caught at work to be killed there."""
 FEATURES, CLASSES, LEARNT, JUDGED = 16, 5, 192, 128
 
 
 def data() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Inputs and labels to learn from, then those to judge by."""
+    """Inputs and labels for training, then those for validation."""
     drawn = torch.Generator().manual_seed(2718)
     inputs = torch.randn(LEARNT + JUDGED, FEATURES, generator=drawn)
     labels = (inputs @ torch.randn(FEATURES, CLASSES, generator=drawn)).argmax(1)
@@ -22,10 +22,10 @@ def data() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 class Lingering(torch.nn.Module):
-    """Takes its time with a batch to learn from."""
+    """Waits for a while with each training batch."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """As it is given."""
+        """Return the inputs unchanged."""
         if self.training:
             time.sleep(BATCH_S)
         return inputs

@@ -1,4 +1,4 @@
-"""A loop of its own, with early stopping and a schedule that ends with the budget."""
+"""A plain loop with early stopping and a schedule that ends with the budget."""
 
 import math
 

@@ -11,7 +11,7 @@ from headrace import trial
 
 
 def train(t: trial.Trial) -> None:
-    """Fits a line; every rank sees its own part of each batch, and gradients are averaged."""
+    """Fits a line. Every rank sees its own part of each batch, and gradients are averaged."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")  # RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
     rank, world = dist.get_rank(), dist.get_world_size()

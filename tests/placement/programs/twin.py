@@ -1,4 +1,4 @@
-"""A trial that carries its study's mark in its checkpoint, and says so where it finds another one's."""
+"""A trial that stores its study's mark in its checkpoint, and reports another study's mark if it finds one."""
 
 import os
 import threading
@@ -7,7 +7,7 @@ from headrace import trial
 
 
 def train(t: trial.Trial) -> None:
-    """Adds up the mark, once for each step."""
+    """Adds up the mark, once per step."""
     pause, mark = threading.Event(), float(os.environ["MARK"])
     t.state.setdefault("mark", mark)
     for step in t.steps():

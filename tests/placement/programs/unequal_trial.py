@@ -1,4 +1,4 @@
-"""A trial that takes its time: `STEP_S` seconds a step."""
+"""A slow trial: `STEP_S` seconds per step."""
 
 import os
 import time

@@ -1,4 +1,5 @@
-"""A trial whose every value depends on all before it: a walk with Python's generator. Slow enough to be interrupted."""
+"""A trial whose every value depends on all previous ones: a walk with Python's generator. Slow enough to be
+interrupted."""
 
 import json
 import os
@@ -10,7 +11,7 @@ from headrace import trial
 
 
 def train(t: trial.Trial) -> None:
-    """Walks; the curve is the same to the last bit, however often it is paused."""
+    """Walks. The curve is the same to the last bit, however often it is paused."""
     t.state.setdefault("at", t.params["x"])
     pause, step_s = threading.Event(), float(os.environ.get("STEP_S", "0.05"))
     saved = int(os.environ.get("SAVE_EVERY", "0")) or None

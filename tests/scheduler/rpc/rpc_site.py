@@ -54,7 +54,7 @@ class Replica:
             raise from_rpc_error(error) from error
 
     async def call_in(self, project: str, method: str, request: Any) -> Any:
-        """Call a method as a member of a project; of a stream the first message."""
+        """Call a method as a member of a project. For a stream, return its first message."""
         stub = self.stub if hasattr(self.stub, method) else self.projects
         called = getattr(stub, method)(request, timeout=TIMEOUT_S, metadata=(("headrace-project", project),))
         try:
@@ -65,7 +65,7 @@ class Replica:
             called.cancel()
 
     async def refusal(self, method: str, request: Any) -> HeadraceError:
-        """The error that a call is refused with."""
+        """The error with which a call is refused."""
         try:
             answer = await self.call(method, request)
         except HeadraceError as error:
@@ -105,7 +105,7 @@ class RpcSite:
         return await self.replicas[0].call(method, request)
 
     async def refusal(self, method: str, request: Any) -> HeadraceError:
-        """The error that the first replica refuses a call with."""
+        """The error with which the first replica refuses a call."""
         return await self.replicas[0].refusal(method, request)
 
     async def create(self, study_id: str = "s", **changes: Any) -> pb.Study:
@@ -115,25 +115,25 @@ class RpcSite:
         return await self.ready(study_id)
 
     async def ready(self, study_id: str) -> pb.Study:
-        """A new study after its first step, which proposes the first trials."""
+        """A new study after its first cycle, which proposes the first trials."""
         async with asyncio.timeout(TIMEOUT_S):
             while not (await self.study(study_id)).status.pending:
                 await asyncio.sleep(0.01)
-        return await self.study(study_id)  # the one above may have been read while the step committed
+        return await self.study(study_id)  # the one above may have been read while the cycle committed
 
     async def study(self, study_id: str = "s") -> pb.Study:
         """A study."""
         return (await self.call("GetStudy", pb.GetStudyRequest(name=f"studies/{study_id}"))).study
 
     async def suggest(self, study_id: str = "s", client: str = "c", **fields: Any) -> pb.SuggestTrialResponse:
-        """Ask."""
+        """Ask for a trial."""
         request = pb.SuggestTrialRequest(study=f"studies/{study_id}", client_id=client, **fields)
         return await self.call("SuggestTrial", request)
 
     async def report(
         self, lease: event_pb2.LeaseRef, step: int, value: float | None, **fields: Any
     ) -> event_pb2.Decision:
-        """Tell."""
+        """Report a step."""
         metrics = {} if value is None else {"loss": value}
         fields = {"checkpoint_uri": f"mem:/{lease.lease_id}/{step}"} | fields
         request = pb.ReportTrialRequest(lease=lease, step=step, metrics=metrics, **fields)
@@ -199,7 +199,7 @@ def duration(seconds: float) -> Duration:
 
 
 async def expire(site: RpcSite, number: int) -> None:
-    """Let the lease of a trial run out: what the sweep does when its client is silent for too long."""
+    """Let the lease of a trial expire, as the sweep does when its client is silent for too long."""
     study = await site.study()
     async with transaction(site.engine) as conn:
         await conn.execute(
@@ -231,7 +231,7 @@ async def serving(engine: AsyncEngine) -> AsyncIterator[Replica]:
 
     running = asyncio.create_task(run_hub())
     hub = await ready
-    # The machine may be busy: a fit of a second is to end.
+    # The machine may be busy: even a fit of one second must finish.
     analysis = AnalysisPools(importances=replace(IMPORTANCES, time_s=120, wait_s=120))
     add_study_service(StudyServicer(hub, analysis), server)
     add_project_service(ProjectServicer(hub), server)

@@ -1,4 +1,4 @@
-"""Ask and tell: what a client says after its lease has run out counts until somebody else has the trial."""
+"""Ask and tell: what a client reports after its lease has expired counts until somebody else has the trial."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ async def late_report(site: RpcSite, lease: event_pb2.LeaseRef, step: int = 1) -
 
 
 async def actions(site: RpcSite, number: int = 0) -> list[str]:
-    """How the trial has moved, by its log."""
+    """The trial's transitions, from the log."""
     explained = await site.call("ExplainTrial", pb.ExplainTrialRequest(name=f"studies/s/trials/{number}"))
     return [e.trial_moved.action for e in explained.events if e.HasField("trial_moved")]
 
@@ -76,7 +76,7 @@ async def test_all_that_a_late_client_may_say_counts(site: RpcSite) -> None:
     assert (back.trial.interruptions, back.trial.state) == (1, trial_pb2.TRIAL_STATE_PAUSED)
     await site.call("RenewTrial", pb.RenewTrialRequest(lease=leases[3]))
     assert (await trial(site, 3)).state == trial_pb2.TRIAL_STATE_RUNNING
-    for lease in leases[1:3]:  # each has said its last word
+    for lease in leases[1:3]:  # each has ended its attempt
         await late_report(site, lease, 2)
 
 
@@ -106,7 +106,7 @@ async def test_a_trial_of_several_objectives_is_taken_up_too(site: RpcSite) -> N
     assert (await site.study()).state == pb.STUDY_STATE_COMPLETED
 
 
-async def test_who_has_the_trial_now_is_named(site: RpcSite) -> None:
+async def test_the_current_holder_of_the_trial_is_named(site: RpcSite) -> None:
     await site.create()
     lease = (await site.suggest(client="slow", lease_time=duration(4))).lease
     await expire(site, 0)
@@ -152,7 +152,7 @@ async def test_a_late_report_that_arrives_twice_counts_once(site: RpcSite) -> No
     await expire(site, 0)
     request = pb.ReportTrialRequest(lease=lease, step=1, metrics={"loss": 0.5}, request_id="r")
     assert await site.call("ReportTrial", request) == await site.call("ReportTrial", request)
-    assert (await site.report(lease, 1, 0.5)).action == CONTINUE  # under another id: no progress
+    assert (await site.report(lease, 1, 0.5)).action == CONTINUE  # under another request id: no progress
     assert (await trial(site)).steps_spent == 1
     assert (await actions(site)).count("reclaim") == 1
 
@@ -188,7 +188,7 @@ async def test_a_trial_whose_study_was_stopped_and_extended_names_that(site: Rpc
 
 
 async def test_a_trial_that_a_user_pauses_pauses_at_its_rung(site: RpcSite) -> None:
-    """Late or not: what runs goes on to its next rung."""
+    """Late or not, a running trial continues to its next rung."""
     await site.create(policy={"kind": "asha", "eta": 3, "rungs": [2, 6]}, max_steps=6)
     lease = (await site.suggest()).lease
     await expire(site, 0)
@@ -255,7 +255,7 @@ async def test_a_client_that_names_no_lease_time_has_time_for_a_long_evaluation(
 
 @pytest.mark.full
 async def test_ten_lapses_without_a_word_end_a_trial(site: RpcSite) -> None:
-    """As before. One that is late each time is never charged."""
+    """The limit is as before. A trial that reports late each time is never charged."""
     await site.create(policy=RUN_ALL, max_trials=1)
     lease = (await site.suggest()).lease
     for step in range(1, 9):
@@ -275,7 +275,7 @@ async def test_ten_lapses_without_a_word_end_a_trial(site: RpcSite) -> None:
 async def test_a_late_report_counts_beyond_the_limit_of_trials_at_once_and_is_counted(site: RpcSite) -> None:
     await site.create(policy=RUN_ALL, max_parallel=1)
     late = (await site.suggest(client="late")).lease
-    await site.call("PauseTrial", pb.PauseTrialRequest(name=T0))  # so nobody else gets it
+    await site.call("PauseTrial", pb.PauseTrialRequest(name=T0))  # so that nobody else gets it
     await expire(site, 0)
     other = (await site.suggest(client="other")).lease
     assert other.trial != late.trial

@@ -1,4 +1,4 @@
-"""What an answer shows of a trial, and trials that are given back."""
+"""What an answer shows of a trial, and trials that clients release."""
 
 import pytest
 from rpc_site import RpcSite, duration
@@ -15,7 +15,7 @@ def end(lease: event_pb2.LeaseRef, *, request_id: str = "end-1") -> pb.CompleteT
 
 
 async def shown(site: RpcSite, name: str) -> trial_pb2.Trial:
-    """The trial as its rows say it, but for what it waits for, which no command's answer says."""
+    """The trial as its rows show it, except for what it waits for, which no command's answer includes."""
     trial = (await site.call("GetTrial", pb.GetTrialRequest(name=name))).trial
     trial.ClearField("waits_for")
     assert isinstance(trial, trial_pb2.Trial)
@@ -31,7 +31,7 @@ async def at_work(site: RpcSite) -> pb.SuggestTrialResponse:
 
 @pytest.mark.parametrize("policy", [STOPPING, {"kind": "asha", "eta": 3, "rungs": [1, 3, 9]}])
 async def test_answers_show_trials_as_the_rows_say_them(site: RpcSite, policy: dict[str, object]) -> None:
-    """From the first call, which reads rows, to those that are answered of what the step knows."""
+    """From the first call, which reads rows, to those that are answered from what the cycle already knows."""
     await site.create(policy=policy, max_trials=4, max_retries=1)
     for number in range(6):
         asked = await site.suggest(client=f"c{number}", lease_time=duration(30))
@@ -52,7 +52,7 @@ async def test_answers_show_trials_as_the_rows_say_them(site: RpcSite, policy: d
 
 
 async def test_rungs_of_before_are_shown_as_the_rows_say_them(site: RpcSite) -> None:
-    """One that has reached two rungs, gone past one and ends, here and on another replica."""
+    """A trial that has reached two rungs, passed one and ends, on this replica and on another one."""
     await site.create(policy=STOPPING, max_trials=3)
     first, second = await site.suggest(client="a"), await site.suggest(client="b")
     for step, value in ((1, 0.5), (3, 0.25)):
@@ -67,8 +67,8 @@ async def test_rungs_of_before_are_shown_as_the_rows_say_them(site: RpcSite) -> 
     assert len(elsewhere.trial.rung_results) == 2
 
 
-async def test_a_trial_that_is_given_back_goes_on_elsewhere_and_nothing_is_charged(site: RpcSite) -> None:
-    """However often: nothing about it points to the trial's program."""
+async def test_a_trial_that_is_given_back_continues_elsewhere_and_nothing_is_charged(site: RpcSite) -> None:
+    """However often it is released: nothing suggests that the trial's program is at fault."""
     await site.create(policy=RUN_ALL, max_retries=0)
     asked = await at_work(site)
     for _ in range(12):

@@ -1,4 +1,5 @@
-"""Ask and tell: decisions, pauses and resumes, leases that pass to others, and the ways in which a trial ends."""
+"""Ask and tell: decisions, pauses and resumes, leases that pass to other clients, and the ways in which a trial
+ends."""
 
 import pytest
 from rpc_site import RpcSite, duration, expire

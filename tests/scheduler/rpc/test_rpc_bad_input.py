@@ -38,7 +38,7 @@ def request_of(method: str, fields: dict[str, Any]) -> Any:
 
 
 S, A_STUDY, A_TRIAL = "studies/s", "studies/STUDY", "studies/STUDY/trials/NUMBER"
-# (method, what is sent, the fields at fault, a part of a remedy)
+# (method, what is sent, the fields at fault, part of a remedy)
 FIELD_CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("CreateStudy", {"study_id": "No", "spec": GOOD}, "study_id", "For example: no"),
     ("CreateStudy", {"spec": GOOD}, "study_id", "For example: my-study"),

@@ -1,4 +1,4 @@
-"""Requests out of bounds are refused before anything is done with them, and nobody else notices."""
+"""Requests out of bounds are refused before any work is done for them, and nobody else notices."""
 
 import asyncio
 import base64
@@ -18,7 +18,7 @@ from headrace_services.scheduler.rpc import spec_faults
 
 
 def forged(request: Any, text: bytes) -> str:
-    """A token as the server makes it, with its checksum, over a key that no list has."""
+    """A token as the server makes it, with its checksum, but for a key that no list has."""
     binding = type(request).__name__.encode() + b"\0" + request.SerializeToString(deterministic=True)
     checksum = hashlib.blake2b(binding + b"\0" + text, digest_size=8, person=b"headrace page").digest()
     return base64.urlsafe_b64encode(checksum + text).decode().rstrip("=")
@@ -42,7 +42,7 @@ async def test_a_forged_page_token_is_refused(site: RpcSite, method: str, key: b
     assert type(await site.refusal(method, request)) is expected
 
 
-async def test_steps_beyond_their_bound_are_refused_and_lists_go_on(site: RpcSite) -> None:
+async def test_steps_beyond_their_bound_are_refused_and_lists_continue(site: RpcSite) -> None:
     await site.create(policy={"kind": "run_all"}, max_steps=2**40)
     for client in ("a", "b"):
         asked = await site.suggest(client=client)
@@ -66,7 +66,7 @@ async def test_the_greatest_numbers_within_bounds_fit_all_that_is_computed_from_
 
 
 async def violations(site: RpcSite, spec: spec_pb2.StudySpec) -> list[Sequence[errors.Violation]]:
-    """Of the spec, where a study is created and where it is previewed."""
+    """The violations of a spec, when a study is created and when it is previewed."""
     created = await site.refusal("CreateStudy", pb.CreateStudyRequest(study_id="t", spec=spec))
     previewed = await site.refusal("PreviewStudy", pb.PreviewStudyRequest(spec=spec))
     assert isinstance(created, errors.InvalidFieldError)
@@ -82,7 +82,7 @@ async def test_a_spec_beyond_its_bounds_is_refused(site: RpcSite) -> None:
         assert sorted(one.field for one in found) == [
             "max_steps",
             "sampler.points.x",
-        ]  # as Python's client says it
+        ]  # as the Python client writes it
 
 
 async def test_a_large_spec_beyond_its_bounds_is_not_looked_at_twice(site: RpcSite) -> None:
@@ -96,7 +96,7 @@ async def test_a_large_spec_beyond_its_bounds_is_not_looked_at_twice(site: RpcSi
 
 
 async def test_a_spec_of_a_later_release_is_refused(site: RpcSite) -> None:
-    """Protobuf would drop the field, and a policy with it: the study would run with the default one."""
+    """Protobuf would drop the field, and a policy with it: the study would run with the default policy."""
     spec = to_proto(make_spec())
     spec.ClearField("policy")
     spec.policy.SetInParent()
@@ -143,4 +143,4 @@ async def test_a_refused_request_is_not_kept_until_the_next_collection(site: Rpc
         kept = sum(type(held) is pb.StopStudyRequest for held in gc.get_objects())
     finally:
         gc.enable()
-    assert kept < 10  # the last ones, on either side
+    assert kept < 10  # the last ones, on either side of the connection

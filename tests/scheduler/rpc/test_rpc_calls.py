@@ -1,4 +1,4 @@
-"""What calls on studies and trials do and answer, each over the wire."""
+"""What calls on studies and trials do and answer, each over the network."""
 
 import asyncio
 import math
@@ -215,7 +215,8 @@ async def test_a_preview_says_what_a_spec_would_do(site: RpcSite) -> None:
 
 
 async def test_room_is_found_by_the_rules_of_placement(site: RpcSite) -> None:
-    """One worker with two CPU slots: a trial on two fits, whoever is there; one on three does not, nor does a GPU."""
+    """One worker with two CPU slots: a trial on two slots fits, even when they are busy. One on three slots or on
+    a GPU does not."""
     await connect(site, "alive", 2)
     template = {"callable": "train:train", "working_dir": "/tmp"}
 

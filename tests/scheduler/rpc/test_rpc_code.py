@@ -1,4 +1,4 @@
-"""CodeService: what clients put, every replica has, whole; and it stays while a study needs it."""
+"""CodeService: every replica has all the code that clients upload, and it is kept while a study needs it."""
 
 import asyncio
 import io
@@ -88,7 +88,7 @@ async def test_what_is_put_on_one_replica_every_replica_gives(site: RpcSite, pro
         await asyncio.gather(one.put(digest, data), two.put(digest, data), one.put(digest, data))
         assert await one.has(digest)
         assert await two.get(digest) == data
-        await two.put(digest, data)  # again: it changes nothing
+        await two.put(digest, data)  # a repeat changes nothing
         assert await one.get(digest) == data
 
 
@@ -167,7 +167,7 @@ async def test_code_stays_while_a_study_needs_it_and_a_month_longer(
         assert not await kept.has(digest)
 
 
-async def test_whoever_asks_for_code_has_time_to_create_a_study(
+async def test_a_client_that_asks_for_code_has_time_to_create_a_study(
     site: RpcSite, engine: AsyncEngine, project: Path
 ) -> None:
     digest, data = packed(project)
@@ -212,7 +212,7 @@ async def test_the_sdk_ships_a_folder_once(
             return first.code.digest, edited.code.digest
 
     def in_a_project() -> None:
-        """Another project knows nothing of it, ships it too, and then has it."""
+        """Another project does not see the code, uploads it too, and then has it."""
         with Client(site.replicas[0].address, project="vision") as client:
             uploaded = len(sent)
             for name in ("one", "again"):

@@ -1,4 +1,4 @@
-"""Retries and extensions of a study that clients ask and tell, over two replicas that cache what they know."""
+"""Retries and extensions of an ask/tell study, over two replicas that cache what they know."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A study with a surrogate: what is created with it, what a passed gate saves, and what is refused before."""
+"""A study with a surrogate: what is created with it, which work a passed gate saves, and what is refused before."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A study in process against the same study on a server: the same configurations, decisions and ends."""
+"""An in-process study against the same study on a server: the same configurations, decisions and ends."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Errors at the edge: the right status with its details, nothing of a defect, and no call without an end."""
+"""Errors at the edge: the right status with its details, no internals of a defect, and no call that never ends."""
 # ruff: noqa: ARG002  (every method takes the context)
 
 import asyncio
@@ -32,7 +32,7 @@ SECRET = "postgresql://user:secret@db"
 
 
 class Probe:
-    """A server whose methods answer "ok" after they have run `behaviour`, and note how they ended."""
+    """A server whose methods run `behaviour`, answer "ok" and record how they ended."""
 
     def __init__(self) -> None:
         self.behaviour: Behaviour = self.nothing
@@ -128,7 +128,7 @@ class Client:
         return self.channel.unary_stream(f"/probe/{kind}")(b"hello", timeout=timeout_s)
 
     async def call(self, kind: str, timeout_s: float | None = 10.0) -> list[bytes]:
-        """The responses; raises the HeadraceError that the client would see."""
+        """Return the responses; raises the HeadraceError that the client would see."""
         try:
             call = self.start(kind, timeout_s)
             return [await call] if kind in ("unary", "upload") else [response async for response in call]

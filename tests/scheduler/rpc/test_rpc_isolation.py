@@ -1,6 +1,7 @@
-"""One study's defect stays its own: lists go on without it and say so, and it can always be stopped and deleted.
+"""A defect in one study affects only that study: lists still work and report it, and it can always be stopped and
+deleted.
 
-The defects are written into the rows by hand: values that no call takes any more, or that no code ever wrote.
+The defects are written into the rows by hand: values that no call accepts any more, or that no code ever wrote.
 """
 
 from typing import Any
@@ -15,7 +16,7 @@ from headrace_services.scheduler.analysis import AnalysisPools
 from headrace_services.scheduler.store.database import transaction
 
 INT64_MAX = 2**63 - 1
-# Specs are remembered by the study's uid: with a new one a row is read anew.
+# Specs are cached by the study's uid: with a new uid the row is read again.
 DEFECTS = {
     "a spec that is none": "UPDATE study SET spec = '{\"no\": \"spec\"}', uid = 'new' WHERE name = 'bad'",
     "a standing that is none": "UPDATE study SET standing = '{\"usage\": 7}' WHERE name = 'bad'",
@@ -72,9 +73,8 @@ async def test_steps_that_sum_up_to_more_than_a_message_holds_are_cut(site: RpcS
         "UPDATE trial SET steps_spent = :most, step = :most WHERE study_id = (SELECT id FROM study)",
         most=INT64_MAX,
     )
-    await plant(
-        site, "UPDATE study SET next_number = 100 * 1000 * 1000"
-    )  # added by hand: they are to be run too
+    # as if added by hand: they must run too
+    await plant(site, "UPDATE study SET next_number = 100 * 1000 * 1000")
     assert (await listed(site))[0] == ["studies/big"]
     status = (await site.study("big")).status
     assert (status.steps_spent, status.steps_run_all) == (INT64_MAX, INT64_MAX)
@@ -89,7 +89,7 @@ async def test_steps_that_sum_up_to_more_than_a_message_holds_are_cut(site: RpcS
 
 
 async def test_two_reports_of_the_greatest_step_harm_nobody(site: RpcSite) -> None:
-    """What the scheduler takes before a bound at the edge refuses it: the study, and all others, go on."""
+    """The scheduler accepts these before a bound at the edge refuses them: this study, and all others, continue."""
     await site.create("other")
     await site.create("big", max_steps=2**40, policy={"kind": "run_all"})
     await plant(

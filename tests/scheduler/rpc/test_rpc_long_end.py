@@ -1,4 +1,4 @@
-"""A study that leaves many trials behind ends in pages: at once for whoever runs, later for the rest."""
+"""A study with many unfinished trials ends in pages: running trials at once, the rest later."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ async def _left(site: RpcSite) -> int:
 
 
 async def _with_many(site: RpcSite) -> int:
-    """A study with trials that wait, of which the last one runs."""
+    """A study with waiting trials, the last of which runs."""
     await site.create(max_trials=2)
     x = params_to_proto({"x": 0.5})
     await site.call("AddTrials", pb.AddTrialsRequest(study=STUDY, parameters=[x] * (3 * PAGE)))
@@ -64,11 +64,13 @@ async def test_the_rest_is_terminated_page_by_page_and_a_watch_sees_all_of_it(
     await site.call("DeleteStudy", pb.DeleteStudyRequest(name=STUDY))
 
 
-async def test_another_replica_goes_on_where_one_died(site: RpcSite, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_replica_continues_where_one_died(
+    site: RpcSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(decide, "ENDED_AT_ONCE", PAGE)
     await _with_many(site)
     with monkeypatch.context() as patch:
-        patch.setattr(runner.StudyRunner, "kick", lambda *_: None)  # it dies behind the first page
+        patch.setattr(runner.StudyRunner, "kick", lambda *_: None)  # it dies after the first page
         await site.call("StopStudy", pb.StopStudyRequest(name=STUDY))
         assert await _left(site) > PAGE
         refused = await site.refusal("DeleteStudy", pb.DeleteStudyRequest(name=STUDY))

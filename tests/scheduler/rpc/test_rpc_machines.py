@@ -1,4 +1,4 @@
-"""Draining and cordoning by calls: what they answer, what they refuse, and that a repeat changes nothing."""
+"""Drain and cordon calls: what they answer and what they refuse. A repeat changes nothing."""
 
 from datetime import timedelta
 

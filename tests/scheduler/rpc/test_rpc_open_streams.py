@@ -1,4 +1,4 @@
-"""Streams that are open when their token is revoked or expires: they end soon, though no message passes over them."""
+"""Open streams whose token is revoked or expires end soon, even if no message passes over them."""
 
 import asyncio
 from typing import Any
@@ -56,7 +56,7 @@ async def test_every_stream_ends_soon_after_its_token(engine: AsyncEngine, over:
 
 @pytest.mark.parametrize("name", ["file_by_filename", "file_containing_symbol", "list_services"])
 async def test_a_long_question_of_reflection_is_refused(engine: AsyncEngine, name: str) -> None:
-    """Its answer would repeat it: 150 streams that nobody reads took 2 GB."""
+    """Its answer would repeat it: 150 streams that nobody read took 2 GB."""
     async with guarded(engine) as site:
         call = await _opened(site, STREAMS[REFLECTION])
         await call.write(reflection_pb2.ServerReflectionRequest(**{name: "x" * 5000}))
@@ -91,7 +91,7 @@ async def _study(site: Site) -> None:
 
 
 async def _opened(site: Site, method: MethodDescriptor) -> Any:
-    """A stream by a token of its own, whose first message has come where one comes."""
+    """A stream with a token of its own, after its first message if it has one."""
     role = min(PERMISSIONS[path(method)].permission.roles)
     metadata = (("authorization", f"Bearer {await site.token(role)}"),)
     request = REQUESTS[path(method)]

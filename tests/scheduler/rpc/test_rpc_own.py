@@ -1,4 +1,4 @@
-"""Policies and samplers of installed packages on a server: a bad one hurts the study that names it, and no other."""
+"""Policies and samplers of installed packages on a server: a bad one harms only the study that names it."""
 
 import importlib
 import sys
@@ -62,7 +62,7 @@ async def test_a_study_that_no_package_serves_is_refused_before_it_is_created(
 
 
 @pytest.mark.parametrize("method", ["CreateStudy", "PreviewStudy"])
-async def test_a_slow_import_is_waited_for_beside_other_calls_and_not_for_ever(
+async def test_a_slow_import_is_waited_for_beside_other_calls_and_not_forever(
     site: RpcSite, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     monkeypatch.setattr(new_studies, "LOAD_S", 0.1)
@@ -79,7 +79,7 @@ async def test_a_slow_import_is_waited_for_beside_other_calls_and_not_for_ever(
 async def test_a_policy_that_raises_is_told_to_who_reports_and_hurts_no_other_study(
     site: RpcSite, name: str
 ) -> None:
-    """On workers its study is set aside, as by any defect of a policy: `test_set_aside`."""
+    """On workers its study is quarantined, as after any defect of a policy: see `test_set_aside`."""
     await site.create("broken", policy=own(name))
     await site.create("sound")
     asked = await site.suggest("broken")

@@ -1,4 +1,4 @@
-"""Pages: every item once and in order, whatever the size; tokens of other lists and other filters are refused."""
+"""Pages: every item once and in order, at any page size. Tokens of other lists or other filters are refused."""
 
 import base64
 from typing import Any

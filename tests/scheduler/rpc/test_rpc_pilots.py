@@ -1,4 +1,4 @@
-"""A study with `scale: auto`: what is created with it, in which order it begins, and what is refused before."""
+"""A study with `scale: auto`: what is created with it, in which order it starts, and what is refused before."""
 
 import asyncio
 from typing import Any
@@ -56,16 +56,15 @@ async def test_no_passed_gate_spares_one_whose_scale_is_not_known_yet(site: RpcS
     await create(site, "small", auto(gate={"key": "abc"}))
     await end_gate(site, "small-gate")
     assert (await create(site, "second", auto(gate={"key": "abc"}))).after == "second-gate"
-    assert (
-        await create(site, "third", spec())
-    ).after == "third-gate"  # it has the key, and a scale of its own
+    # it has the key, but a scale of its own
+    assert (await create(site, "third", spec())).after == "third-gate"
 
 
 @pytest.mark.parametrize("goal", ["maximize", "minimize"])
 async def test_the_scale_is_chosen_by_the_studys_goal_and_not_by_its_gates(
     site: RpcSite, monkeypatch: pytest.MonkeyPatch, goal: str
 ) -> None:
-    """The gate, which waits for the pilot, minimizes whatever the study does."""
+    """The gate, which waits for the pilot, minimizes whatever the goal of the study is."""
     await create(site, "small", auto(objective={"metric": "loss", "goal": goal}))
     await end_gate(site, "small-scale")
     asked: list[bool] = []

@@ -1,4 +1,4 @@
-"""A transfer with a plan on a scheduler: who keeps the planner's files, and what comes without an answer."""
+"""A transfer with a plan on a scheduler: who keeps the planner's files, and what works without an answer."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Projects: what another project has does not exist, whatever it is called; and what a project may have."""
+"""Projects: whatever belongs to another project does not exist, by any name; and what a project may have."""
 
 import asyncio
 from collections.abc import Callable
@@ -30,10 +30,10 @@ from headrace_services.scheduler.store.database import transaction
 
 OURS, THEIRS = "vision", "speech"
 MARK = "theirs"
-"""A word that only the other project's study holds."""
+"""A word that only the other project's study contains."""
 
 Make = Callable[[str, event_pb2.LeaseRef], Any]
-"""Makes a request about the study of a name, or a lease of it."""
+"""Makes a request about the study with a given name, or about a lease of it."""
 
 
 def _spec(mark: str = "ours", **changes: Any) -> spec_pb2.StudySpec:
@@ -71,17 +71,17 @@ CALLS: dict[str, Make] = {
     "StopStudy": lambda name, _: pb.StopStudyRequest(name=f"studies/{name}"),
     "DeleteStudy": lambda name, _: pb.DeleteStudyRequest(name=f"studies/{name}"),
 }
-"""The calls about one study, those that end it last."""
+"""The calls about one study. Those that end it come last."""
 OTHERS = {"CreateStudy", "ListStudies", "PreviewStudy", "ListWorkers"} | {
     *("DrainWorker", "UndrainWorker", "CordonDevices", "UncordonDevices"),
     *("GetServerInfo", "GetUpkeep", "CleanUp"),
 }
-"""The calls about none."""
+"""The calls that are not about a study."""
 BY_LEASE = {"ReportTrial", "RenewTrial", "CompleteTrial", "ReleaseTrial"}
 
 
 async def _theirs(site: RpcSite) -> event_pb2.LeaseRef:
-    """The other project's study `s`, with a trial that is on its way. Returns its lease."""
+    """Create the other project's study `s` with a running trial. Returns its lease."""
     create = pb.CreateStudyRequest(study_id="s", spec=_spec(MARK))
     await site.replicas[0].call_in(THEIRS, "CreateStudy", create)
     asked = await site.replicas[0].call_in(
@@ -95,7 +95,7 @@ async def _theirs(site: RpcSite) -> event_pb2.LeaseRef:
 
 
 async def _rows(site: RpcSite) -> list[Any]:
-    """All that the database has of the other project."""
+    """All rows of the other project in the database."""
     of = f"study_id IN (SELECT id FROM study WHERE project = '{THEIRS}')"
     queries = [f"SELECT * FROM study WHERE project = '{THEIRS}'"]
     queries += [
@@ -268,13 +268,13 @@ async def test_a_project_has_no_more_studies_than_it_may(site: RpcSite) -> None:
     await ours.call_in(OURS, "CreateStudy", second)
 
 
-async def test_a_study_that_has_ended_goes_on_only_where_the_project_has_room(site: RpcSite) -> None:
+async def test_a_study_that_has_ended_continues_only_where_the_project_has_room(site: RpcSite) -> None:
     ours = site.replicas[0]
     create = project_pb2.CreateProjectRequest(project_id=OURS, studies=1)
     await ours.call_in("default", "CreateProject", create)
     await ours.call_in(OURS, "CreateStudy", pb.CreateStudyRequest(study_id="a", spec=_spec()))
     extend = pb.ExtendStudyRequest(name="studies/a", trials=1)
-    await ours.call_in(OURS, "ExtendStudy", extend)  # it counts already
+    await ours.call_in(OURS, "ExtendStudy", extend)  # the study already counts
     suggested = await ours.call_in(OURS, "SuggestTrial", CALLS["SuggestTrial"]("a", event_pb2.LeaseRef()))
     failed = pb.CompleteTrialRequest(lease=suggested.lease, error="it broke")
     await ours.call_in(OURS, "CompleteTrial", failed)
@@ -317,7 +317,7 @@ async def test_a_greater_quota_wakes_the_studies_that_it_kept_off(
     ours = site.replicas[0]
     await ours.call_in(OURS, "CreateStudy", pb.CreateStudyRequest(study_id="s", spec=_spec()))
     await ours.call_in(THEIRS, "CreateStudy", pb.CreateStudyRequest(study_id="s", spec=_spec()))
-    await ours.hub.drain()  # no cycle looks, and finds that nothing keeps the studies off
+    await ours.hub.drain()  # so that no cycle checks, and finds that nothing holds the studies back
     ours.hub.closing = False
     async with site.engine.begin() as conn:
         await conn.execute(text("UPDATE study SET standing = jsonb_set(standing, '{held_off}', '1000')"))

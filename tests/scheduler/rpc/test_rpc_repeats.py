@@ -1,4 +1,4 @@
-"""What is said of a study's repeats before it is created and extended is what its trials then do."""
+"""What is announced about a study's repeats, before it is created or extended, is what its trials then do."""
 
 import re
 
@@ -10,7 +10,7 @@ from headrace.spec import StudySpec
 
 
 async def points_of(study: AsyncStudy) -> list[object]:
-    """Runs all trials that there are, and returns their points in order."""
+    """Runs all trials and returns their points in order."""
     while (asked := await study.ask()) is not None:
         await asked.report(1, loss=float(asked.params["n"]))
     return [trial.params["n"] for trial in await study.trials()]

@@ -1,5 +1,5 @@
-"""All that is said of a trial is of the one report that counts, also where that is not its last one and the constraints
-tell the two apart: on a server, by every command and export, and in process."""
+"""Everything shown of a trial comes from the one report that counts, even if that is not the last one and the two
+differ in the constraints: on a server, in every command and export, and in process."""
 
 import asyncio
 import csv
@@ -21,9 +21,10 @@ from headrace.spec import StudySpec, parse_spec
 from headrace.trial import Trial
 
 LAST_MISSES = ((0.6, 0.9), (0.5, 0.8), (0.7, 0.1))
-"""Reports as (loss, size). By `best` that of step 2 counts, with a size that is large enough; the last one's is not."""
+"""Reports as (loss, size). By `best`, the report of step 2 counts: its size is large enough, and that of the last
+report is not."""
 LAST_MEETS = ((0.6, 0.9), (0.2, 0.1), (0.7, 0.8))
-"""By `best` the first one counts: the second one is better, and misses the constraint."""
+"""By `best` the first one counts: the second one is better, but violates the constraint."""
 SIZE = {"metric": "size", "at_least": 0.3}
 X = {"x": {"type": "float", "low": 0.0, "high": 1.0}}
 STUDY = {"space": X, "constraints": [SIZE], "policy": "run_all", "trials": 1, "steps": 3, "retries": 0}
@@ -96,7 +97,7 @@ async def test_a_last_report_that_meets_the_constraints_lends_nothing_to_the_one
     assert best.counted_metrics == {"loss": 0.6, "size": 0.9, "other": 1}
 
 
-async def test_a_trial_of_which_no_report_counts_is_told_with_its_last_one(site: RpcSite) -> None:
+async def test_a_trial_of_which_no_report_counts_is_reported_with_its_last_one(site: RpcSite) -> None:
     await tell(site, "s", study(scope="best"), ((0.6, 0.2), (0.5, 0.2), (0.7, 0.1)))
     async with AsyncClient(site.replicas[0].address) as client:
         (trial,) = await client.study("s").trials()

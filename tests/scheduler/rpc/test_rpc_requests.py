@@ -1,4 +1,5 @@
-"""Repeated requests: the same answer byte for byte, other content refused, and one change however many arrive."""
+"""Repeated requests: the same answer byte for byte, different content is refused, and one change however many
+arrive."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -45,7 +46,7 @@ async def _add(site: RpcSite) -> tuple[Any, Any]:
 
 
 async def _retry(site: RpcSite) -> tuple[Any, Any]:
-    """Retries of trial 0 and of trial 1, which have been cancelled."""
+    """Retries of trial 0 and trial 1, which have been cancelled."""
     for client, number in (("a", 0), ("b", 1)):
         await site.suggest(client=client)
         await site.call("StopTrial", pb.StopTrialRequest(name=f"studies/s/trials/{number}"))
@@ -212,7 +213,7 @@ async def test_without_an_id_every_call_counts(site: RpcSite) -> None:
 
 
 @pytest.mark.parametrize("request_id", ["", "r"])
-async def test_a_commit_that_nobody_heard_of_is_not_made_again(
+async def test_a_commit_without_an_answer_is_not_repeated(
     site: RpcSite, monkeypatch: pytest.MonkeyPatch, request_id: str
 ) -> None:
     await site.create()

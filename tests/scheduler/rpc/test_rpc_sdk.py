@@ -1,4 +1,4 @@
-"""The SDK against the real service: what one side writes the other side reads."""
+"""The SDK against the real service: each side reads what the other writes."""
 
 import asyncio
 import itertools
@@ -71,10 +71,10 @@ async def test_a_loop_that_ends_because_its_study_failed_says_why(site: RpcSite)
             assert await study.ask() is None
 
 
-async def test_who_waits_for_its_own_trials_is_told_so(
+async def test_a_client_that_waits_for_its_own_trials_is_told_so(
     site: RpcSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seconds = itertools.count()  # one with each look at the clock
+    seconds = itertools.count()  # one more at each reading of the clock
     monkeypatch.setattr(ask_tell, "_PATIENCE_S", 1.0)
     monkeypatch.setattr(ask_tell, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     async with AsyncClient(site.replicas[0].address) as client:
@@ -125,7 +125,7 @@ async def test_a_study_is_made_from_a_mapping_with_the_keys_of_a_file(site: RpcS
         assert (await client.preview(data)).trials == 3
 
 
-async def test_a_trial_without_a_checkpoint_goes_on_from_the_beginning(site: RpcSite) -> None:
+async def test_a_trial_without_a_checkpoint_continues_from_the_beginning(site: RpcSite) -> None:
     async with AsyncClient(site.replicas[0].address) as client:
         study = await client.create_study("s", make_spec(policy={"kind": "run_all"}, max_trials=1))
         for uri, step in (("", 0), ("mem:/1", 1)):

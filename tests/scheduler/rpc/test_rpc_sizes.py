@@ -1,4 +1,5 @@
-"""Answers stay below what a gRPC client takes, whatever the rows hold: pages end earlier, what is left out is named."""
+"""Answers stay below a gRPC client's size limit, whatever the rows hold: pages end earlier, and omissions are
+named."""
 
 from typing import Any
 
@@ -18,7 +19,7 @@ MANY_METRICS = (
 
 
 async def plant_metrics(site: RpcSite, trials: int) -> None:
-    """Give the first trials 60,000 metrics each, and so the best of the study, and two reports each."""
+    """Give the first trials, and so the study's best one, 60,000 metrics each, and two reports each."""
     async with transaction(site.engine) as conn:
         await conn.execute(
             text(
@@ -38,7 +39,7 @@ async def plant_metrics(site: RpcSite, trials: int) -> None:
 
 
 async def paged(site: RpcSite, method: str, items: str, **fields: Any) -> tuple[list[Any], list[Any]]:
-    """All items of a list, and all that it could not show; each page within what a client takes."""
+    """All items of a list, and all that it could not show. Each page is within a client's size limit."""
     found, unshown, token = [], [], ""
     while True:
         request = getattr(pb, f"{method}Request")(page_size=1000, page_token=token, **fields)
@@ -113,7 +114,7 @@ async def test_a_study_with_large_trials_is_read_and_watched(site: RpcSite) -> N
 
 @pytest.mark.full
 async def test_a_page_is_bounded_by_what_it_holds_and_not_by_what_compresses_well(site: RpcSite) -> None:
-    """Specs of 900 KB that say the same often: compressed, twelve of them would take less than a page's bound."""
+    """Specs of 900 KB with repetitive content: compressed, twelve of them would take less than a page's bound."""
     value = "a long text " * 40
     space = {"x": {"type": "categorical", "values": [value, "b"]}}
     for number in range(12):

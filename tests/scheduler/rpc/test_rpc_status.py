@@ -1,4 +1,4 @@
-"""The status against a count by brute force, after studies that were driven through ask and tell to their end."""
+"""The status against a brute-force count, after ask/tell studies that ran to their end."""
 
 import math
 from typing import Any

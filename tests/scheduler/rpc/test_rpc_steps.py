@@ -1,4 +1,4 @@
-"""Steps that an asked trial must not report: refused with field and value, before anything is stored."""
+"""Steps that an ask/tell trial must not report: refused with field and value before anything is stored."""
 
 import math
 from typing import Any
@@ -11,7 +11,7 @@ from headrace.v1 import event_pb2
 from headrace.v1 import study_pb2 as pb
 
 CONTINUE = event_pb2.DECISION_ACTION_CONTINUE
-RUNGS: dict[str, Any] = {"policy": {"kind": "rung_median", "rungs": [1, 3, 9]}}  # one trial alone goes on
+RUNGS: dict[str, Any] = {"policy": {"kind": "rung_median", "rungs": [1, 3, 9]}}  # a trial alone continues
 EVEN: dict[str, Any] = {"max_steps": 100, "policy": {"kind": "median", "interval": 10}}
 PBT: dict[str, Any] = {"max_steps": 100, "policy": {"kind": "pbt", "interval": 10}}
 
@@ -51,7 +51,7 @@ async def test_a_step_past_the_budget_or_over_a_rung_is_refused(
     assert violation.remedy
     assert await stored(site) == list(before)
     after = before[-1] + 1 if before else 1
-    await site.report(lease, after, 0.5)  # the trial is still the client's
+    await site.report(lease, after, 0.5)  # the client still has the trial
     assert await stored(site) == [*before, after]
 
 
@@ -59,7 +59,7 @@ async def test_a_step_past_the_budget_or_over_a_rung_is_refused(
     "policy",
     [
         {"kind": "run_all"},
-        {"kind": "median"},  # nobody chose the steps at which it looks
+        {"kind": "median"},  # nobody chose the steps at which it decides
         {"kind": "rung_median", "rungs": [40, 100]},
     ],
 )
@@ -104,7 +104,7 @@ async def test_a_value_that_could_not_count_is_refused(
     assert await stored(site) == [2, 2]
 
 
-async def test_a_trial_that_begins_anew_need_not_meet_the_rungs_behind_it(site: RpcSite) -> None:
+async def test_a_trial_that_starts_again_need_not_meet_the_rungs_behind_it(site: RpcSite) -> None:
     await site.create(**RUNGS)
     first = await site.suggest()
     for step in (1, 2, 3):
@@ -138,7 +138,7 @@ async def test_the_first_report_says_what_it_lacks(site: RpcSite) -> None:
 
 @pytest.mark.parametrize("policy", [{"kind": "rung_median", "rungs": [1, 3, 9]}, {"kind": "run_all"}])
 @pytest.mark.parametrize("metrics", [{"accuracy": 0.5, "losss": 0.5}, {}])
-async def test_a_report_without_the_metric_is_refused_and_the_study_goes_on(
+async def test_a_report_without_the_metric_is_refused_and_the_study_continues(
     site: RpcSite, policy: dict[str, Any], metrics: dict[str, float]
 ) -> None:
     await site.create(policy=policy)

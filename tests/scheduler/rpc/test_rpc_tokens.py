@@ -1,4 +1,4 @@
-"""A scheduler that asks for tokens: each call of each service with each kind of token, and the calls about tokens."""
+"""A scheduler that requires tokens: each call of each service with each kind of token, and the calls about tokens."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -75,7 +75,9 @@ async def test_every_call_with_every_kind_of_token(guarded_site: Site) -> None:
     ("kind", "says"),
     [("expired", "has expired"), ("revoked", "was revoked"), ("foreign", "is not known here")],
 )
-async def test_what_is_said_of_a_bad_token_and_what_is_not(guarded_site: Site, kind: str, says: str) -> None:
+async def test_what_is_reported_about_a_bad_token_and_what_is_not(
+    guarded_site: Site, kind: str, says: str
+) -> None:
     site = guarded_site
     token = new_token().text if kind == "foreign" else await site.token(Role.EDITOR, "p", 0.001)
     if kind == "revoked":
@@ -127,7 +129,7 @@ async def test_a_token_is_made_listed_used_and_revoked(guarded_site: Site) -> No
     again = await site.call("RevokeToken", pb.RevokeTokenRequest(name=made.token.name), admin)
     assert revoked.token.HasField("revoke_time")
     assert again == revoked
-    await studies.ListStudies(study_pb2.ListStudiesRequest(), timeout=60, metadata=metadata)  # kept
+    await studies.ListStudies(study_pb2.ListStudiesRequest(), timeout=60, metadata=metadata)  # cached
     site.clock_s += 5.1
     error = await site.refusal("WhoAmI", pb.WhoAmIRequest(), made.secret)
     assert isinstance(error, UnauthenticatedError)
@@ -241,7 +243,7 @@ async def test_tokens_that_are_over_for_long_are_forgotten(guarded_site: Site) -
         assert (await conn.execute(text("SELECT array_agg(number) FROM token"))).scalar_one() == [3]
 
 
-async def test_a_database_that_is_away_is_told_as_such(
+async def test_a_database_that_is_away_is_reported_as_such(
     guarded_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from headrace.errors import DatabaseUnavailableError

@@ -1,4 +1,4 @@
-"""Whose turn a preview takes: its token's, however many connections that one has."""
+"""Previews take turns by token, however many connections a token has."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the scheduler says of its upkeep, and a study that is deleted: gone at once, and its rows soon."""
+"""What the scheduler reports of its upkeep, and a deleted study: gone at once, and its rows soon after."""
 
 import asyncio
 from datetime import timedelta

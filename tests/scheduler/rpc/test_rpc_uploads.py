@@ -1,4 +1,4 @@
-"""Uploads of code: who is silent or slow keeps nobody off, and no project keeps more than it may."""
+"""Code uploads: a silent or slow client blocks nobody, and no project stores more than it may."""
 
 import asyncio
 import io
@@ -42,11 +42,11 @@ class Shipper:
         self._said = (("headrace-project", project),)
 
     def begin(self, messages: AsyncIterator[pb.PutCodeRequest]) -> Any:
-        """An upload under way."""
+        """An upload in progress."""
         return self._stub.PutCode(messages, timeout=3600, metadata=self._said)
 
     async def put(self, digest: str, data: bytes) -> HeadraceError | None:
-        """Ship an archive; returns why not."""
+        """Upload an archive; returns why it failed."""
 
         async def pieces() -> AsyncIterator[pb.PutCodeRequest]:
             for at in range(0, len(data), 1 << 20):
@@ -60,7 +60,7 @@ class Shipper:
 
 
 async def silent(*first: pb.PutCodeRequest) -> AsyncIterator[pb.PutCodeRequest]:
-    """Messages, and then none, without an end."""
+    """The messages, and then silence without an end."""
     for message in first:
         yield message
     await asyncio.Event().wait()
@@ -87,7 +87,7 @@ async def test_a_project_whose_places_are_taken_keeps_no_other_off(site: RpcSite
             one.cancel()
 
 
-async def test_who_falls_silent_or_drips_loses_the_place() -> None:
+async def test_a_silent_or_slow_upload_loses_its_place() -> None:
     async def dripping() -> AsyncIterator[pb.PutCodeRequest]:
         while True:
             yield FIRST
@@ -105,8 +105,8 @@ async def test_who_falls_silent_or_drips_loses_the_place() -> None:
                 await taken(upload)
 
 
-async def test_who_waits_for_a_place_is_not_late() -> None:
-    """The time counts from the place on."""
+async def test_an_upload_that_waits_for_a_place_is_not_late() -> None:
+    """The time limit starts when it gets its place."""
     uploads = Uploads(silence_s=0.2)
     async with AsyncExitStack() as stack:
         first, second, waiting = [

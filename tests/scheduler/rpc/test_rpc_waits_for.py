@@ -1,4 +1,4 @@
-"""A trial that could run and does not says what it waits for."""
+"""A trial that could run but does not says what it waits for."""
 
 import asyncio
 import re
@@ -48,7 +48,7 @@ async def create(client: AsyncClient, name: str, **changes: Any) -> AsyncStudy:
 
 
 async def trials(study: AsyncStudy) -> list[TrialInfo]:
-    """The three, once the study's first step has made them and placed those that it can."""
+    """The three trials, once the study's first cycle has created them and placed those that it can."""
     async with asyncio.timeout(60):
         while len(found := await study.trials()) < 3:
             await asyncio.sleep(0.02)
@@ -100,7 +100,7 @@ async def test_it_waits_for_slots_that_others_have(site: RpcSite, engine: AsyncE
         assert (await study.status()).waits_for == "", "one of its trials runs"
 
 
-async def test_a_share_of_a_gpu_is_told(site: RpcSite, engine: AsyncEngine) -> None:
+async def test_a_share_of_a_gpu_is_reported(site: RpcSite, engine: AsyncEngine) -> None:
     await connect(engine, "one", 1)
     async with AsyncClient(site.replicas[0].address) as client:
         study = await create(client, "shares", resources={"gpu_milli": 500})

@@ -1,4 +1,4 @@
-"""Watching: every event once and in order, over cuts, replicas, shutdowns and deletion."""
+"""Watching: every event once and in order, across broken connections, replicas, shutdowns and deletion."""
 
 import asyncio
 import random
@@ -58,7 +58,7 @@ async def test_watchers_see_every_event_once_while_two_replicas_work(site: RpcSi
 
 
 @pytest.mark.full
-async def test_a_watch_that_is_cut_again_and_again_goes_on_without_gaps_or_repeats(
+async def test_a_watch_that_is_cut_again_and_again_continues_without_gaps_or_repeats(
     site: RpcSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "MAX_EVENTS", 4)
@@ -145,7 +145,7 @@ async def test_watchers_share_one_status_taken_at_most_twice_a_second(
 async def test_watchers_at_one_place_share_what_is_read_for_them(
     site: RpcSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a viewer's many watches would take the event loop from everybody."""
+    """Otherwise one viewer's many watches would block the event loop for everybody."""
     reads: Counter[str] = Counter()
     for module, name in ((watching.history, "events_after"), (watching.studies, "head")):
         monkeypatch.setattr(module, name, partial(_counted, reads, name, getattr(module, name)))
@@ -159,7 +159,7 @@ async def test_watchers_at_one_place_share_what_is_read_for_them(
     reads.clear()
     async with watching.Snapshots(site.engine, AsyncMock()).of(1) as snapshot:
         await asyncio.gather(*(snapshot.head() for _ in range(watchers)))
-    assert reads["head"] <= 2  # one for the first, and one for those that asked while it was under way
+    assert reads["head"] <= 2  # one for the first, and one for those that asked while it was in progress
 
 
 async def _counted(reads: Counter[str], name: str, read: Any, *given: Any) -> Any:
@@ -209,7 +209,7 @@ async def test_deletion_ends_a_watch(site: RpcSite) -> None:
         except HeadraceError as error:
             end = error
     assert first.study.state == pb.STUDY_STATE_ACTIVE
-    # It may have seen the end of the study before it was gone.
+    # It may have seen the study's end before the study was gone.
     assert isinstance(end, StudyNotFoundError) or rest[-1].study.state == pb.STUDY_STATE_STOPPED
 
 

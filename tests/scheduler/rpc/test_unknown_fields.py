@@ -1,4 +1,4 @@
-"""A spec with fields that this release does not know is refused, wherever they are."""
+"""A spec with fields that this release does not know is refused, at any depth."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from headrace.v1 import spec_pb2
 from headrace_services.scheduler.rpc.spec_faults import refuse_unknown
 
 NEWER = b"\xa2\xc2\x03\x05newer"
-"""Field 7204, with a text."""
+"""Field 7204, with a string."""
 
 
 def test_what_is_known_passes() -> None:

@@ -1,4 +1,4 @@
-"""A scheduler that asks for tokens, in this process."""
+"""A scheduler that requires tokens, in this process."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -55,28 +55,28 @@ NUMBERS = {role: pb.Role.Value(f"ROLE_{role.name}") for role in Role}
 
 
 def path(method: MethodDescriptor) -> str:
-    """As a call names it."""
+    """The path of a method in a call."""
     return f"/{method.containing_service.full_name}/{method.name}"
 
 
 @dataclass(kw_only=True)
 class Site:
-    """A scheduler on loopback that asks for tokens, as other machines would meet it."""
+    """A scheduler on loopback that requires tokens, as other machines would reach it."""
 
     engine: AsyncEngine
     channel: grpc.aio.Channel
     address: str
     clock_s: float = 0.0
-    """Added to the clock of what is kept."""
+    """Added to the clock of the token cache."""
     secrets: dict[Role, str] = field(default_factory=dict)
 
     async def token(self, role: Role, project: str = "default", lifetime_s: float | None = None) -> str:
-        """The text of a new token."""
+        """A new token's text."""
         made, _ = await make(self.engine, name="n", project=project, role=role, lifetime_s=lifetime_s)
         return made.text
 
     def calling(self, method: MethodDescriptor) -> Any:
-        """What begins calls of a method."""
+        """Return the callable for a method."""
         kinds = {
             (False, False): self.channel.unary_unary,
             (False, True): self.channel.unary_stream,
@@ -88,7 +88,7 @@ class Site:
         return make_call(path(method), GetMessageClass(method.input_type).SerializeToString, read)
 
     async def status(self, method: MethodDescriptor, text: str | None) -> grpc.StatusCode:
-        """What a call with an empty request and a token comes to."""
+        """The status of a call with an empty request and a token."""
         metadata = (("authorization", f"Bearer {text}"),) if text is not None else ()
         request = GetMessageClass(method.input_type)()
         call = self.calling(method)(
@@ -100,7 +100,7 @@ class Site:
             else:
                 await call
         except grpc.aio.AioRpcError as error:
-            if error.details() == "Internal error from Core":  # it lost the status, as it was just writing
+            if error.details() == "Internal error from Core":  # the status was lost during a write
                 return await self.status(method, text)
             return error.code()
         if not method.server_streaming or call.done():
@@ -117,7 +117,7 @@ class Site:
             raise from_rpc_error(error) from error
 
     async def refusal(self, name: str, request: Any, text: str) -> HeadraceError:
-        """The error that such a call is refused with."""
+        """The error with which such a call is refused."""
         try:
             answer = await self.call(name, request, text)
         except HeadraceError as error:
@@ -127,7 +127,7 @@ class Site:
 
 @asynccontextmanager
 async def guarded(engine: AsyncEngine, asked_again_s: float = 60.0) -> AsyncIterator[Site]:
-    """The scheduler; of open streams it asks the gate again after so many seconds."""
+    """The scheduler. It checks the tokens of open streams again every `asked_again_s` seconds."""
     clock = asyncio.get_running_loop().time
     site: Site
     known = KnownTokens(TokenRows(engine), lambda: clock() + site.clock_s)

@@ -24,7 +24,7 @@ from headrace_services.scheduler.store import log_reads
 
 DEADLINE_S = 60.0
 TIMING = Timing(heartbeat_s=0.05, lease_ttl_s=60)
-"""So long a lease time that no scripted worker, which seldom beats, falls silent on a busy machine."""
+"""A lease time so long that no scripted worker, which seldom sends heartbeats, expires on a busy machine."""
 RUN_ALL = {"kind": "run_all"}
 
 
@@ -46,7 +46,7 @@ class Replica:
 
 @asynccontextmanager
 async def serving(engine: AsyncEngine, timing: Timing, *, certified: bool = False) -> AsyncIterator[Replica]:
-    """Run a replica until the block ends; `certified`: a test says which certificate a call shows."""
+    """Run a replica until the block ends. With `certified`, a test sets the certificate that a call shows."""
     server = grpc.aio.server(interceptors=make_server_interceptors())
     ready: asyncio.Future[tuple[Hub, Heartbeats, Registry, LogReads]] = (
         asyncio.get_running_loop().create_future()
@@ -91,7 +91,7 @@ async def serving(engine: AsyncEngine, timing: Timing, *, certified: bool = Fals
 
 
 class ScriptedWorker:
-    """Sends what it is told to and keeps what it hears."""
+    """Sends what a test tells it to and keeps what it receives."""
 
     def __init__(self, stub: WorkerServiceStub) -> None:
         self.call: Any = stub.Session()
@@ -171,7 +171,8 @@ class ScriptedWorker:
 
 
 def _said(response: worker_pb2.SessionResponse, kind: str) -> Iterator[Any]:
-    """What a response says of a kind; an acknowledgement that came along counts as one that came by itself."""
+    """The messages of one kind in a response. An acknowledgement attached to another message counts like a
+    separate one."""
     if response.WhichOneof("message") == kind:
         yield getattr(response, kind)
     if kind == "ack" and response.acknowledged:

@@ -1,4 +1,4 @@
-"""A worker's session ends with its certificate, whatever the connection still allows."""
+"""A worker's session ends with its certificate, even if the connection could last longer."""
 
 import asyncio
 from datetime import timedelta
@@ -21,7 +21,7 @@ TIMING = Timing(heartbeat_s=0.05, lease_ttl_s=60, stream_age_s=3600)
 
 
 async def shows(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, lives: timedelta) -> WorkerCertificate:
-    """Each call shows a certificate of worker `w` that ends so long from now."""
+    """Let each call show a certificate of worker `w` that ends after `lives`."""
     async with transaction(engine) as conn:
         now = await joins.database_time(conn)
     shown = WorkerCertificate(worker="w", issued=now - timedelta(days=1), until=now + lives)
@@ -34,7 +34,7 @@ async def shows(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, lives: tim
 async def test_a_certificate_that_has_ended_opens_no_session_and_judges_no_folder(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, seconds: int
 ) -> None:
-    """Where the connection began before, or by the clock of a replica that is behind the database's."""
+    """The connection may have started before, or the replica's clock may be behind the database's."""
     await shows(engine, monkeypatch, timedelta(seconds=seconds))
     async with serving(engine, TIMING, certified=True) as replica, worker(replica) as scripted:
         await scripted.hello()
@@ -49,7 +49,7 @@ async def test_a_certificate_that_has_ended_opens_no_session_and_judges_no_folde
 async def test_a_session_ends_with_its_certificate(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker neither renews nor leaves, and its stream would last for an hour."""
+    """The worker neither renews its certificate nor leaves, and its stream would last for an hour."""
     await shows(engine, monkeypatch, timedelta(hours=1))
     check = joins.check
 
@@ -64,7 +64,7 @@ async def test_a_session_ends_with_its_certificate(
 
 
 async def refused(scripted: ScriptedWorker) -> str:
-    """Why a worker's stream ended."""
+    """The reason for which a worker's stream ended."""
     await scripted.ended.wait()
     assert isinstance(scripted.error, grpc.aio.AioRpcError)
     assert scripted.error.code() is grpc.StatusCode.PERMISSION_DENIED
@@ -72,7 +72,7 @@ async def refused(scripted: ScriptedWorker) -> str:
 
 
 async def until_disconnected(engine: AsyncEngine) -> None:
-    """Waits until the row of the worker that was connected says that it is away."""
+    """Wait until the row of the worker says that it is disconnected."""
     connected = True
     while connected:
         await asyncio.sleep(0.01)

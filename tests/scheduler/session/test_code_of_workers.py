@@ -19,7 +19,7 @@ OURS, THEIRS, NOBODYS = ("1" * 64, "2" * 64, "3" * 64)
 
 
 async def with_code(engine: AsyncEngine, digest: str) -> Any:
-    """A study of one trial whose code is kept."""
+    """A study of one trial whose code is stored."""
     site = await study(engine)
     async with engine.begin() as conn:
         await conn.execute(text("INSERT INTO code (digest, size_bytes) VALUES (:d, 1)"), {"d": digest})
@@ -31,7 +31,7 @@ async def with_code(engine: AsyncEngine, digest: str) -> Any:
 
 
 async def got(codes: CodeServicer, digest: str) -> bytes:
-    """What a call gets."""
+    """The result of a call."""
     request: Any = pb.GetCodeRequest(digest=digest)
     context: Any = None
     return b"".join([one.data async for one in codes.GetCode(request, context)])

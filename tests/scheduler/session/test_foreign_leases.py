@@ -1,4 +1,4 @@
-"""A worker speaks for its own leases alone: whatever it says of another's changes nothing there."""
+"""A worker speaks only for its own leases: whatever it sends about another worker's leases changes nothing there."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from headrace.v1 import worker_pb2
 
 LAST = 2**53
-"""The highest sequence of a message that a scheduler takes: no later one of the same lease would count."""
+"""The highest sequence that a scheduler accepts: no later message of the same lease would count."""
 
 FOREIGN = [
     {"report": worker_pb2.Report(sequence=LAST, step=9, metrics={"loss": -999.0})},
     {"report": worker_pb2.Report(sequence=1, step=1, metrics={"loss": -999.0})},
-    {"report": worker_pb2.Report(sequence=1, step=0, metrics={"loss": -999.0})},  # refused for its bounds
+    {"report": worker_pb2.Report(sequence=1, step=0, metrics={"loss": -999.0})},  # out of bounds
     {"restored": worker_pb2.Restored(sequence=LAST)},
     {"exited": worker_pb2.Exited(sequence=LAST, outcome=worker_pb2.EXIT_OUTCOME_FINISHED)},
     {"exited": worker_pb2.Exited(sequence=LAST, outcome=worker_pb2.EXIT_OUTCOME_FAILED, error="x")},
@@ -45,7 +45,7 @@ async def test_what_a_worker_says_of_another_s_lease_changes_nothing(
         await rogue.hears("ack", lambda ack: message.sequence in ack.sequences)
         assert await site.trial(0) == before
         assert len(await site.events()) == events
-        await holder.report(lease, 1, 9, 0.5)  # it holds its lease, and its messages count
+        await holder.report(lease, 1, 9, 0.5)  # the holder still has its lease, and its messages count
         decision = await holder.hears("decision")
         assert decision.lease == lease
         assert (await site.trial(0)).metrics == {"loss": 0.5}

@@ -1,4 +1,4 @@
-"""Heartbeats are written in groups, and none is left out."""
+"""Heartbeats are written in groups, and none is lost."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from headrace_services.scheduler.store.heartbeats import Beat, Noted
 
 
 class HeldHeartbeats(Heartbeats):
-    """Heartbeats that touch no database, and are written when they are let."""
+    """Heartbeats that do not touch a database, and are written when a test allows it."""
 
     def __init__(self) -> None:
         super().__init__(None, 60)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""How long studies that take nothing in may hold up a worker's stream."""
+"""How long studies that accept nothing may hold up a worker's stream."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ HUNG = range(1, 8)
 
 
 async def filled(monkeypatch: pytest.MonkeyPatch) -> InFlight:
-    """Seven studies, each with its whole share in flight."""
+    """Seven studies, each with its full share in flight."""
     monkeypatch.setattr(in_flight, "SHARE", 1)
     monkeypatch.setattr(in_flight, "PATIENCE_S", PATIENCE_S)
     messages = InFlight(caught_up=lambda: None)

@@ -1,4 +1,4 @@
-"""What is of no use any more is deleted a little at a time, and nothing else waits for it."""
+"""Rows that are no longer needed are deleted a few at a time, and nothing else waits for that."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,12 +16,13 @@ from headrace_services.scheduler.engine.sweeper import Sweeper
 from headrace_services.scheduler.store import cluster, database, tables, trials
 
 OLD = 400
-"""Answers to old requests; a trigger makes each take so long that all together pass the statement timeout."""
+"""Answers to old requests. A trigger delays each deletion so much that all together exceed the statement timeout.
+"""
 
 
 @pytest_asyncio.fixture
 async def engine(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncEngine]:
-    """An engine whose statements may take half a second."""
+    """An engine with a statement timeout of half a second."""
     monkeypatch.setattr(database, "STATEMENT_TIMEOUT_MS", 500)
     opened = database.open_engine(database_url, pool_size=4)
     yield opened

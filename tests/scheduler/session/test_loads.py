@@ -32,7 +32,7 @@ async def listed(engine: AsyncEngine, *, history: bool) -> list[list[tuple[float
 
 
 async def age(engine: AsyncEngine, by: timedelta) -> None:
-    """Let all rows be so much older, in the places that they would then have."""
+    """Make all rows older by `by`, in the places that they would then have."""
     t = tables.slot_load
     async with transaction(engine) as conn:
         minute = t.c.minute - by
@@ -50,7 +50,7 @@ async def test_what_heartbeats_say_is_kept_by_minute(engine: AsyncEngine, replic
         await replica.loads.flush()
         assert await listed(engine, history=False) == [[(pytest.approx(0.3), 200)], [(1.0, 7)]]
         await age(engine, timedelta(minutes=10))
-        assert await listed(engine, history=False) == [[], []]  # ten minutes ago is not now
+        assert await listed(engine, history=False) == [[], []]  # a load from ten minutes ago is not current
         await w.say(heartbeat=heartbeat(3, (0, 0.9, 50)))
         await w.hears("ack", lambda ack: ack.heartbeat == 3)
         await replica.loads.flush()

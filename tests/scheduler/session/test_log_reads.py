@@ -1,4 +1,4 @@
-"""Logs of trials through the scheduler: whichever replica holds the worker's stream, whoever is left to read them."""
+"""Trial logs through the scheduler, whichever replica holds the worker's stream and whoever is left to read them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -36,14 +36,14 @@ Answer = Callable[[worker_pb2.ReadLog], worker_pb2.LogChunk]
 
 
 def of_text(ask: worker_pb2.ReadLog, *, live: bool = True, most: int = 8) -> worker_pb2.LogChunk:
-    """A part of `TEXT`, in small parts."""
+    """Part of `TEXT`, in small pieces."""
     data = TEXT[ask.offset : ask.offset + most]
     return worker_pb2.LogChunk(id=ask.id, data=data, next_offset=ask.offset + len(data), live=live)
 
 
 @asynccontextmanager
 async def answering(scripted: ScriptedWorker, answer: Answer) -> AsyncIterator[list[worker_pb2.ReadLog]]:
-    """The worker answers what is asked of it within the block."""
+    """The worker answers requests within the block."""
     asked: list[worker_pb2.ReadLog] = []
 
     async def run() -> None:
@@ -62,7 +62,7 @@ async def answering(scripted: ScriptedWorker, answer: Answer) -> AsyncIterator[l
 
 
 class Reader:
-    """Somebody who reads a trial's log at a replica."""
+    """A client that reads a trial's log at a replica."""
 
     def __init__(self, replica: Replica, trial: str, project: str = DEFAULT_PROJECT) -> None:
         self.trial = trial
@@ -87,7 +87,7 @@ class Reader:
         return data, part
 
     async def until_told(self, words: str) -> None:
-        """Read until it is told that the worker went away: its row says so a moment later."""
+        """Read until the answer says that the worker disconnected: its row says so a moment later."""
         async with asyncio.timeout(60):
             while True:
                 try:
@@ -212,7 +212,9 @@ async def test_attempts_that_were_over_before_the_time_asked_for_are_passed_over
         ]  # fmt: skip
 
 
-async def test_who_does_not_answer_is_told(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_or_replica_that_does_not_answer_is_reported(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log_asks, "PATIENCE_S", 0.2)
     monkeypatch.setattr(log_reads, "PATIENCE_S", 0.3)
     async with (
@@ -255,9 +257,7 @@ async def test_odd_names_and_trials_of_others_are_asked_of_no_worker(engine: Asy
         with pytest.raises(StudyNotFoundError):
             await Reader(replica, assign.lease.trial, project="theirs").read()
         assert not asked
-        assert (
-            await Reader(replica, assign.lease.trial).read()
-        ).data  # the names are at fault, not the reader
+        assert (await Reader(replica, assign.lease.trial).read()).data  # the names are wrong, not the reader
 
 
 @pytest.mark.parametrize(

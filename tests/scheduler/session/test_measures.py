@@ -1,4 +1,4 @@
-"""What is counted of a cluster's work, and of its state."""
+"""The metrics of a cluster's work and of its state."""
 
 from session_site import TIMING, serving, study, worker
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -10,7 +10,7 @@ from headrace_services.scheduler.monitored import monitored
 
 
 def value(name: str, **labels: str) -> float:
-    """A sample's value; 0 where there is none yet."""
+    """A sample's value; 0 if there is none yet."""
     return REGISTRY.get_sample_value(name, labels) or 0.0
 
 
@@ -59,7 +59,8 @@ async def test_a_trials_way_is_counted_and_the_cluster_is_taken_stock_of(engine:
             )
             await scripted.say(exited=exited)
             await scripted.hears("ack", lambda ack: 2 in ack.sequences)
-        assert REGISTRY.get_sample_value("headrace_workers_connected") is None  # it is the replica's own
+        # it is the replica's own metric
+        assert REGISTRY.get_sample_value("headrace_workers_connected") is None
     after = counted()
     assert {what: after[what] - before[what] for what in counters} == dict.fromkeys(counters, 1.0)
     await gauges.refresh()

@@ -1,4 +1,5 @@
-"""Two workers of one name: the second is refused while the first is there, and the same worker takes over at once."""
+"""Two workers of one name: the second is refused while the first is connected, and a restarted worker takes over
+at once."""
 
 import asyncio
 from typing import Any
@@ -40,7 +41,7 @@ async def test_the_second_one_is_refused_and_told_where_the_first_one_runs(
         said = await _refused(replica, incarnation="b", host="beta", home="2")
         assert "a worker 'w' runs already on host 'alpha'" in said
         await _refused(replica, incarnation="c", host="alpha", home="3")
-        await first.report(lease, 1, 9, 0.5)  # nobody took over: it is heard
+        await first.report(lease, 1, 9, 0.5)  # nobody took over: its messages still count
         await first.hears("decision", lambda d: d.lease == lease)
 
 
@@ -75,7 +76,7 @@ async def test_a_daemon_on_a_copy_of_the_home_is_refused_and_the_first_one_notic
         assert list((await back.hears("welcome")).held) == [lease]
 
 
-async def test_who_has_the_lock_takes_over_at_once_under_any_name(
+async def test_the_holder_of_the_lock_takes_over_at_once_under_any_name(
     engine: AsyncEngine, replica: Replica
 ) -> None:
     async with worker(replica) as first, worker(replica) as again, worker(replica) as renamed:
@@ -122,7 +123,9 @@ async def test_while_a_connection_is_down_its_trials_keep_the_name(
 
 
 @pytest.mark.parametrize("how", ["its trials are over", "it is the same host", "its time is up"])
-async def test_who_is_gone_leaves_the_name_to_others(engine: AsyncEngine, replica: Replica, how: str) -> None:
+async def test_a_worker_that_is_gone_leaves_its_name_to_others(
+    engine: AsyncEngine, replica: Replica, how: str
+) -> None:
     async with worker(replica) as first:
         lease = await _with_a_trial(engine, replica, first)
         if how == "its trials are over":
@@ -195,10 +198,10 @@ async def _until_disconnected(engine: AsyncEngine) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_worker_that_connects_anew_waits_for_no_cycle_that_refers_to_it(
+async def test_a_worker_that_connects_again_waits_for_no_cycle_that_refers_to_it(
     engine: AsyncEngine, replica: Replica
 ) -> None:
-    """A cycle that places holds slots first, and then refers to their worker: in the other order both would wait."""
+    """A placing cycle locks slots first, and then refers to their worker: in the other order both would wait."""
     async with worker(replica) as first:
         await first.hello(home="1")
         await first.hears("welcome")

@@ -1,4 +1,4 @@
-"""A study whose cycles take longer than a statement may: it is tried again a few times, and stops nobody else."""
+"""A study whose cycles exceed the statement timeout is retried a few times, and blocks nobody else."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -21,7 +21,7 @@ from headrace_services.scheduler.store import database
 
 @pytest_asyncio.fixture
 async def engine(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncEngine]:
-    """An engine whose statements may take 0.8 s."""
+    """An engine with a statement timeout of 0.8 s."""
     monkeypatch.setattr(database, "STATEMENT_TIMEOUT_MS", 800)
     opened = database.open_engine(database_url, pool_size=6)
     yield opened
@@ -30,7 +30,7 @@ async def engine(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
 
 @asynccontextmanager
 async def locked(engine: AsyncEngine, site: StudySite) -> AsyncIterator[None]:
-    """Hold the lock of a study, so that each of its cycles is cancelled by the statement timeout."""
+    """Hold the lock of a study, so that the statement timeout cancels each of its cycles."""
     async with engine.begin() as conn:
         await conn.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
         await lock_study(conn, site.study_id)

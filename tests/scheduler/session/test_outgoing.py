@@ -1,4 +1,4 @@
-"""What a session writes: together, in order, and with patience that ends."""
+"""What a session writes: in batches, in order, and with limited patience."""
 
 import asyncio
 from typing import cast
@@ -16,7 +16,7 @@ from headrace_services.scheduler.store.workers import StudyInfo
 
 
 class NoStudies:
-    """Every study was deleted."""
+    """Stands for studies that were all deleted."""
 
     async def by_id(self, study_id: int, *, budget: int = 0) -> StudyInfo | None:  # noqa: ARG002
         del study_id
@@ -29,7 +29,7 @@ def outgoing(patience_s: float = 60.0) -> Outgoing:
 
 
 async def written(messages: Outgoing) -> list[worker_pb2.SessionResponse]:
-    """Everything that was put so far, as it is written."""
+    """Everything that was queued so far, as it is written."""
     wrote: list[worker_pb2.SessionResponse] = []
 
     async def write(response: worker_pb2.SessionResponse) -> None:
@@ -115,10 +115,10 @@ async def test_a_message_that_is_not_taken_within_the_patience_ends_the_session(
     writing.cancel()
 
 
-async def test_whom_more_is_to_be_told_than_the_queue_holds_is_cut_off(
+async def test_a_worker_with_more_messages_than_the_queue_holds_is_cut_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing is left out: the worker reads it in its next session."""
+    """Nothing is lost: the worker reads it in its next session."""
     monkeypatch.setattr(module, "MAX_OUTGOING", 2)
     messages = outgoing()
     watching = asyncio.create_task(messages.cut_off_when_slow())
@@ -131,7 +131,7 @@ async def test_whom_more_is_to_be_told_than_the_queue_holds_is_cut_off(
         await watching
 
 
-async def test_who_takes_every_message_in_time_is_not_cut_off() -> None:
+async def test_a_worker_that_takes_every_message_in_time_is_not_cut_off() -> None:
     messages = outgoing(patience_s=0.4)
 
     async def write(_: worker_pb2.SessionResponse) -> None:

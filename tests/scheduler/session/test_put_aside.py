@@ -1,4 +1,4 @@
-"""A worker that does not reach its programs is put aside for a while, says why, and comes back."""
+"""A worker that does not reach its programs is paused for a while, shows why, and comes back."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ WHY = "it could not reach its worker (exit status 75)"
 
 
 class Cluster:
-    """One study on one worker, whose attempts end without their programs."""
+    """One study on one worker, whose attempts end before they reach their programs."""
 
     def __init__(self, engine: AsyncEngine, replica: Replica, w: ScriptedWorker, site: StudySite) -> None:
         self.engine, self.replica, self.worker, self.site = engine, replica, w, site
@@ -37,7 +37,7 @@ class Cluster:
         return assign
 
     async def misses(self, times: int, why: str = WHY) -> None:
-        """So many attempts in a row end so."""
+        """Let `times` attempts in a row end that way."""
         for _ in range(times):
             lease = (await self.assigned()).lease
             self.sequence += 1
@@ -52,7 +52,7 @@ class Cluster:
             return (await conn.execute(text("SELECT * FROM worker WHERE name = 'w'"))).one()
 
     async def pause_is_over(self) -> None:
-        """The pause is over; the worker's next heartbeat finds it out."""
+        """Let the pause expire; the worker's next heartbeat notices it."""
         async with self.engine.begin() as conn:
             await conn.execute(text("UPDATE worker SET aside_until = clock_timestamp() WHERE name = 'w'"))
         self.beats += 1
@@ -137,10 +137,8 @@ async def test_an_attempt_that_ran_before_is_no_sign_that_new_ones_get_through(
             )
             await w.say(exited=exited)
             await w.hears("ack", lambda ack, n=2 * attempt: n in ack.sequences)
-            for step in (
-                2 * attempt - 1,
-                2 * attempt,
-            ):  # the second one comes behind what the first one shows
+            # the second one arrives after what the first one shows
+            for step in (2 * attempt - 1, 2 * attempt):
                 await w.report(old, 100 + step, step, 0.5)
                 await w.hears("decision", lambda d, n=100 + step: d.report_sequence == n)
         async with engine.connect() as conn:

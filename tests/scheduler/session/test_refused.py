@@ -1,6 +1,7 @@
-"""A message that the scheduler cannot take is refused by its sequence; the session and its other trials go on.
+"""A message that the scheduler cannot process is refused by its sequence; the session and its other trials
+continue.
 
-What is out of bounds is refused in `test_session_bounds`; here the scheduler itself fails on a sound message.
+`test_session_bounds` covers messages out of bounds. Here the scheduler itself fails on a valid message.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ async def _two_trials(
     return first, (await w.hears("assign", count=2)).lease, site
 
 
-async def test_a_message_whose_lease_cannot_be_ended_either_is_refused_all_the_same(
+async def test_a_message_whose_lease_cannot_be_ended_either_is_refused_anyway(
     engine: AsyncEngine, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*_: object) -> None:
@@ -44,7 +45,7 @@ async def test_a_message_whose_lease_cannot_be_ended_either_is_refused_all_the_s
         await w.hears("decision", lambda d: d.lease == good)
 
 
-async def test_a_defect_of_ours_is_told_as_ours(
+async def test_a_defect_of_ours_is_reported_as_ours(
     engine: AsyncEngine, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:

@@ -1,4 +1,5 @@
-"""A database is restored from a copy behind what workers know: nothing is issued twice, and the study completes."""
+"""A database is restored from a copy older than what workers know: nothing is issued twice, and the study
+completes."""
 
 import asyncio
 import secrets
@@ -43,7 +44,7 @@ async def restored(other_url: str) -> AsyncIterator[AsyncEngine]:
 
 
 def saved(attempt: int, step: int) -> trial_pb2.CheckpointRef:
-    """A checkpoint in the study's place."""
+    """A checkpoint in the study's folder."""
     return trial_pb2.CheckpointRef(uri=f"file:///c/{attempt}/{step}", step=step)
 
 
@@ -62,7 +63,7 @@ async def report(w: ScriptedWorker, lease: event_pb2.LeaseRef, sequence: int, st
 
 
 async def lose(w: ScriptedWorker, lease: event_pb2.LeaseRef, sequence: int) -> None:
-    """Report a lease lost."""
+    """Report that a lease was lost."""
     await w.say(
         exited=worker_pb2.Exited(sequence=sequence, lease=lease, outcome=worker_pb2.EXIT_OUTCOME_LOST)
     )
@@ -86,7 +87,7 @@ async def test_nothing_is_issued_twice_and_the_study_completes(
         first = (await w.hears("assign")).lease
         await report(w, first, 1, 1)
         await asyncio.to_thread(copy_rows, database_url, other_url)
-        # What the copy does not know: further reports, two attempts more, another trial.
+        # What the copy does not contain: further reports, two more attempts, another trial.
         await report(w, first, 2, 2)
         await lose(w, first, 3)
         second = (await w.hears("assign", count=2)).lease
@@ -178,8 +179,8 @@ async def test_a_copy_of_files_is_noticed_by_what_a_worker_holds(
         second = (await w.hears("assign", count=2)).lease
     again = StudySite(restored, site.spec)
     again.study_id = site.study_id
-    assert await look_back(restored) is None  # no fingerprint came with the copy
-    for _ in range(2):  # said again, it is no news
+    assert await look_back(restored) is None  # the copy carried no fingerprint
+    for _ in range(2):  # the repeat is no news
         async with serving(restored, TIMING) as replica, worker(replica) as w:
             await w.hello(home="h", held=(second,))
             assert (await w.hears("assign")).lease.attempt == 1001
@@ -231,7 +232,7 @@ async def test_a_copy_of_the_files_is_a_copy_when_somebody_says_so(engine: Async
         assert (await site.study()).attempts_from == 1000 * restores
 
 
-async def test_attempts_go_on_above_all_that_the_copy_knows(engine: AsyncEngine) -> None:
+async def test_attempts_continue_above_all_that_the_copy_knows(engine: AsyncEngine) -> None:
     site = await study(engine)
     await site.connect(slots=1)
     await site.kick()

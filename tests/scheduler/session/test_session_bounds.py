@@ -1,4 +1,4 @@
-"""What workers say out of bounds: the message is refused with its reason, and the session goes on."""
+"""Messages of workers out of bounds: each is refused with its reason, and the session continues."""
 
 import asyncio
 import time
@@ -121,7 +121,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-async def test_a_lease_that_names_no_trial_is_answered_and_the_session_goes_on(
+async def test_a_lease_that_names_no_trial_is_answered_and_the_session_continues(
     replica: Replica, name: str
 ) -> None:
     async with worker(replica) as w:
@@ -188,7 +188,7 @@ async def test_a_hello_out_of_bounds_is_refused_by_its_field(
 
 @pytest.mark.full
 async def test_a_hello_of_1024_devices_holds_nobody_up(replica: Replica) -> None:
-    """The slots are written with a few statements; the longest turn of the event loop is what others wait for."""
+    """The slots are written with a few statements. What others wait for is the longest turn of the event loop."""
     async with worker(replica) as w:
         await w.say(hello=hello(devices=devices(1024)))
         longest, before = 0.0, time.monotonic()
@@ -202,7 +202,7 @@ async def test_a_hello_of_1024_devices_holds_nobody_up(replica: Replica) -> None
 async def test_a_worker_of_1024_slots_is_sent_all_its_trials_and_again(
     engine: AsyncEngine, replica: Replica
 ) -> None:
-    """More orders at once than a queue of 1,024 holds is no sign of a worker that does not read."""
+    """More orders at once than a queue of 1,024 holds do not mean that the worker has stopped reading."""
     site = await study(engine, max_trials=1024)
     async with worker(replica) as w:
         await w.hello(slots=1024)

@@ -1,4 +1,5 @@
-"""What a worker hears of a study with bundles: which leases share a process, message by message over a real stream."""
+"""What a worker receives for a study with bundles: which leases share a process, message by message over a real
+stream."""
 
 from session_site import Replica, study, worker
 from sqlalchemy import select

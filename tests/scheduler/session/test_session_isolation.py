@@ -1,4 +1,4 @@
-"""A worker serves several studies: what is wrong with one of them stops neither its session nor its other trials."""
+"""A worker serves several studies: a fault in one of them stops neither its session nor its other trials."""
 
 import asyncio
 from typing import Any
@@ -19,7 +19,7 @@ from headrace_services.scheduler.store.database import transaction
 async def two_leases(
     engine: AsyncEngine, replica: Replica, w: ScriptedWorker
 ) -> tuple[tuple[StudySite, event_pb2.LeaseRef], tuple[StudySite, event_pb2.LeaseRef]]:
-    """Two studies, each with a trial on the worker; and its lease."""
+    """Two studies, each with a trial on the worker, and the leases."""
     found = []
     for count in (1, 2):
         site = await study(engine, max_steps=1000)
@@ -47,14 +47,14 @@ DEFECTS = {
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-async def test_a_worker_whose_trial_cannot_be_read_is_welcome_all_the_same(
+async def test_a_worker_whose_trial_cannot_be_read_is_welcome_anyway(
     engine: AsyncEngine, replica: Replica, defect: str
 ) -> None:
     async with worker(replica) as w:
         await w.hello(slots=2)
         (bad, broken), (_, sound) = await two_leases(engine, replica, w)
     await plant(engine, DEFECTS[defect], bad)
-    # Another replica, which remembers nothing of the study.
+    # Another replica, which has nothing of the study in its cache.
     async with serving(engine, TIMING) as other, worker(other) as w:
         await w.hello(slots=2)
         await w.hears("welcome")
@@ -64,7 +64,7 @@ async def test_a_worker_whose_trial_cannot_be_read_is_welcome_all_the_same(
         await w.hears("ack", lambda ack: 2 in ack.sequences)
         await w.hears("ack", lambda ack: 1 in ack.sequences)
         await w.hears("cancel", lambda cancel: cancel.lease.lease_id == broken.lease_id)
-        # The report alone is answered so, before the cycle that ends the study.
+        # Only the report is answered this way, before the cycle that ends the study.
         async with asyncio.timeout(60):
             while await state_of(bad) == "ACTIVE":
                 await asyncio.sleep(0.01)
@@ -98,7 +98,7 @@ async def test_a_study_whose_step_hangs_does_not_stop_the_others(
         await w.hello(slots=2)
         (hung, stuck), (_, free) = await two_leases(engine, replica, w)
         async with engine.begin() as conn:
-            await lock_study(conn, hung.study_id)  # no step of it can end
+            await lock_study(conn, hung.study_id)  # none of its cycles can end
             for sequence in range(1, 11):
                 await w.report(stuck, sequence, sequence, 0.5)
             await w.report(free, 100, 1, 0.5)

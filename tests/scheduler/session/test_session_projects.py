@@ -1,4 +1,4 @@
-"""A worker that runs trials of two projects whose studies have one name."""
+"""A worker that runs trials of two projects whose studies have the same name."""
 
 from session_site import Replica, study, worker
 from sqlalchemy import text

@@ -44,7 +44,7 @@ async def test_an_assignment_lost_with_the_stream_is_repeated(engine: AsyncEngin
         assert (await w.hears("assign")).lease == first.lease
 
 
-async def test_a_trial_that_begins_anew_is_not_told_the_rungs_behind_it(
+async def test_a_trial_that_starts_again_is_not_told_the_rungs_behind_it(
     engine: AsyncEngine, replica: Replica
 ) -> None:
     asha = {"kind": "asha", "eta": 3, "rungs": [1, 3, 9]}
@@ -236,7 +236,7 @@ async def test_orders_reach_a_worker_on_another_replica(engine: AsyncEngine, rep
         assert (await w.hears("assign")).lease.trial.endswith("/trials/0")
 
 
-async def test_a_restarted_worker_s_trials_go_on_at_once_when_it_says_they_are_lost(
+async def test_a_restarted_worker_s_trials_continue_at_once_when_it_says_they_are_lost(
     engine: AsyncEngine, replica: Replica
 ) -> None:
     site = await study(engine)
@@ -294,7 +294,7 @@ async def test_a_session_outlives_a_database_that_is_too_slow_to_say_what_the_wo
         replica.hub.kick(site.study_id)
         lease = (await w.hears("assign")).lease
         monkeypatch.setattr(workers, "held_leases", too_slow)
-        for sequence in range(1, 5):  # it does not name the lease, so the rows are asked, in vain at first
+        for sequence in range(1, 5):  # it does not name the lease, so the rows are read: the first read fails
             await w.say(heartbeat=worker_pb2.Heartbeat(sequence=sequence))
             await w.hears("ack", lambda ack, sequence=sequence: ack.heartbeat == sequence)
         await w.hears("assign", lambda assign: assign.lease == lease, count=2)
@@ -340,7 +340,7 @@ async def test_an_assignment_that_no_replica_delivered_is_found_in_the_rows(
     async with worker(replica) as w:
         await w.hello()
         await w.hears("welcome")
-        await site.step(ResumeStudy())  # by a replica that dies before it tells anybody
+        await site.step(ResumeStudy())  # by a replica that dies before it sends the order
         (lease_id,) = site.leases
         await beats_until(w, "assign")
         assert (await w.hears("assign")).lease.lease_id == lease_id
@@ -360,14 +360,14 @@ async def test_a_cancellation_that_no_replica_delivered_is_found_in_the_rows(
 
 
 async def beats_until(w: ScriptedWorker, kind: str, held: tuple[event_pb2.LeaseRef, ...] = ()) -> None:
-    """Send heartbeats until a message of a kind was heard."""
+    """Send heartbeats until a message of a kind arrives."""
     async with asyncio.timeout(DEADLINE_S):
         while not any(response.WhichOneof("message") == kind for response in w.heard):
             await w.say(heartbeat=worker_pb2.Heartbeat(sequence=1, held=held))
             await asyncio.sleep(TIMING.heartbeat_s)
 
 
-async def test_nothing_is_said_before_welcome(
+async def test_nothing_is_sent_before_welcome(
     engine: AsyncEngine, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = await study(engine)
@@ -394,7 +394,7 @@ async def test_nothing_is_said_before_welcome(
 async def test_a_defect_of_the_scheduler_is_charged_to_nobody(
     engine: AsyncEngine, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message is refused and its process ended; the trial, which has no retries, starts again and completes."""
+    """The message is refused and its process ended. The trial, which has no retries, starts again and completes."""
     site = await study(engine, max_retries=0)
 
     def broken(*_: object) -> None:

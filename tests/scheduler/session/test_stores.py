@@ -1,4 +1,4 @@
-"""What a scheduler knows of workers' stores: who makes a marker, and which one must be there."""
+"""What a scheduler knows of workers' stores: who creates a marker, and which one must be present."""
 
 from session_site import TIMING, Replica, serving, study, worker
 from sqlalchemy import insert, select, update
@@ -15,7 +15,8 @@ URL = "file:///mnt/store"
 async def greet(
     replica: Replica, name: str, found: str = "", *, unseen: bool = False, beats: str | None = None
 ) -> worker_pb2.StoreOrder:
-    """Let a worker say what it finds at the address; returns what it is told. It stays for one heartbeat at most."""
+    """Connect a worker that reports what it finds at the address, for one heartbeat at most. Returns the
+    scheduler's answer."""
     async with worker(replica) as scripted:
         said = worker_pb2.Store(url=URL, id=found, unseen=unseen)
         await scripted.say(hello=worker_pb2.Hello(protocol=1, worker=name, incarnation="1", store=said))
@@ -54,7 +55,7 @@ async def test_while_the_first_worker_is_at_it_a_second_one_waits(engine: AsyncE
 
 
 async def test_a_store_with_a_marker_is_taken_as_it_is(engine: AsyncEngine) -> None:
-    """The database is new, the store is not."""
+    """The database is new, but the store is not."""
     async with serving(engine, TIMING) as replica:
         assert await greet(replica, "a", "kept-from-before") == worker_pb2.StoreOrder(id="kept-from-before")
         assert await greet(replica, "b") == worker_pb2.StoreOrder(id="kept-from-before")

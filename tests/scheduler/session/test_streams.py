@@ -1,4 +1,4 @@
-"""What a stream owes its worker, and what it does not put up with."""
+"""What a stream guarantees its worker, and what it does not tolerate."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
@@ -71,7 +71,7 @@ async def _is_told(engine: AsyncEngine, said: str) -> bool:
     return bool((await row(engine)).trouble == said)
 
 
-async def test_whoever_never_reads_is_cut_off(engine: AsyncEngine) -> None:
+async def test_a_worker_that_never_reads_is_cut_off(engine: AsyncEngine) -> None:
     small_window = [
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.http2.lookahead_bytes", 1024),

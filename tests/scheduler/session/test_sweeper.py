@@ -24,7 +24,7 @@ async def swept(sweeper: Sweeper) -> None:
 
 
 async def fall_silent(engine: AsyncEngine) -> None:
-    """Let the lease time of all workers be over."""
+    """Let the leases of all workers expire."""
     async with engine.begin() as conn:
         await conn.execute(update(tables.worker).values(expires_at=tables.worker.c.session_time))
 
@@ -68,7 +68,7 @@ async def test_what_was_asked_of_a_grant_that_ended_just_then_is_forgotten(
         replica.hub.kick(site.study_id)
         ended, live = (await w.hears("assign")).lease, (await w.hears("assign", count=2)).lease
         await replica.hub.submit(site.study_id, Submission(input=StopTrial(number=0, reason="")))
-        async with engine.begin() as conn:  # as a step of another study that had seen both grants live
+        async with engine.begin() as conn:  # like a cycle of another study that had seen both grants live
             asked = [
                 {"grant_id": ref.lease_id, "study_id": site.study_id, "for_study_id": site.study_id}
                 | {"at_report": True, "why": "others need the slots"}
@@ -81,7 +81,7 @@ async def test_what_was_asked_of_a_grant_that_ended_just_then_is_forgotten(
 
 
 class FakeClock:
-    """The loop's clock, which can be put forward for the sweeper."""
+    """The loop's clock, which can be moved forward for the sweeper."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.shift_s = 0.0
@@ -110,7 +110,7 @@ async def test_nothing_expires_right_after_the_sweeper_was_held_up_optuna_4234_5
 
 
 async def expired_ago(engine: AsyncEngine, seconds: float) -> None:
-    """Let the lease time of all workers be over for so long."""
+    """Let the leases of all workers have expired that many seconds ago."""
     async with engine.begin() as conn:
         over_at = func.clock_timestamp() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
         await conn.execute(update(tables.worker).values(expires_at=over_at))
@@ -153,7 +153,7 @@ async def test_a_worker_whose_heartbeat_is_not_written_down_yet_is_not_silent(
         await fall_silent(engine)
         await swept(sweeper)
         assert (await site.trial(0)).interruptions == 0
-    await fall_silent(engine)  # now its stream is over
+    await fall_silent(engine)  # its stream has ended by now
     await swept(sweeper)
     assert (await site.trial(0)).interruptions == 1
 
@@ -244,7 +244,7 @@ async def test_a_study_whose_step_hangs_holds_up_no_other_study_s_trials(
         await until_alive(engine)
         replica.hub.kick(other.study_id)
         await w.hears("assign", count=2)
-        while (placed := await other.trial(0)).lease_id is None:  # the first sweeps may have met it, too
+        while (placed := await other.trial(0)).lease_id is None:  # the first sweeps may have seen it, too
             await asyncio.sleep(0.01)
         await fall_silent(engine)
         await sweeper.sweep(tasks)
@@ -257,7 +257,7 @@ async def test_a_study_whose_step_hangs_holds_up_no_other_study_s_trials(
 
 
 async def until_alive(engine: AsyncEngine) -> None:
-    """Wait until a heartbeat was written down."""
+    """Wait until a heartbeat was written."""
     alive = select(tables.worker.c.expires_at > func.clock_timestamp())
     while True:
         async with engine.connect() as conn:

@@ -1,4 +1,4 @@
-"""Heartbeats extend the leases that they name; one that its worker does not name any more expires."""
+"""Heartbeats extend the leases that they name; a lease that its worker no longer names expires."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ TTL_S = 1.0
 
 @pytest_asyncio.fixture
 async def replica(engine: AsyncEngine) -> AsyncIterator[Replica]:
-    """A replica whose leases last for a second."""
+    """A replica with leases of one second."""
     async with serving(engine, Timing(heartbeat_s=0.05, lease_ttl_s=TTL_S)) as running:
         yield running
 
@@ -42,7 +42,7 @@ async def test_a_lease_that_its_worker_does_not_name_expires(engine: AsyncEngine
         assert (await _lease(engine, named)).live
 
 
-async def test_a_lease_that_is_named_again_in_time_goes_on(engine: AsyncEngine, replica: Replica) -> None:
+async def test_a_lease_that_is_named_again_in_time_continues(engine: AsyncEngine, replica: Replica) -> None:
     site = await study(engine)
     async with worker(replica) as w, asyncio.timeout(DEADLINE_S):
         await w.hello()

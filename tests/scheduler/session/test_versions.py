@@ -1,4 +1,4 @@
-"""Workers and schedulers of other releases: they go on, or say clearly what to update."""
+"""Workers and schedulers of other releases: they keep working, or say clearly what to update."""
 
 import pytest
 from session_site import TIMING, serving, worker

@@ -1,4 +1,4 @@
-"""What a session passes on of drains and cordons, and what it writes down of a daemon that leaves."""
+"""What a session passes on of drains and cordons, and what it records of a daemon that leaves."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ ECC = "uncorrectable ECC error encountered"
 
 
 async def change(engine: AsyncEngine, work: Any, *arguments: Any, **named: Any) -> None:
-    """What a call of a user does, from whichever replica."""
+    """Apply a user's call, as any replica does."""
     async with transaction(engine) as conn:
         found = await machines.find(conn, "w")
         assert found is not None
@@ -44,7 +44,7 @@ async def beat(w: ScriptedWorker, sequence: int, *held: event_pb2.LeaseRef, **fi
     await w.say(heartbeat=worker_pb2.Heartbeat(sequence=sequence, held=held, **fields))
 
 
-async def test_a_drain_and_its_end_are_told_at_once_and_after_a_reconnect(
+async def test_a_drain_and_its_end_are_reported_at_once_and_after_a_reconnect(
     engine: AsyncEngine, replica: Replica
 ) -> None:
     async with worker(replica) as w:
@@ -94,11 +94,11 @@ async def test_a_device_that_is_taken_back_is_forgiven_whatever_the_daemon_still
         assert await _cordons(engine) == [("GPU-0", ECC)]
         await change(engine, machines.uncordon, [])
         assert list((await w.hears("uncordon")).devices) == [0]
-        await beat(w, 3, defects=[defect])  # it was on its way
+        await beat(w, 3, defects=[defect])  # it was already on its way
         await beat(w, 4)
         await w.hears("ack", lambda ack: ack.heartbeat == 4)
         assert await _cordons(engine) == []
-        await beat(w, 5, defects=[defect])  # a new one
+        await beat(w, 5, defects=[defect])  # a new defect
         await beat(w, 6)
         await w.hears("ack", lambda ack: ack.heartbeat == 6)
         assert await _cordons(engine) == [("GPU-0", ECC)]
