@@ -199,7 +199,7 @@ def worker(
         token = given(join)
         close_to_others()
         target = Target.of(scheduler, field="--scheduler", tls_ca=tls_ca)
-        target.credentials()  # which says now what is wrong with them
+        target.credentials()  # which now says what is wrong with them
         pass_names = names_to_pass(pass_env)
         user = other_user(run_as) if run_as is not None else None
         if user is not None and bubbles:
@@ -212,7 +212,7 @@ def worker(
     if spot_notice_file is not None and spot_notice_file.exists():
         said = f"{spot_notice_file} already exists: this machine is about to be reclaimed. Remove it if it is old."
         raise typer.BadParameter(said, param_hint="--spot-notice-file")
-    users_umask = os.umask(0o077)  # what a worker keeps is its user's alone
+    users_umask = os.umask(0o077)  # only its user may read what a worker keeps
     settings = WorkerSettings(
         name=ours,
         home=(home or home_dir() / "workers" / ours).expanduser().absolute(),
