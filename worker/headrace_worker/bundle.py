@@ -72,7 +72,7 @@ class Bundle:
         self._seats = Seats(assign.grant.seats)
         self._turns = Turns(self._seats)
         self._program: Program | None = None
-        self._output: AttemptLog | None = None  # of the last process; the members read its file until they end
+        self._output: AttemptLog | None = None  # of the last process; members read its file to the end
         self._ending: Ending | None = None
         self._finished: Finished | None = None
         self._out_of_memory = self._of_each = False
