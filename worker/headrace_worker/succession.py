@@ -51,5 +51,5 @@ class Succession:
             await self._courier.outbox.forget_uploads()
         try:
             await asyncio.to_thread(self._home.settle)
-        except OSError as error:  # a full disk: the next daemon treats the records here as concerning another place
+        except OSError as error:  # a full disk: the next daemon takes these records for another place's
             log.warning("%s cannot be written: %s", self._home.path, error)
