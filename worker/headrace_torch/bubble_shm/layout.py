@@ -1,8 +1,9 @@
-"""The table of words: who writes each, and what it means. Times are CLOCK_MONOTONIC in nanoseconds; 0 is "never".
+"""The table of words: who writes each one, and what it means. Times are CLOCK_MONOTONIC in nanoseconds; 0 is
+"never".
 
-Two orders hold a pair together. The rank writes `gate_deadline` before it makes `gate_epoch` odd, and makes it even
-before it clears the deadline: a reader takes the epoch, the deadline and the epoch again. A ring's count rises after
-its record is written: a reader takes the count, the records, and the count again.
+Two write orders keep pairs consistent. The rank writes `gate_deadline` before it makes `gate_epoch` odd, and makes
+it even before it clears the deadline: a reader reads the epoch, the deadline and the epoch again. A ring's count
+is raised after its record is written: a reader reads the count, the records and the count again.
 """
 
 from enum import IntEnum, IntFlag
@@ -74,17 +75,17 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
 }
 
 SLOTS: Final = 4096
-"""Communication instructions in a step that the table has room for."""
+"""How many communication instructions of a step fit in the table."""
 WINDOW_RING: Final = 2048
 STEP_RING: Final = 256
 STRETCH_RING: Final = 1024
 RECORD: Final = 4
-"""Words of a record. Window: step and slot, began, ended, generation. Step: step, began, ended, a `StepKind`.
-Stretch, which is quanta in a row within one window: began, ended, how many quanta, by how much the last was late."""
+"""Words of a record. Window: step and slot, start, end, generation. Step: step, start, end, a `StepKind`. Stretch
+(consecutive quanta within one window): start, end, the number of quanta, by how much the last was late."""
 
 
 class Awaits(IntEnum):
-    """What a wait ends with."""
+    """The event that ends a wait."""
 
     NOTHING = 0
     FORWARD = 1
@@ -99,9 +100,9 @@ class StepKind(IntEnum):
     FILLED = 0
     """where a window had room"""
     CONTROL = 1
-    """left free, by the draw"""
+    """left free, by the random draw"""
     UNUSED = 2
-    """nothing was permitted, or not yet learnt: such a step says nothing of trials"""
+    """nothing was permitted, or not yet learned: such a step says nothing about trials"""
 
 
 class Alarm(IntFlag):
@@ -115,7 +116,7 @@ class Alarm(IntFlag):
 
 
 def _places() -> tuple[dict[str, int], int]:
-    """Each section begins a cache line of its own: no writer slows another's reads."""
+    """Each section starts on its own cache line: no writer slows another's reads."""
     found, here = {}, HEADER_WORDS
     for words in SECTIONS.values():
         here = -(-here // 8) * 8
@@ -128,7 +129,7 @@ def _places() -> tuple[dict[str, int], int]:
 AT, TABLE = _places()
 """Index of each word, and of the table of lengths."""
 BEGINS: Final = TABLE + SLOTS
-"""Index of the table of begins: how long after its step's begin a slot's window begins at the latest, usually."""
+"""Index of the table of starts: how long after the step's start a slot's window usually starts at the latest."""
 RING_SIZES: Final = (WINDOW_RING, STEP_RING, STRETCH_RING)
 RINGS: Final = (
     BEGINS + SLOTS,
@@ -142,11 +143,11 @@ _MASK: Final = (1 << 64) - 1
 
 
 def is_control(step: int, share: int) -> bool:
-    """Whether a step is a control step: drawn from its number, so that all ranks draw the same ones.
+    """Whether a step is a control step. The draw depends on its number, so that all ranks draw the same steps.
 
     Args:
         step: the engine's global step.
-        share: of 65536. A larger share contains the control steps of a smaller one.
+        share: out of 65536. A larger share contains the control steps of a smaller one.
     """
     mixed = (step + 1) * 0x9E3779B97F4A7C15 & _MASK  # splitmix64
     mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _MASK

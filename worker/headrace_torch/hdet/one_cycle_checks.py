@@ -1,6 +1,6 @@
-"""What is wrong with the settings of a `OneCycleAutoLR`, or with a state that it is to go on from.
+"""What is wrong with the settings of a `OneCycleAutoLR`, or with a state that it is to resume from.
 
-Each rank judges what it sees; `ReplicaGroup.agree` tells all of them.
+Each rank checks what it sees; `ReplicaGroup.agree` informs all of them.
 """
 
 import math
@@ -19,7 +19,7 @@ from headrace_torch.hdet.settings import not_seconds, not_whole
 
 VERSION = 2
 OWN = "hdet"
-"""Under which a state holds what follows, beside OneCycle's own."""
+"""The key under which a state holds the following, beside OneCycle's own."""
 HELD = frozenset(
     {
         "replicas",
@@ -51,7 +51,7 @@ FIXED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneCycleSettings:
-    """What the scheduler was given under the names of its arguments, not yet checked."""
+    """The scheduler's settings under the names of its arguments, not yet checked."""
 
     ensemble_lr_spread_ratio: float
     model_sync_interval: int
@@ -133,7 +133,7 @@ class OneCycleSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """What a scheduler goes on from, beside its form's state."""
+    """The state from which a scheduler resumes, beside its form's state."""
 
     orders: tuple[tuple[int, ...], ...]
     syncs: int
@@ -144,7 +144,8 @@ class Resumed:
 
     @classmethod
     def of(cls, own: Mapping[str, Any], *, like: Sequence[Sequence[int]]) -> Self:
-        """Reads a state whose orders are as many and as long as others; raises what Python does where it cannot."""
+        """Reads a state whose orders must match others in number and length; raises Python's own errors if it
+        cannot."""
         return cls(
             orders=tuple(
                 tuple(int(place) for place, _ in zip(order, now, strict=True))
@@ -172,7 +173,7 @@ def cannot_resume(
         state: what `state_dict` gave.
         settings: the scheduler's own, of which those in `FIXED` are compared.
         replicas: the replicas of the scheduler.
-        interval: after how many steps replicas that differ are equal again; 1 where they never differ.
+        interval: after how many steps replicas that differ are equal again; 1 if they never differ.
         parameters: what this rank has loaded.
     """
     own = state.get(OWN)
