@@ -44,7 +44,7 @@ def update(
     multipliers: RowMultipliers,
     taken: Sequence[int],
 ) -> None:
-    """Takes one step of every row, in place; `grads` is used as scratch.
+    """Takes one step of every row, in place; `grads` is used as scratch space.
 
     Args:
         optimizer: its name.

@@ -4,8 +4,8 @@
                  gradients, parameters and buffers of two steps within 1e-9 (or the rounding of the loss's own type,
                  if that is narrower); an error is a gap, with the layer and the op in the reason
     speed        forward and backward passes of all members, engines in turn, the best of some rounds
-    stability    of `grouped` and of the fastest fused engine: whether a member's numbers are bit-identical beside other
-                 members, in other numbers and places
+    stability    of `grouped` and of the fastest fused engine: whether a member's numbers are bit-identical next to
+                 different members, in other numbers and places
 
 A fused engine is used only if it is equal, and faster than separate members here and now. If no engine is equal,
 the model is rejected. Everything runs on copies; the user's batch, generators and Python state stay as they are.
