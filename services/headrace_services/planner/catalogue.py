@@ -76,7 +76,8 @@ def model(name: str, sequence: int | None = None) -> Model:
 def described_model(name: str, description: Mapping[str, Any], sequence: int | None) -> Model:
     """The model of a description, a configuration or a profile, with sequences of this length.
 
-    Raises InvalidFieldError."""
+    Raises InvalidFieldError.
+    """
     if sequence is not None:
         check = Checker("")
         check.integer({"sequence": sequence}, "sequence", low=1, high=LONGEST_SEQUENCE)
