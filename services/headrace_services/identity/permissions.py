@@ -33,8 +33,8 @@ class Permission(Enum):
     WORK = "work"
     """Workers."""
     CERTIFIED = "certified"
-    """Nobody with a token: only workers, with their certificates, if they have them. A token does not say which
-    worker calls, and so not what it was given."""
+    """Nobody with a token: only workers, with their certificates, if they have them. A token does not identify the
+    worker, and so not what that worker was assigned."""
     SOCKET = "socket"
     """Nobody with a token. It is served on a Unix socket of one machine, which only its user may open. A trial's
     process also names its lease."""
