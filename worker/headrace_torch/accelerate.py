@@ -12,7 +12,7 @@ Accelerate leaves the loop to the script, so the trial's own loop is used, and o
 that `accelerator.prepare` has seen, and everything registered with `accelerator.register_for_checkpointing`.
 Accelerate's own `save_state` and `load_state` write and read it. They do not store how many epochs a prepared
 loader has yielded, which determines the order of the next one; this module stores it. Nothing stores the position
-within an epoch, so a checkpoint in the middle of one is refused.
+within an epoch, so a checkpoint in the middle of one is rejected.
 """
 
 import json

@@ -1,8 +1,8 @@
 """The folder in which an environment is made, and the processes that make it. They have the rights of a trial.
 
     FOLDER                                  the worker's, as is its `log`
-      home/ tmp/ bin/                       HOME, TMPDIR and an ssh, where trials run as another user
-      source/                               the study's code, where its requirements refer to that
+      home/ tmp/ bin/                       HOME, TMPDIR and an ssh, if trials run as another user
+      source/                               the study's code, if its requirements refer to it
       requirements.txt constraints.txt pip.conf
       output                                what a step writes, for the worker to read
 
@@ -13,9 +13,9 @@ Python starts in isolated mode, which imports nothing from there. Neither pip no
 or of a folder. What the machine's administrator has set for everyone (`/etc/pip.conf`, `/etc/uv/uv.toml`) and for
 the worker applies.
 
-Where trials run as another user, so do these processes, with a primary group of their own. Only that group may
-enter the folder, and the kernel lets no process of another group trace them or reach their files through `/proc`.
-So trials, which run as the same user, can change nothing here. What is installed shares neither a cache nor a home
+If trials run as another user, so do these processes, with a primary group of their own. Only that group may enter
+the folder, and the kernel lets no process of another group trace them or reach their files through `/proc`. So
+trials, which run as the same user, can change nothing here. What is installed shares neither a cache nor a home
 with them.
 """
 

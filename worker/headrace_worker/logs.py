@@ -31,7 +31,7 @@ _LINE_BYTES = 4096
 
 @dataclass(slots=True)
 class AttemptLog:
-    """One attempt's part of a trial's log; `offset` is where it begins."""
+    """One attempt's part of a trial's log; `offset` is where it starts."""
 
     path: Path
     file: BinaryIO
@@ -158,7 +158,7 @@ def open_to_read(path: Path, identity: FileIdentity | None = None) -> BinaryIO:
 
 
 def _open_regular(path: str, flags: int) -> int:
-    """Opens a log; whatever else lies in its place makes way."""
+    """Opens a log, removing anything else that is in its place."""
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError:
@@ -173,7 +173,7 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def _is_odd(path: str) -> bool:
-    """Whether a link, a pipe or a socket lies there."""
+    """Whether a link, a pipe or a socket is there."""
     try:
         return not stat.S_ISREG(os.lstat(path).st_mode)
     except OSError:

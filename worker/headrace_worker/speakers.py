@@ -3,7 +3,7 @@
     leader asks ─────────────────────── leader says how it ended ── grace ── ended
     a shell's process trains, or fails ── says how it ended ── ten minutes ── ended, unless
                                                                ├── a process asks or reports: the limit is lifted
-                                                               └── one that has asked still runs: it begins again
+                                                               └── one that has asked still runs: the limit starts again
 
 `last_words` decides whose word counts; this module has the clock.
 """

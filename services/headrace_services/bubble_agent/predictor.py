@@ -28,7 +28,8 @@ CHANGED: Final = 0.25
 
 
 def low_quantile(values: "deque[int]", quantile: float) -> int:
-    """Returns a quantile by the lower order statistic, and no more than that of the latest values; below one half."""
+    """Returns a quantile by the lower order statistic, at most that of the latest values; for quantiles below one
+    half."""
     ordered, latest = sorted(values), sorted(list(values)[-LATEST:])
     return min(ordered[int(quantile * (len(ordered) - 1))], latest[int(quantile * len(latest))])
 

@@ -1,4 +1,4 @@
-"""The one table of what each role may call. A method that is not in it is refused to everybody.
+"""The one table of what each role may call. A method that is not in it is denied to everybody.
 
 A test compares it with the descriptors of every service. docs/reference/permissions.md is generated from it, and a
 test makes every call on that page (`callers.py`).

@@ -8,8 +8,8 @@ An unknown window is not used. If micro-batches or shapes change, and after a pa
 generation, and opens nothing before the agent has learned it. A wait that starts later than usual is taken to be
 shorter by as much: what the stage waits for may have been sent in time.
 
-On a CPU the rank's thread really sleeps inside the instruction, so the host's clock is the truth. On a GPU the host
-runs ahead of its stream, and a gate opened here would be wrong: `attach` refuses it.
+On a CPU the rank's thread really sleeps inside the instruction, so the host's clock is the truth. On a GPU the
+host runs ahead of its stream, and a gate opened here would be wrong, so `attach` rejects GPUs.
 
 Nothing here waits, takes a lock, allocates on the device or touches a file. All our code is guarded: an exception
 removes the hook for good, and the primary continues.
@@ -48,8 +48,8 @@ LEASE, PERMITTED, TABLE_GENERATION = AT["lease"], AT["permitted"], AT["table_gen
 CONTROL_SHARE, TRIAL_WAITING = AT["control_share"], AT["trial_waiting"]
 WINDOW_START, STEP_START, _ = RINGS
 PAUSED: Final = 5
-"""A rank that hears nothing for this multiple of its longest step has paused. Learning again takes about as many
-steps."""
+"""A rank without an instruction for this multiple of its longest step has paused. Learning again takes about as
+many steps."""
 DECAY: Final = 6
 """A shorter step lowers the longest by 2⁻⁶ of the difference."""
 

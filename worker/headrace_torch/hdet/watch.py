@@ -10,7 +10,7 @@ which is half an hour by default and names no cause.
               it writes the verdict, so that all report the same
     end       a rank that waits at a sync point raises `StallError`. One that is inside a collective cannot be reached
               from Python: it says where it stands and why it ends, to the leader of its gang too. Then its groups are
-              aborted, and where that does not free it, the process ends with the status 70, as NCCL's own watchdog
+              aborted, and if that does not free it, the process ends with the status 70, as NCCL's own watchdog
               ends it
 
 The limit is `timeout_s` more than the slowest interval between sync points so far. At a sync point ranks meet
@@ -155,7 +155,7 @@ class Watch:
         return self._end(self._store.compare_set("verdict", "", text).decode())
 
     def leave(self) -> None:
-        """Says that this rank's program has come to its end."""
+        """Says that this rank's program has ended."""
         self._stop.set()
         if self._thread is not None and dist.is_initialized():
             self._state = "ended"

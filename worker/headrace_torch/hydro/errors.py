@@ -1,4 +1,4 @@
-"""What Hydro refuses, and why: every message names the layer, op or hyperparameter, its value and the remedy."""
+"""What Hydro rejects, and why: every message names the layer, op or hyperparameter, its value and the remedy."""
 
 
 class HydroError(Exception):

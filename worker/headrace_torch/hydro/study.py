@@ -56,7 +56,7 @@ def surrogate_of(
         scale: how many times narrower than the model it is.
         optimizer: the optimizer that the study's gate has checked it with.
         inputs: `module:function` that returns a batch as forward() takes it; empty draws one that fits.
-        gated: whether there is a gate. `fuse` and `optimizer` refuse an optimizer that it has not checked.
+        gated: whether there is a gate. `fuse` and `optimizer` reject an optimizer that it has not checked.
 
     Raises:
         ShrinkError: the model cannot be made so small; names the layer.

@@ -1,4 +1,4 @@
-"""What fusion refuses, and what it cannot fuse; every message names the layer, op or hyperparameter."""
+"""What fusion rejects, and what it cannot fuse; every message names the layer, op or hyperparameter."""
 
 import torch
 

@@ -1,9 +1,10 @@
 """Members' Python state on its way into a group and out of it.
 
-arrive        a member joins with a state: kept until its module and the step's code can receive it begun         a
-separate member has its own module: it gets the member's extra state and attributes bring         a step has
-started: `Memory` gets what members remember outside their modules take          what a state must hold; what it
-cannot hold raises an error if it counts, else one warning onto          the same for a plain model
+arrive    a member joins with a state: kept until its module and the step's code can receive it
+begun     a separate member has its own module: it gets the member's extra state and attributes
+bring     a step has started: `Memory` gets what members remember outside their modules
+take      what a state must hold; what it cannot hold raises an error if it counts, else one warning
+onto      the same for a plain model
 """
 
 import copy
