@@ -43,7 +43,7 @@ class Prepared:
             )
         if accelerator.project_configuration.automatic_checkpoint_naming:
             raise ValueError(
-                "ProjectConfiguration(automatic_checkpoint_naming=True) saves into a folder of its own, and a trial's "
+                "ProjectConfiguration(automatic_checkpoint_naming=True) saves into a separate folder, and a trial's "
                 "checkpoint is one folder: leave it out"
             )
         refuse_ranks(accelerator.num_processes, where="the Accelerator", remedy="Start one process")

@@ -106,7 +106,7 @@ def worker(
     ] = None,
     stop_grace: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="How long trials have to end when the worker is stopped."),
+        typer.Option(metavar="SECONDS", help="How long trials may take to end when the worker is stopped."),
     ] = 10.0,
     drain_grace: Annotated[
         float,
@@ -166,10 +166,10 @@ def worker(
     The worker connects to a scheduler, starts a process for each trial that it
     is assigned, and keeps what trials report on disk until the scheduler has it.
     It can lose the scheduler, be killed or be restarted at any time: no report
-    is lost, and interrupted trials go on from their checkpoints.
+    is lost, and interrupted trials resume from their checkpoints.
 
     SIGTERM drains it: nothing new starts, each trial saves at its next report
-    and goes on elsewhere, and the worker ends when it is empty. A second SIGTERM,
+    and resumes elsewhere, and the worker ends when it is empty. A second SIGTERM,
     or Ctrl-C, stops it at once: its trials are requeued from their last
     checkpoints. One more does not wait for them.
 

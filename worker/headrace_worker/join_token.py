@@ -39,7 +39,7 @@ class GivenToken:
                 if trials is not None and trials.may_read(opened.fileno()):
                     raise _fault(
                         str(self.file),
-                        f"can be read by user {trials.name}, whom trials run as",
+                        f"can be read by user {trials.name}, which trials run as",
                         f"Let only the worker read it: `chmod 600 {self.file}`.",
                     )
                 found = opened.read(_LONGEST).decode().strip()

@@ -120,7 +120,7 @@ class Leaving:
             self._until, self._timer = until, loop.call_at(until, self._over)
 
     def _send_away(self) -> None:
-        log.info("%s: %d trials have to leave", self.drained, len(self._attempts))
+        log.info("%s: %d trials must leave", self.drained, len(self._attempts))
         self._closing = asyncio.create_task(self._standbys.close())
         for attempt in list(self._attempts.values()):
             if attempt.begun:

@@ -111,7 +111,7 @@ class Estate:
             return ""
         return (
             f"--home {self.tmp.parent} is so long that programs may fail to create sockets in their TMPDIR, which has "
-            f"{length} bytes: give one that is {length - LONGEST_TMP} bytes shorter, or say --pass-env TMPDIR"
+            f"{length} bytes: give one that is {length - LONGEST_TMP} bytes shorter, or use --pass-env TMPDIR"
         )
 
     def clear_unused(self) -> None:

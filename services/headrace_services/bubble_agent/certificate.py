@@ -92,7 +92,7 @@ class WorkerCertificate:
             raise _fault(self._file, "holds no certificate of a worker", _JOIN) from None
         if WORKERS_HOST not in names.get_values_for_type(x509.DNSName):
             remedy = "The worker renews it automatically, or join again: `headrace worker --join`."
-            raise _fault(self._file, "is for a client alone, and agents cannot show it", remedy)
+            raise _fault(self._file, "is valid only for clients, so agents cannot use it", remedy)
         return held
 
 

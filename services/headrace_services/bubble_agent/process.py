@@ -87,7 +87,7 @@ def check(settings: Settings) -> None:
             raise _fault(field, value, "is not HOST:PORT", "Write, for example, 127.0.0.1:7444.")
     host = settings.listen.rpartition(":")[0]
     if settings.listen and not (settings.insecure or settings.worker_home) and not is_loopback(host):
-        remedy = "Give --worker-home, or say --insecure if the network is trusted: who reaches it can make trials wait."
+        remedy = "Give --worker-home, or use --insecure on a trusted network: whoever reaches it can make trials wait."
         raise _fault("--listen", settings.listen, "would serve other machines without TLS", remedy)
     path = str(socket_of(settings.folder))
     if len(os.fsencode(path)) > LONGEST_SOCKET:

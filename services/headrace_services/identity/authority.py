@@ -86,9 +86,9 @@ def make(folder: Path, hosts: Sequence[str], *, now: datetime) -> None:
         raise _fault(
             "DIR",
             str(folder),
-            "holds a certificate authority already",
+            "already holds a certificate authority",
             "To make a server certificate for other host names, use `headrace ca server`. A new authority goes into "
-            "another folder; all workers then have to join again.",
+            "another folder; all workers must then join again.",
         )
     named = _names(hosts)
     make_private(folder)
@@ -156,7 +156,7 @@ def public_key_in(request: str) -> CertificatePublicKeyTypes:
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(
         key.curve, ec.SECP256R1 | ec.SECP384R1
     ):
-        raise _fault("signing_request", type(key).__name__, "has a key of another kind than P-256", remedy)
+        raise _fault("signing_request", type(key).__name__, "has a key that is not P-256", remedy)
     return key
 
 
@@ -236,7 +236,7 @@ def _signed(
 def _names(hosts: Sequence[str]) -> list[x509.GeneralName]:
     if not hosts:
         raise _fault(
-            "HOST", "", "is missing", "Name the hosts that workers and users reach the schedulers by."
+            "HOST", "", "is missing", "Name the hosts by which workers and users reach the schedulers."
         )
     return [_general(host) for host in hosts]
 

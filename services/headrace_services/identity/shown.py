@@ -25,7 +25,7 @@ def certificate_of(context: "grpc.aio.ServicerContext[Any, Any]") -> WorkerCerti
     pem = next(iter(shown), b"")
     if not pem:
         raise WorkerIdentityError(
-            "the call shows no certificate",
+            "the call presents no certificate",
             remedy="Join with a token (`headrace worker --join`), and call the listener for workers.",
         )
     return _read(pem)

@@ -119,7 +119,7 @@ def _overlapped(check: Checker, named: str | None, cluster: Cluster) -> Cluster:
 def _selective(check: Checker, told: str, model: Model, kernel: AttentionKernel) -> Model:
     """The model, with the scores of these layers recomputed in the backward pass."""
     if kernel is not AttentionKernel.MATERIALISED:
-        message = f"goes with materialised attention alone: {kernel.value} saves no scores"
+        message = f"applies only to materialised attention: {kernel.value} saves no scores"
         check.fail("selective", told, message, "Say --attention materialised too.")
         return model
     last = len(model.layers) - 1

@@ -196,7 +196,7 @@ def device_from_description(
     if topology not in list(Topology):
         check.fail("topology", topology, "is not a topology", "Write switch or ring.")
     if apart and topology == Topology.RING:
-        message = "does not go with links between nodes, which say themselves how long a way is"
+        message = "cannot be combined with links between nodes, which already include the distances"
         check.fail("topology", topology, message, "Leave the topology out.")
     profile = description.get("efficiencies", next(iter(efficiencies)))
     own_constants = isinstance(profile, Mapping)

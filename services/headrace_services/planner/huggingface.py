@@ -107,7 +107,7 @@ def _decoder(check: Checker, configuration: Mapping[str, Any]) -> None:
     for part in _PARTS:
         if isinstance(configuration.get(part), Mapping):
             check.fail(
-                part, None, "is a model of its own within this one", "Give the decoder's configuration alone."
+                part, None, "is a model of its own within this one", "Give only the decoder's configuration."
             )
     for other in configuration.keys() & set(_TABLE["other_layers"]):
         message = "belongs to layers without attention, which the cost model does not know"

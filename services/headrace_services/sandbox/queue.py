@@ -30,9 +30,9 @@ class Queue(Generic[_Item]):
         """A place at the end of the queue. Raises TooLargeError if too many are waiting."""
         mine = sum(who == caller for who in self._callers.values())
         if mine >= self._limits.each:
-            raise busy(f"{mine} calls of this caller wait for such an answer already")
+            raise busy(f"{mine} calls of this caller already wait for such an answer")
         if len(self._callers) >= self._limits.waiting:
-            raise busy(f"{len(self._callers)} calls wait for such an answer already")
+            raise busy(f"{len(self._callers)} calls already wait for such an answer")
         place: asyncio.Future[_Item] = asyncio.get_running_loop().create_future()
         self._callers[place] = caller
         return place

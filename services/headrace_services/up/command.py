@@ -94,7 +94,7 @@ def up(
         typer.Option(
             metavar="NAME[,PREFIX*…]",
             envvar=NAMED_IN,
-            help="Variables of this environment that trials get beside the usual ones.",
+            help="Variables of this environment that trials get in addition to the usual ones.",
         ),
     ] = None,
     worker: Annotated[
@@ -121,7 +121,7 @@ def up(
         list[str] | None,
         typer.Option(
             metavar="KIND=AGE",
-            help="How long what has ended is kept, such as logs=2w; again for other kinds. "
+            help="How long old data is kept, such as logs=2w; repeat for other kinds. "
             "`headrace gc --dry-run` lists them.",
             show_default=False,
         ),
@@ -129,8 +129,8 @@ def up(
 ) -> None:
     """Run all of Headrace on this machine: Postgres, a scheduler and a worker, until Ctrl-C.
 
-    Nothing has to be installed or set up before. Whatever dies is started again. Studies, checkpoints and logs are
-    kept in the home folder, so the next `headrace up` goes on where this one stopped.
+    Nothing needs to be installed or set up first. Whatever dies is restarted. Studies, checkpoints and logs are
+    kept in the home folder, so the next `headrace up` continues where this one stopped.
 
     Ctrl-C or SIGTERM stops all cleanly, the worker first and the database last. A second one kills.
 

@@ -93,7 +93,7 @@ class EmbeddedPostgres:
             raise HeadraceError(
                 f"the data folder {self.data_dir} was written by Postgres {version}, the installed server is "
                 f"{pgwheel.VERSION}",
-                remedy="Move it with pg_upgrade, or give another --home.",
+                remedy="Upgrade it with pg_upgrade, or give another --home.",
             )
         pgwheel.check_owner(self.data_dir)
         clear_the_way(self.data_dir)

@@ -89,7 +89,7 @@ class Supervisor:
             lived_s = asyncio.get_running_loop().time() - child.started_at
             attempt = 1 if lived_s >= STEADY_AFTER_S else attempt + 1
             pause_s = min(longest_s, backoff_s(attempt, self._rng))
-            self._say(child, f"{ending}; starting it again in {pause_s:.1f} s", "trouble")
+            self._say(child, f"{ending}; restarting it in {pause_s:.1f} s", "trouble")
             await asyncio.sleep(pause_s)
             try:
                 self._say(child, f"{await child.start() or 'started'} again", "good")

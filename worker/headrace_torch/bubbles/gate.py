@@ -339,7 +339,7 @@ class Gate:
         need = self._needs[key]
         if self._starved == STARVED:
             log.warning(
-                "headrace bubbles: no window has been long enough for the work that begins here, of %.1f ms (the "
+                "headrace bubbles: no window has been long enough for the work that starts here, of %.1f ms (the "
                 "last one left %.1f ms): put more points into the step, with `watch` or `Gate.point`",
                 need / 1e6,
                 max(0, until - now()) / 1e6,

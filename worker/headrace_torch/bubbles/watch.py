@@ -45,7 +45,7 @@ def watch(
     if isinstance(model, nn.Module):
         return _watched(gate, model, optimizer)
     if optimizer is not None:
-        raise TypeError("a fused group has an optimizer of its own: watch it without one")
+        raise TypeError("a fused group has its own optimizer: watch it without one")
     numbered = _Numbered(gate)
     model.between(lambda place: gate.point(numbered[place]))
     return lambda: model.between(None)

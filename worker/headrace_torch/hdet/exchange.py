@@ -102,7 +102,7 @@ def exchange(
     if len({row[6] for row in rows}) > 1:
         raise SyncError(
             f"replicas were given different probe batches at sync {sync}: scores on different batches "
-            "cannot be compared; make the batch a function of the sync's number alone"
+            "cannot be compared; make the batch a function of only the sync's number"
         )
     if len({row[7] for row in rows}) > 1:
         raise SyncError(f"replicas' optimizers hold different state at sync {sync}, so it cannot be averaged")

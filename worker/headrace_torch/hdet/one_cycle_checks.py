@@ -98,7 +98,7 @@ class OneCycleSettings:
         if self.enable_auto_lr and warmup >= steps:
             return (
                 f"auto_lr_warmup_steps ({warmup}) must be less than total_steps ({steps}), "
-                "or auto-LR would never begin; lower it, or set enable_auto_lr=False"
+                "or auto-LR would never start; lower it, or set enable_auto_lr=False"
             )
         rates = self.max_lr if isinstance(self.max_lr, list | tuple) else [self.max_lr]
         if len(rates) not in (1, self.groups):
@@ -178,7 +178,7 @@ def cannot_resume(
     """
     own = state.get(OWN)
     if own is None:
-        return "the state was not written by OneCycleAutoLR; begin a new run from the checkpoint's weights"
+        return "the state was not written by OneCycleAutoLR; start a new run from the checkpoint's weights"
     if own.get("version") != VERSION:
         return (
             f"the checkpoint has version {own.get('version')!r} of the scheduler's state, this is {VERSION}"
@@ -188,7 +188,7 @@ def cannot_resume(
     if own["replicas"] != replicas.size:
         return (
             f"the checkpoint was written with {own['replicas']} replicas and there are {replicas.size}: "
-            "multipliers and losses belong to replicas; resume with the same number, or begin a new run from "
+            "multipliers and losses belong to replicas; resume with the same number, or start a new run from "
             "the averaged weights"
         )
     for key in FIXED:

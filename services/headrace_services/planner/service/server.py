@@ -55,11 +55,11 @@ def check(settings: Settings) -> None:
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise _fault("--tls-cert", "", "needs --tls-key, and the other way round", "Give both.")
     if not settings.tls_cert and not settings.insecure and not is_loopback(host):
-        remedy = "Give --tls-cert and --tls-key, or say --insecure if the network is trusted."
+        remedy = "Give --tls-cert and --tls-key, or use --insecure if the network is trusted."
         raise _fault("--listen", settings.listen, "would serve other machines without TLS", remedy)
     if _asks_for_tokens(settings):
         if not settings.scheduler:
-            remedy = "Name the scheduler that knows the tokens, as tls://HOST:7440, or say --auth none."
+            remedy = "Name the scheduler that knows the tokens, as tls://HOST:7440, or use --auth none."
             raise _fault("--scheduler", "", "is required where calls need a token", remedy)
         Target.of(settings.scheduler, field="--scheduler", token="tried").credentials()  # noqa: S106  # no secret
     if settings.metrics_listen:

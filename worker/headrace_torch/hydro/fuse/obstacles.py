@@ -123,6 +123,4 @@ def refuse_loss(loss_fn: Any) -> None:
     if isinstance(loss_fn, nn.Module):
         for name, one in loss_fn.named_parameters():
             if one.requires_grad:
-                raise FuseError(
-                    f"the loss has a parameter that is to be trained, {name}: make it part of the model"
-                )
+                raise FuseError(f"the loss has a trainable parameter, {name}: make it part of the model")

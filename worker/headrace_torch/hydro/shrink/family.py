@@ -154,7 +154,7 @@ class Family:
         for name, growth in growths.items():
             if kin[name] not in laws:
                 raise ParametrizationError(
-                    f"{name}: no block of a model of {dict(self.law_sizes)} has this parameter, so nothing tells "
+                    f"{name}: no block of a model of {dict(self.law_sizes)} has this parameter, so nothing shows "
                     "how its initial values depend on the width; shrink to a depth that has all kinds of blocks"
                 )
             if (law := laws[kin[name]]) is None:
