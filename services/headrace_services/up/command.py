@@ -45,7 +45,7 @@ class Options:
     heartbeat_interval_s: float | None = None
     lease_ttl_s: float | None = None
     keep: tuple[str, ...] = ()
-    """After how long ended studies and their data are deleted, in the form that the schedulers take."""
+    """How long old data is kept, in the form that the schedulers take."""
     instance: str = field(default_factory=lambda: uuid4().hex)
     """Distinguishes this run's servers from those of another."""
 
