@@ -55,7 +55,7 @@ def defect_in(text: str) -> str:
 
 
 def suspicion_in(text: str) -> str:
-    """The last line that names a failure of either a GPU or the program, or nothing."""
+    """The last line that names a failure that may be due to a GPU or to the program, or nothing."""
     return _last_line(_PERHAPS_OF_THE_DEVICE, text)
 
 

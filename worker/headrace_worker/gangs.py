@@ -20,7 +20,7 @@ from headrace.grants import DEFAULT_RANK_PATIENCE_S
 from headrace.v1 import event_pb2, runtime_pb2
 
 WRITES_S = 600.0
-"""How long the ranks' parts of one checkpoint may be apart: ranks that write it started together."""
+"""How long the ranks' parts of one checkpoint may be apart: ranks that write it have reached it together."""
 Answers = Mapping[int, "asyncio.Task[event_pb2.Decision]"]
 
 
