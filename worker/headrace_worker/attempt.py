@@ -6,10 +6,14 @@
 This module owns what belongs to the lease: its folder, checkpoint, reports, log and end. The process belongs to
 the attempt's host: its own process (`alone`), or one that it shares with other leases of its grant (`bundle`).
 
-An attempt ends by itself, or because of one of these: a decision (the process has the template's grace to exit,
-then SIGTERM, then SIGKILL), a Cancel or a fenced lease (SIGTERM at once, SIGKILL after the grace), a silence
-longer than the template allows, or the daemon's own end. The first reason is the one reported; a later one can
-only make the end quicker.
+An attempt ends by itself, or for one of these reasons:
+
+- a decision: the process has the template's grace to exit, then SIGTERM, then SIGKILL
+- a Cancel or a fenced lease: SIGTERM at once, SIGKILL after the grace
+- a silence longer than the template allows
+- the daemon's own end
+
+The first reason is the one reported; a later one can only make the end quicker.
 
 If a disk is full, the attempt waits until there is room. A trial that was started and lost on such a machine again
 and again would in the end be treated as one that kills its process.

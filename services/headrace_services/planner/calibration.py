@@ -1,9 +1,9 @@
 """Fits a cluster's constants to measured rows.
 
-Log-errors are minimised with a soft-L1 loss (a measured run that something else slowed down must not bend the
-rest) and a pull towards the start values, so that a constant for which few rows give evidence stays near its
-physical value (decision 0025 settled how strong the pull is, by leaving widths out). All constants are positive;
-shares of a peak are below 1.
+Log-errors are minimised with a soft-L1 loss: a measured run that something else slowed down must not bend the
+rest. A pull towards the start values keeps a constant near its physical value if few rows give evidence for it.
+Decision 0025 settled how strong the pull is, by leaving widths out. All constants are positive; shares of a peak
+are below 1.
 
 Formulas are smooth in the sizes of a layer and kernels are not. So blocks and heads of a shape that several rows
 share then get a separate factor (`MeasuredShape`), pulled towards 1. Factors are fitted second: fitted together
