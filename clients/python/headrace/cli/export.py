@@ -19,11 +19,11 @@ from headrace.cli.unshown import note_unshown
 from headrace.client.records import Row, report_rows, trial_rows
 
 _BEGINS_A_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-"""Spreadsheets run a cell of text that begins so."""
+"""Spreadsheets run text cells that start with these as formulas."""
 
 
 class Format(StrEnum):
-    """What to write."""
+    """The format to write."""
 
     CSV = "csv"
     JSON = "json"
@@ -108,10 +108,12 @@ def _format_of(out: Path | None) -> Format:
 
 
 class _Lines(io.StringIO):
-    """Ends rows with a line feed alone. The writer is told of `\\r\\n`, since it quotes what its own line ends have."""
+    """Ends rows with a bare line feed. The writer is told `\r\n`, because it quotes cells that contain its
+    line-end characters.
+    """
 
     def write(self, row: str, /) -> int:
-        """Takes one row."""
+        """Writes one row."""
         return super().write(row.removesuffix("\r\n") + "\n")
 
 

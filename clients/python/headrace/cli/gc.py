@@ -1,4 +1,6 @@
-"""`headrace gc`: what ended studies have left on disk, and what is due in the scheduler's database."""
+"""`headrace gc`: data that ended studies have left on disk, and data due for deletion in the scheduler's
+database.
+"""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -114,7 +116,7 @@ def gc(
 
 
 def _upkeep(client: Client, output: Output) -> Upkeep | None:
-    """The scheduler's side; None where it is of a release that says nothing of it."""
+    """The scheduler's side; None if its release does not report it."""
     try:
         return client.upkeep()
     except InternalError as error:
@@ -159,7 +161,7 @@ def _show_upkeep(upkeep: Upkeep, output: Output) -> None:
 
 
 def _delete(client: Client, found: leftovers.Found) -> tuple[int, list[str]]:
-    """Deletes it all; returns the bytes of what was deleted as a whole, and what was not, and why."""
+    """Deletes everything; returns the bytes of what was completely deleted, and what was not deleted and why."""
     gone, failed = 0, []
     for one in found.leftovers:
         try:
