@@ -116,7 +116,7 @@ class GeometricPolicy(SpecModel):
 
     @property
     def pauses(self) -> bool:
-        """Whether a trial may have to wait, and go on later."""
+        """Whether a trial may have to wait and continue later."""
         return True
 
     def ladder(self, max_steps: int) -> tuple[int, ...]:

@@ -168,7 +168,7 @@ def _find_runtime(
     if _host is not None:
         return _host.runtime(defaults)
     if os.environ.get("HEADRACE_RUNTIME"):
-        from headrace.trial.cluster import ClusterRuntime  # gRPC only where there is a daemon to speak to
+        from headrace.trial.cluster import ClusterRuntime  # gRPC only if there is a daemon to talk to
 
         return ClusterRuntime.from_environment(), None
     return _local_runtime(defaults, argv, among_others=among_others), None
@@ -178,7 +178,7 @@ def _find_bundle(defaults: Defaults, argv: Sequence[str] | None) -> BundleRuntim
     if _host is None and os.environ.get(BUNDLE):
         from headrace.trial.bundle_cluster import (
             ClusterBundle,
-        )  # gRPC only where there is a daemon to speak to
+        )  # gRPC only if there is a daemon to talk to
 
         return ClusterBundle.from_environment()
     if _host is None and not os.environ.get("HEADRACE_RUNTIME"):
