@@ -78,7 +78,7 @@ export async function ask(connection: Connection, study: string, options: AskOpt
 export type Metrics = Readonly<Record<string, number>>;
 
 /**
- * A trial that the caller runs. Load `checkpointUri` if it is not empty, train from step `step` + 1 (`step` is 0 at
+ * A trial that the caller runs. Load `checkpointUri` if there is one, train from step `step` + 1 (`step` is 0 at
  * the start), and report.
  */
 export class AskedTrial {
