@@ -15,13 +15,13 @@ PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3
 ARGS ?=
 # The tier of the tests that run: first or full.
 TIER ?= full
-# What runs beside the tests takes the time of the cores that they leave.
+# Programs that run in parallel with the tests only get the processor time that the tests leave.
 BESIDE ?=
 STUDY ?= examples/digits/study.yaml
 # Tools run with the virtual environment first on the path, so that scripts find it too.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Tests start a thousand interpreters: each would compile what it imports, were none allowed to keep it.
+# Tests start a thousand interpreters. Without cached bytecode, each would compile everything that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: test-compose help setup demo up test test-all costs faults lint types verify pytest proto proto-baseline constraints hashes images diagram docs bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials hdet-jobs wheel bench chaos gangs test-clients test-metrics node-modules restores clean
@@ -39,9 +39,9 @@ $(STAMP): pyproject.toml .ci/constraints.txt
 	@echo "setup: installing headrace[$(EXTRAS)]; the first time takes a minute or two"
 	@$(BIN)/python -m pip install -c .ci/constraints.txt --no-build-isolation --no-compile --progress-bar off \
 		-e '.[$(EXTRAS)]' | sed -u -n 's/^Collecting \([^ ]*\).*/  \1/p; /^Installing/p' | cut -c1-100
-	@# mup brings torchvision, and imports nothing of it. Built for another torch it breaks the frameworks that find it.
+	@# mup installs torchvision but never imports it. Built for another torch, it breaks the frameworks that find it.
 	@$(BIN)/python -m pip uninstall --quiet --yes torchvision 2>/dev/null || true
-	@# On all cores: pip would compile on one, and what few ever import too.
+	@# On all cores: pip would compile on one core, including modules that are hardly ever imported.
 	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/|/transformers/models/' $(VENV)/lib clients services worker || true
 	@touch $@
 	@echo "setup: ready"
@@ -60,7 +60,7 @@ test-all: lint ## Before an issue is closed: lint, types, verify, all tests (a q
 
 pytest: setup
 	@echo "pytest"
-	@# Many tests wait: a third process fills two cores.
+	@# Many tests wait, so three processes are needed to fill two cores.
 	@.ci/pytest.sh -n 3 --dist worksteal --tier $(TIER) $(ARGS)
 
 costs: setup ## Print the processor time of the tests, by file, test and fixture (TIER=first)
