@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## Make the virtual environment (.venv), exact versions; done once, skipped when nothing changed
+setup: $(STAMP) ## Create the virtual environment (.venv) with exact versions; skipped if nothing changed
 
 $(STAMP): pyproject.toml .ci/constraints.txt
 	@test -n "$(PYTHON)" || { echo "Headrace needs Python 3.11 or newer, and found none on the path." >&2; exit 1; }
@@ -99,7 +99,7 @@ proto-baseline: setup ## At a release: make today's protos the contract that lat
 	@buf build protos --exclude-source-info -o protos/headrace.binpb
 	@echo "proto-baseline: protos/headrace.binpb"
 
-constraints: ## Resolve all dependencies anew and pin them in .ci/constraints.txt, and in .ci/hashes for the images
+constraints: ## Resolve all dependencies again and pin them in .ci/constraints.txt, and in .ci/hashes for the images
 	@.ci/constraints.sh "$(PYTHON)" "$(EXTRAS),docs"
 
 hashes: ## Write what the images install, with its hashes, for the versions in .ci/constraints.txt
@@ -108,7 +108,7 @@ hashes: ## Write what the images install, with its hashes, for the versions in .
 images: ## Pin the images of others by the digests that their tags have today (Docker; ARGS=--check only compares)
 	@.ci/images.sh $(ARGS)
 
-diagram: setup ## Draw the generated parts of the documents anew
+diagram: setup ## Regenerate the generated parts of the documents
 	@python .ci/documents.py --write
 
 docs: $(DOCS_STAMP) ## Build the documentation as a site in build/docs, which needs no network; warnings fail
@@ -134,7 +134,7 @@ yardstick: setup ## Draw 2,000 random modules and 2,000 programs that remember f
 	@ulimit -v 12000000; for seed in 1 2 3 4; do HEADRACE_MODULES=2000 HEADRACE_MODULES_SEED=$$seed OMP_NUM_THREADS=1 \
 		pytest -q -s -n 0 -o timeout=3600 -o faulthandler_timeout=0 tests/hydro/test_fuse_random_modules.py tests/hydro/test_fuse_random_memory.py -k equals_torch_optim --durations=2; done
 
-guard: setup ## Compare 300 event logs of simulated studies with those that were kept (ARGS=--write keeps today's)
+guard: setup ## Compare 300 event logs of simulated studies with the stored ones (ARGS=--write stores today's)
 	@python tests/simulator/logged_studies.py $(ARGS)
 
 fuzz: setup ## Send 20,000 calls drawn from the contract at real servers, four seeds (an hour)

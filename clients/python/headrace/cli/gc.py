@@ -37,8 +37,8 @@ def gc(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete what ended studies left on disk: checkpoints, logs, reports. Asks for confirmation; without a terminal,
-    add --yes.
+    """Delete what ended studies left on disk: checkpoints, logs, reports. Asks for confirmation; without a
+    terminal, add --yes.
 
     The studies themselves stay, with all results and events; `headrace delete` removes those. The checkpoints
     of a study's best trial, or of the trials on its Pareto front, stay unless you add --best-too. Only folders
@@ -49,11 +49,12 @@ def gc(
     lists the ages (set with `headrace scheduler --keep`) and what is due in your project, and if you are an admin,
     the scheduler deletes that now.
 
-    A trial whose checkpoint was deleted starts from scratch when `headrace retry` or `headrace extend` continues it.
+    A trial whose checkpoint was deleted starts from scratch when `headrace retry` or `headrace extend` continues
+    it.
 
     Only what this machine can access is listed: local and shared folders, and checkpoints on S3, with the
-    workers' AWS_* variables. Run it on each machine with files of its own. The files of a deleted study are removed
-    within the hour wherever a worker runs.
+    workers' AWS_* variables. Run it on each machine that has its own files. The files of a deleted study are
+    removed within the hour wherever a worker runs.
 
     [bold]Examples[/bold]
 

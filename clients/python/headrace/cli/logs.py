@@ -50,8 +50,8 @@ def logs(
 ) -> None:
     """Print what a trial wrote to stdout and stderr.
 
-    --since may begin up to 5 seconds early, or a few percent of the time asked for, and leaves out nothing later. A log
-    is printed whole where the worker did not note when it was written.
+    With --since, the output may start up to 5 seconds early, or a few percent of the requested time, and leaves
+    out nothing later. A log is printed completely if the worker did not record when it was written.
 
     [bold]Examples[/bold]
 

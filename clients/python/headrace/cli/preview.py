@@ -40,11 +40,11 @@ def preview(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how many trials and steps a study takes at each rung, beside running every trial to the end.
+    """Show how many trials and steps a study takes at each rung, compared to running every trial to the end.
 
-    Where `resources` depend on a parameter it also shows how many trials take how many GPUs or CPU slots. A pilot
-    (`surrogate: {scale: auto}`) and the trials of `transfer` are listed separately and included in the total; a gate is
-    not.
+    If `resources` depend on a parameter, it also shows how many trials take how many GPUs or CPU slots. A
+    pilot (`surrogate: {scale: auto}`) and the trials of `transfer` are listed separately and included in the
+    total; a gate is not.
 
     [bold]Examples[/bold]
 
