@@ -14,25 +14,25 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// warnAfter: after so long a wait for a trial the logger is told.
+// warnAfter is how long Ask waits for a trial before it logs a warning.
 const warnAfter = 10 * time.Second
 
-// AskOption changes how trials are asked for.
+// AskOption changes how to ask for trials.
 type AskOption func(*pb.SuggestTrialRequest)
 
-// WithClientID names the caller. Without it each Ask, and each AskAll, draws a name.
+// WithClientID names the caller. Without it, each Ask and each AskAll draws a name.
 func WithClientID(id string) AskOption {
 	return func(r *pb.SuggestTrialRequest) { r.ClientId = id }
 }
 
-// WithLease is how long the caller keeps a trial without a report; 6 hours without this option. After that the trial is
-// offered to others. Until one of them has it, a late report still counts. Each report and each renewal (KeepAlive) begins
-// the time again.
+// WithLease sets how long the caller keeps a trial without a report; the default is 6 hours. After that the trial is
+// offered to others. Until one of them gets it, a late report still counts. Each report and each renewal (KeepAlive)
+// restarts the time.
 func WithLease(lease time.Duration) AskOption {
 	return func(r *pb.SuggestTrialRequest) { r.LeaseTime = durationpb.New(lease) }
 }
 
-// Asked is a trial that the caller runs in a loop of its own, under a lease.
+// Asked is a trial that the caller runs in its own loop, under a lease.
 type Asked struct {
 	// Trial is the trial as it was when it was handed out.
 	Trial *pb.Trial
@@ -46,8 +46,8 @@ type Asked struct {
 	study *Study
 }
 
-// Ask hands out the next trial. It waits while every trial waits for the results of others, for as long as the context allows.
-// The error is StudyOver when the study has ended.
+// Ask returns the next trial. While every trial waits for the results of others, it waits for as long as the context
+// allows. The error is StudyOver if the study has ended.
 func (s *Study) Ask(ctx context.Context, options ...AskOption) (*Asked, error) {
 	request := &pb.SuggestTrialRequest{Study: s.Name(), ClientId: requestID()}
 	for _, option := range options {
@@ -80,8 +80,8 @@ func (s *Study) Ask(ctx context.Context, options ...AskOption) (*Asked, error) {
 	}
 }
 
-// AskAll hands out trial after trial until the study is over. The whole loop has one client id. A loop that is left keeps the
-// trial in hand: complete it or release it, or its lease ends by itself.
+// AskAll returns trial after trial until the study is over. The whole loop has one client id. If the loop is left
+// early, the current trial is still held: complete it or release it, or its lease expires.
 func (s *Study) AskAll(ctx context.Context, options ...AskOption) iter.Seq2[*Asked, error] {
 	options = append([]AskOption{WithClientID(requestID())}, options...)
 	return func(yield func(*Asked, error) bool) {
@@ -97,14 +97,14 @@ func (s *Study) AskAll(ctx context.Context, options ...AskOption) iter.Seq2[*Ask
 // Number is the trial's number within its study.
 func (a *Asked) Number() int64 { return a.Trial.GetNumber() }
 
-// Step is where the trial goes on from: the step of its checkpoint, or 0 without one.
+// Step is where the trial continues from: the step of its checkpoint, or 0 without one.
 func (a *Asked) Step() int64 { return a.Trial.GetCheckpoint().GetStep() }
 
-// CheckpointURI is the text that was last given to ReportSaved; empty for a start from nothing.
+// CheckpointURI is the text that was last passed to ReportSaved; empty to start from scratch.
 func (a *Asked) CheckpointURI() string { return a.Trial.GetCheckpoint().GetUri() }
 
-// Report tells the result of a step and returns what to do next. After Pause and Stop the trial is not the caller's any more.
-// The error is LeaseStale where it was not before either: leave the trial and ask again.
+// Report sends the result of a step and returns what to do next. After Pause and Stop the caller no longer holds the
+// trial. The error is LeaseStale if it did not hold the trial before either: leave the trial and ask again.
 func (a *Asked) Report(ctx context.Context, step int64, metrics map[string]float64) (Decision, error) {
 	return a.ReportSaved(ctx, step, metrics, "")
 }
@@ -114,9 +114,9 @@ func (a *Asked) ReportSaved(ctx context.Context, step int64, metrics map[string]
 	return a.tell(ctx, &pb.ReportTrialRequest{Lease: a.Lease, Step: step, Metrics: maps.Clone(metrics), CheckpointUri: uri})
 }
 
-// KeepAlive keeps the trial while an evaluation takes longer than the lease. It renews the lease every so often, until the
-// context ends; the error is then nil. It returns early with an error such as LeaseStale. Run it in a goroutine beside the
-// evaluation.
+// KeepAlive keeps the trial while an evaluation takes longer than the lease. It renews the lease regularly until the
+// context ends; the error is then nil. It returns early with an error such as LeaseStale. Run it in a goroutine next
+// to the evaluation.
 func (a *Asked) KeepAlive(ctx context.Context, every time.Duration) error {
 	for sleep(ctx, every) {
 		request := &pb.RenewTrialRequest{Lease: a.Lease}
@@ -142,18 +142,18 @@ func (a *Asked) tell(ctx context.Context, report *pb.ReportTrialRequest) (Decisi
 // Complete ends the trial before a decision does.
 func (a *Asked) Complete(ctx context.Context) (*pb.Trial, error) { return a.end(ctx, "", false) }
 
-// Fail tells that the trial failed, which counts against its retries.
+// Fail reports that the trial failed, which counts against its retries.
 func (a *Asked) Fail(ctx context.Context, cause error) (*pb.Trial, error) {
 	return a.end(ctx, strings.ToValidUTF8(cause.Error(), "\uFFFD"), false)
 }
 
-// Infeasible tells that the configuration makes no sense, and why. The trial ends so: it is not tried again, counts as no
-// failure and has no result. The sampler keeps away.
+// Infeasible reports that the configuration makes no sense, and why. This ends the trial: it is not tried again, does
+// not count as a failure and has no result. The sampler avoids such configurations.
 func (a *Asked) Infeasible(ctx context.Context, reason string) (*pb.Trial, error) {
 	return a.end(ctx, strings.ToValidUTF8(reason, "\uFFFD"), true)
 }
 
-// Release gives the trial back at no cost. Whoever asks next goes on from its last checkpoint.
+// Release gives the trial back at no cost. Whoever asks next continues from its last checkpoint.
 func (a *Asked) Release(ctx context.Context) (*pb.Trial, error) {
 	response, err := call(ctx, a.study.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.ReleaseTrial,
 		&pb.ReleaseTrialRequest{RequestId: requestID(), Lease: a.Lease})
@@ -167,7 +167,7 @@ func (a *Asked) end(ctx context.Context, why string, infeasible bool) (*pb.Trial
 	return response.GetTrial(), err
 }
 
-// tellMissing says that a trial ended without what a constraint reads.
+// tellMissing logs that a trial ended without a metric that a constraint reads.
 func (a *Asked) tellMissing(metrics []string) {
 	if len(metrics) > 0 {
 		a.study.client.transport.settings.logger.Warn("headrace: a trial ended without metrics that constraints read, so it "+
@@ -176,7 +176,8 @@ func (a *Asked) tellMissing(metrics []string) {
 	}
 }
 
-// over is the error of asking a study that has ended. One that failed looks like one that is through, so it is told.
+// over is the error of asking a study that has ended. It logs a failure, because a failed study looks like a finished
+// one.
 func (s *Study) over(ctx context.Context) *Error {
 	over := &Error{
 		Reason: StudyOver, Code: codes.FailedPrecondition,

@@ -24,10 +24,10 @@ type Client struct {
 	transport *transport
 }
 
-// New makes a client. The address is HOST:PORT, or several with commas: the next one is asked when one is gone. tls://
-// before the first means TLS. An empty address means HEADRACE_ADDRESS, else the scheduler of `headrace up` on this
-// machine, else 127.0.0.1:7440. Where HEADRACE_HOME names a folder in which no `headrace up` runs, the error is Unreachable.
-// Nothing is sent before the first call.
+// New creates a client. The address is HOST:PORT, or several with commas: if one is gone, the next one is used.
+// tls:// before the first means TLS. An empty address means HEADRACE_ADDRESS, or else the scheduler of `headrace up`
+// on this machine, or else 127.0.0.1:7440. If HEADRACE_HOME names a folder in which no `headrace up` runs, the error
+// is Unreachable. Nothing is sent before the first call.
 func New(address string, options ...Option) (*Client, error) {
 	found, err := findTarget(address)
 	if err != nil {
@@ -47,7 +47,7 @@ func New(address string, options ...Option) (*Client, error) {
 	return &Client{transport: made}, nil
 }
 
-// Close closes the connections. Calls and watches under way end with an error.
+// Close closes the connections. Calls and watches in progress end with an error.
 func (c *Client) Close() error { return c.transport.route.close() }
 
 // CreateStudy creates a study and starts it. The id has lower-case letters, digits and hyphens.
@@ -65,7 +65,8 @@ func (c *Client) Study(name string) *Study {
 	return &Study{client: c, id: strings.TrimPrefix(name, studyPrefix)}
 }
 
-// Studies lists all studies, the newest first. One that cannot be shown comes as an [*Unshown] error, and the list goes on.
+// Studies lists all studies, newest first. A study that cannot be shown is returned as an [*Unshown] error, and the
+// list continues.
 func (c *Client) Studies(ctx context.Context) iter.Seq2[*pb.Study, error] {
 	return pages(func(token string) ([]*pb.Study, []*pb.Unshown, string, error) {
 		page, err := call(ctx, c.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.ListStudies,
@@ -74,12 +75,12 @@ func (c *Client) Studies(ctx context.Context) iter.Seq2[*pb.Study, error] {
 	})
 }
 
-// Preview says what a study would do, before anything is spent. The request's fields besides the spec may be zero.
+// Preview says what a study would do, before anything is spent. The request's fields other than the spec may be zero.
 func (c *Client) Preview(ctx context.Context, request *pb.PreviewStudyRequest) (*pb.PreviewStudyResponse, error) {
 	return call(ctx, c.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.PreviewStudy, request)
 }
 
-// Workers lists the workers that are or were connected. With history their slots come with the load of the last hour.
+// Workers lists the workers that are or were connected. With history, their slots include the load of the last hour.
 func (c *Client) Workers(ctx context.Context, history bool) iter.Seq2[*pb.WorkerStatus, error] {
 	return pages(func(token string) ([]*pb.WorkerStatus, []*pb.Unshown, string, error) {
 		page, err := call(ctx, c.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.ListWorkers,
@@ -88,7 +89,7 @@ func (c *Client) Workers(ctx context.Context, history bool) iter.Seq2[*pb.Worker
 	})
 }
 
-// Unshown is something that a list leaves out because the scheduler cannot show it. The list goes on behind it.
+// Unshown is an entry that a list leaves out because the scheduler cannot show it. The list continues after it.
 type Unshown struct {
 	// Name is its resource name, such as studies/digits.
 	Name string
@@ -96,10 +97,10 @@ type Unshown struct {
 	Why string
 }
 
-// Error says both.
+// Error includes both.
 func (u *Unshown) Error() string { return u.Name + " cannot be shown: " + u.Why }
 
-// pages walks a list page by page, and asks for the next one when it is needed.
+// pages walks a list page by page, and requests the next page when it is needed.
 func pages[T proto.Message](page func(token string) ([]T, []*pb.Unshown, string, error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
@@ -127,7 +128,7 @@ func pages[T proto.Message](page func(token string) ([]T, []*pb.Unshown, string,
 	}
 }
 
-// requestID is a new request's id; its repeats carry the same one.
+// requestID is the id of a new request; its repeats carry the same id.
 func requestID() string {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // it never fails

@@ -29,8 +29,8 @@ func (s *Study) Get(ctx context.Context) (*pb.Study, error) {
 	return response.GetStudy(), err
 }
 
-// Best is the best trial so far, the baseline not counted; nil before the first finite value. A study with several objectives
-// has a front instead: Get, and read its status.
+// Best is the best trial so far, not counting the baseline; nil before the first finite value. A study with several
+// objectives has a front instead: call Get, and read its status.
 func (s *Study) Best(ctx context.Context) (*pb.Trial, error) {
 	found, err := s.Get(ctx)
 	return found.GetStatus().GetBest(), err
@@ -50,7 +50,7 @@ func (s *Study) Reports(ctx context.Context) iter.Seq2[*pb.TrialReport, error] {
 	return s.client.reports(ctx, s.Name())
 }
 
-// Pause lets running trials go on to their next rung, where they pause, and starts none.
+// Pause lets running trials continue to their next rung, where they pause, and starts no others.
 func (s *Study) Pause(ctx context.Context) (*pb.Study, error) {
 	response, err := call(ctx, s.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.PauseStudy,
 		&pb.PauseStudyRequest{RequestId: requestID(), Name: s.Name()})
@@ -92,14 +92,14 @@ func (s *Study) AddTrials(ctx context.Context, configurations ...Params) ([]*pb.
 	return response.GetTrials(), err
 }
 
-// Retry lets trials that failed go on from their last checkpoints: those with these numbers, or all that failed. A study that
-// has ended becomes active again.
+// Retry continues failed trials from their last checkpoints: those with these numbers, or all that failed. A study
+// that has ended becomes active again.
 func (s *Study) Retry(ctx context.Context, numbers ...int64) (*pb.RetryTrialsResponse, error) {
 	return call(ctx, s.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.RetryTrials,
 		&pb.RetryTrialsRequest{RequestId: requestID(), Study: s.Name(), TrialNumbers: numbers})
 }
 
-// ExtendTrials gives the study, which may have ended, so many configurations more.
+// ExtendTrials gives the study, which may have ended, this many more configurations.
 func (s *Study) ExtendTrials(ctx context.Context, trials int32) (*pb.Study, error) {
 	return s.extend(ctx, &pb.ExtendStudyRequest{Trials: trials})
 }
@@ -115,14 +115,14 @@ func (s *Study) extend(ctx context.Context, request *pb.ExtendStudyRequest) (*pb
 	return response.GetStudy(), err
 }
 
-// Importance says how much each parameter has to do with being among the best trials, for each objective.
+// Importance says how much each parameter matters for being among the best trials, for each objective.
 func (s *Study) Importance(ctx context.Context) ([]*pb.Importance, error) {
 	response, err := call(ctx, s.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.MeasureImportance,
 		&pb.MeasureImportanceRequest{Study: s.Name()})
 	return response.GetImportances(), err
 }
 
-// Room says what the study's trials need that no connected worker has.
+// Room says what the study's trials need and no connected worker has.
 func (s *Study) Room(ctx context.Context) (*pb.FindRoomResponse, error) {
 	return call(ctx, s.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.FindRoom,
 		&pb.FindRoomRequest{Study: s.Name()})
@@ -143,7 +143,7 @@ func (s *Study) Wait(ctx context.Context) (*pb.Study, error) {
 	return now, nil
 }
 
-// Ended says whether a study is in a state that it does not leave by itself.
+// Ended says whether a study is in a final state.
 func Ended(state pb.StudyState) bool {
 	switch state {
 	case pb.StudyState_STUDY_STATE_COMPLETED, pb.StudyState_STUDY_STATE_STOPPED, pb.StudyState_STUDY_STATE_FAILED:

@@ -26,7 +26,7 @@ func (t *Trial) Get(ctx context.Context) (*pb.Trial, error) {
 	return response.GetTrial(), err
 }
 
-// Explain is everything that happened to the trial. Decisions carry the rule and the values that were compared.
+// Explain is everything that happened to the trial. Decisions include the rule and the values that were compared.
 func (t *Trial) Explain(ctx context.Context) (*pb.ExplainTrialResponse, error) {
 	return call(ctx, t.study.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.ExplainTrial,
 		&pb.ExplainTrialRequest{Name: t.Name()})
