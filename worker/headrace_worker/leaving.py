@@ -134,7 +134,7 @@ class Leaving:
     async def wind_down(self, hurry: asyncio.Event, acks_s: float) -> None:
         """Ends everything that runs, sooner once `hurry` is set. The scheduler has `acks_s` to receive the
         remaining messages."""
-        log.info("stopping: %d trials are told to end", len(self._attempts))
+        log.info("stopping: ending %d trials", len(self._attempts))
         # First, so that slots that become free now are not given to the next trials.
         self._session.leave()
         await self._standbys.close()

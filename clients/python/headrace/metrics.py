@@ -55,7 +55,9 @@ def metrics_of(result: object, objectives: Sequence[str]) -> dict[str, float]:
     if result is None:
         raise MetricError("", result, "the function gave no result", remedy)
     if isinstance(plain_scalar(result), bool):
-        raise MetricError("", result, f"the function gave {plain_scalar(result)}, which is no number", remedy)
+        raise MetricError(
+            "", result, f"the function gave {plain_scalar(result)}, which is not a number", remedy
+        )
     if len(objectives) == 1:
         return to_floats({objectives[0]: result}, {})
     if not isinstance(result, tuple | list) or len(result) != len(objectives):

@@ -50,7 +50,7 @@ def _index(value: object) -> int:
     `TypeError`.
     """
     if isinstance(plain_scalar(value), bool):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a number")
     return index(value)  # type: ignore[arg-type]  # it says what it cannot take
 
 

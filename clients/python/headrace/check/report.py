@@ -203,7 +203,7 @@ def _coverage(report: CheckReport) -> Iterator[str]:
     if report.params:
         values = " ".join(f"{name}={plain(value)}" for name, value in report.params.items())
         yield f"        one configuration was tried, {values}: another may take another way through the script"
-    no_time = f"for want of time: --time-limit {report.enough_s} covers all, at the speed of this run"
+    no_time = f"for lack of time: --time-limit {report.enough_s} covers all, at the speed of this run"
     if report.pointed_at:
         where = "where the study pauses, or a variable holds what a fresh start does not have"
         yield f"        NOT COVERED: pauses after {_steps(report.pointed_at)}, {where}, {no_time}"

@@ -286,9 +286,9 @@ def once(event: Event, study: StudyInfo) -> dict[str, str]:
 
 def _about_code(event: Event, changed: CodeChanged, study: StudyInfo) -> str:
     files = changed.first_seen
-    what = f"runs other code than the study began with: {first_few(files)} changed"
+    what = f"runs other code than the study started with: {first_few(files)} changed"
     if all(map(not_known.is_marked, files)):
-        what = f"may run other code than the study began with: {not_known.in_words(files)}"
+        what = f"may run other code than the study started with: {not_known.in_words(files)}"
     return (
         f"Warning: trial {event.trial} {what}. Its values may not be comparable with those of earlier "
         f"trials; `headrace trials {study.name}` marks it. Use a new study for new "

@@ -32,7 +32,7 @@ def schedule_lines(stretches: Sequence[Stretch], study: StudyInfo) -> list[tuple
     """The schedule for people, as labels and texts; empty for an empty schedule."""
     if not stretches:
         return []
-    said = "these values are of the best step alone, and were others before"
+    said = "these are the values at the best step; earlier steps had others"
     if len(stretches) > SHOWN:
         said += f"; the last {SHOWN} of {len(stretches)} stretches (headrace lineage {study.name})"
     lines = [("schedule", said)]

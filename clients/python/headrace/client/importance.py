@@ -18,5 +18,5 @@ def importance_or_reason(study: Study, info: StudyInfo) -> tuple[Importance, ...
 
 
 def about(found: Importance) -> str:
-    """`among the best by loss, of the 27 trials that came to step 9`: what the shares refer to."""
-    return f"among the best by {found.metric}, of the {found.trials} trials that came to step {found.step}"
+    """`among the best by loss, of the 27 trials that reached step 9`: what the shares refer to."""
+    return f"among the best by {found.metric}, of the {found.trials} trials that reached step {found.step}"

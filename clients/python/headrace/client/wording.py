@@ -237,11 +237,11 @@ def other_code(trial: TrialInfo) -> str:
     perhaps = all(map(not_known.is_marked, trial.code_changed))
     ran, was = ("may have run", "may have been") if perhaps else ("ran", "was")
     if not copied:
-        what = f"{ran} other code than the study began with"
+        what = f"{ran} other code than the study started with"
     elif len(copied) == len(trial.other_code):
-        what = f"{was} trained in part by other code than the study began with, {shown}"
+        what = f"{was} trained in part by other code than the study started with, {shown}"
     else:
-        what = f"{ran} other code than the study began with, and took over {shown}"
+        what = f"{ran} other code than the study started with, and took over {shown}"
     after = "" if trial.result_of_other_code else ", after the result that counts"
     return f"{what}{after}: {not_known.listing(trial.code_changed)}"
 

@@ -37,7 +37,7 @@ def _violations(
         yield Violation(
             field="timeout_s",
             value=show_value(timeout_s),
-            message="is no time above 0",
+            message="must be a time above 0",
             remedy="Give seconds, or leave it out.",
         )
     if callback is not None and not callable(callback):

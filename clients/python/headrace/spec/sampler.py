@@ -174,7 +174,7 @@ def eager_problems(eager: float | None, most: int, loc: Loc, count: str) -> list
         Problem(
             loc=loc,
             value=eager,
-            message=f"has no effect with {count}: {most}, for the last one is taken at the other study's end",
+            message=f"has no effect with {count}: {most}, because the last one is taken at the end of the other study",
             remedy=f"Leave it out, or set {count} to 2 or more.",
         )
     ]

@@ -77,7 +77,7 @@ def degrees_from(degrees: pb.PlanDegrees, request: Request) -> Degrees:
             "pipeline",
             found.s,
             not 1 <= found.s <= len(request.model.layers),
-            "is no number of stages",
+            "is not a valid number of stages",
             "Use 1 to L.",
         ),
         ("micro_batches", found.mu, found.mu < 1, "must be positive", "Give at least 1."),
