@@ -92,7 +92,7 @@ class Courier:
         self._to_delete.set()
         self._acknowledged.set()
 
-    def put_aside(self, sequence: int, reason: str) -> None:
+    def reject(self, sequence: int, reason: str) -> None:
         """Takes a refused message out of the outbox, soon, and keeps it with the reason."""
         log.error("message %d was rejected: %s", sequence, reason)
         self._refused[sequence] = reason
@@ -110,9 +110,9 @@ class Courier:
             await self.delete_now()
 
     async def delete_now(self) -> None:
-        """Deletes what is to be deleted, and puts aside what is to be put aside."""
+        """Deletes what is to be deleted, and moves rejected messages out of the outbox."""
         for sequence, reason in list(self._refused.items()):
-            await self.outbox.put_aside(sequence, reason)
+            await self.outbox.reject(sequence, reason)
             self._refused.pop(sequence, None)  # the daemon's end may have been at it too
             self.wake.set()
         batch = sorted(self._done)

@@ -4545,7 +4545,7 @@ type WorkerStatus struct {
 	Trouble string `protobuf:"bytes,40,opt,name=trouble,proto3" json:"trouble,omitempty"`
 	// How many refused messages the worker keeps, in which folder, and why the last one was refused; empty while there
 	// are none.
-	SetAside string `protobuf:"bytes,41,opt,name=set_aside,json=setAside,proto3" json:"set_aside,omitempty"`
+	Rejected string `protobuf:"bytes,41,opt,name=rejected,proto3" json:"rejected,omitempty"`
 	// The active studies that place nothing on this incarnation of it any more: their first attempts failed there, while
 	// other workers could run them.
 	AvoidedBy []string `protobuf:"bytes,42,rep,name=avoided_by,json=avoidedBy,proto3" json:"avoided_by,omitempty"`
@@ -4560,7 +4560,7 @@ type WorkerStatus struct {
 	// Its devices on which nothing starts.
 	Cordons []*DeviceCordon `protobuf:"bytes,46,rep,name=cordons,proto3" json:"cordons,omitempty"`
 	// Why nothing starts on it for a while: attempts in a row did not reach their programs there. Empty while they do.
-	PutAside string `protobuf:"bytes,47,opt,name=put_aside,json=putAside,proto3" json:"put_aside,omitempty"`
+	Suspended string `protobuf:"bytes,47,opt,name=suspended,proto3" json:"suspended,omitempty"`
 	// When it is tried again; absent where it is being tried.
 	NextTryTime   *timestamppb.Timestamp `protobuf:"bytes,48,opt,name=next_try_time,json=nextTryTime,proto3" json:"next_try_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -4660,9 +4660,9 @@ func (x *WorkerStatus) GetTrouble() string {
 	return ""
 }
 
-func (x *WorkerStatus) GetSetAside() string {
+func (x *WorkerStatus) GetRejected() string {
 	if x != nil {
-		return x.SetAside
+		return x.Rejected
 	}
 	return ""
 }
@@ -4709,9 +4709,9 @@ func (x *WorkerStatus) GetCordons() []*DeviceCordon {
 	return nil
 }
 
-func (x *WorkerStatus) GetPutAside() string {
+func (x *WorkerStatus) GetSuspended() string {
 	if x != nil {
-		return x.PutAside
+		return x.Suspended
 	}
 	return ""
 }
@@ -6697,8 +6697,8 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\aversion\x18\x06 \x01(\tR\aversion\x12>\n" +
 	"\vreservation\x18\a \x01(\v2\x1c.headrace.v1.SlotReservationR\vreservation\x12\x12\n" +
 	"\x04cpus\x18\b \x01(\x05R\x04cpus\x12\x18\n" +
-	"\atrouble\x18( \x01(\tR\atrouble\x12\x1b\n" +
-	"\tset_aside\x18) \x01(\tR\bsetAside\x12\x1d\n" +
+	"\atrouble\x18( \x01(\tR\atrouble\x12\x1a\n" +
+	"\brejected\x18) \x01(\tR\brejected\x12\x1d\n" +
 	"\n" +
 	"avoided_by\x18* \x03(\tR\tavoidedBy\x12C\n" +
 	"\x0fcertificate_end\x18F \x01(\v2\x1a.google.protobuf.TimestampR\x0ecertificateEnd\x12\x1a\n" +
@@ -6706,8 +6706,8 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\n" +
 	"drain_time\x18, \x01(\v2\x1a.google.protobuf.TimestampR\tdrainTime\x12\x1a\n" +
 	"\bcordoned\x18- \x01(\tR\bcordoned\x123\n" +
-	"\acordons\x18. \x03(\v2\x19.headrace.v1.DeviceCordonR\acordons\x12\x1b\n" +
-	"\tput_aside\x18/ \x01(\tR\bputAside\x12>\n" +
+	"\acordons\x18. \x03(\v2\x19.headrace.v1.DeviceCordonR\acordons\x12\x1c\n" +
+	"\tsuspended\x18/ \x01(\tR\tsuspended\x12>\n" +
 	"\rnext_try_time\x180 \x01(\v2\x1a.google.protobuf.TimestampR\vnextTryTime\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +

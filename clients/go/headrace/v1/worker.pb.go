@@ -154,7 +154,7 @@ const (
 	ExitOutcome_EXIT_OUTCOME_UNPREPARED ExitOutcome = 6
 	// The program was not reached: this machine could not start it, or it never got through to the daemon. Not charged,
 	// and no loss either. The trial is tried on another worker after the second time, and after three attempts in a row
-	// that ended so the worker is put aside for a while.
+	// that ended so the worker is suspended for a while.
 	ExitOutcome_EXIT_OUTCOME_UNREACHED ExitOutcome = 7
 	// The checkpoint to continue from is in the store, and cannot be loaded: its bytes are not what was stored, the store
 	// does not give them, or the trial's library cannot read them. Not charged: it is tried again after a pause, then the
@@ -1199,7 +1199,7 @@ type Heartbeat struct {
 	Trouble string `protobuf:"bytes,40,opt,name=trouble,proto3" json:"trouble,omitempty"`
 	// For people: how many refused messages the worker keeps, in which folder, and why the last one was refused. Empty
 	// while the folder is empty.
-	SetAside string `protobuf:"bytes,41,opt,name=set_aside,json=setAside,proto3" json:"set_aside,omitempty"`
+	Rejected string `protobuf:"bytes,41,opt,name=rejected,proto3" json:"rejected,omitempty"`
 	// The devices that failed since the daemon's start. Sent before the `Exited` of a trial that such a device ended, so
 	// that nothing is placed on it again.
 	Defects []*DeviceDefect `protobuf:"bytes,42,rep,name=defects,proto3" json:"defects,omitempty"`
@@ -1272,9 +1272,9 @@ func (x *Heartbeat) GetTrouble() string {
 	return ""
 }
 
-func (x *Heartbeat) GetSetAside() string {
+func (x *Heartbeat) GetRejected() string {
 	if x != nil {
-		return x.SetAside
+		return x.Rejected
 	}
 	return ""
 }
@@ -3168,13 +3168,13 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
 	"\x05stage\x18\x02 \x01(\x05R\x05stage\x12\x18\n" +
 	"\areplica\x18\x03 \x01(\x05R\areplica\x12\x12\n" +
-	"\x04duty\x18\x04 \x01(\x01R\x04duty\"\xd7\x02\n" +
+	"\x04duty\x18\x04 \x01(\x01R\x04duty\"\xd6\x02\n" +
 	"\tHeartbeat\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12:\n" +
 	"\ttelemetry\x18\x02 \x03(\v2\x1c.headrace.v1.DeviceTelemetryR\ttelemetry\x12)\n" +
 	"\x04held\x18\x03 \x03(\v2\x15.headrace.v1.LeaseRefR\x04held\x12\x18\n" +
-	"\atrouble\x18( \x01(\tR\atrouble\x12\x1b\n" +
-	"\tset_aside\x18) \x01(\tR\bsetAside\x123\n" +
+	"\atrouble\x18( \x01(\tR\atrouble\x12\x1a\n" +
+	"\brejected\x18) \x01(\tR\brejected\x123\n" +
 	"\adefects\x18* \x03(\v2\x19.headrace.v1.DeviceDefectR\adefects\x12\x18\n" +
 	"\aleaving\x18+ \x01(\tR\aleaving\x12&\n" +
 	"\x0eunacknowledged\x18, \x01(\x03R\x0eunacknowledged\x12\x19\n" +

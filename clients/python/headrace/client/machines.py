@@ -130,7 +130,7 @@ class Worker:
     version: str
     trouble: str = ""
     """What keeps it from its work now, such as a full disk; empty while nothing does."""
-    set_aside: str = ""
+    rejected: str = ""
     """How many refused messages it keeps, in which folder, and why the last one was refused; empty for none."""
     avoided_by: tuple[str, ...] = ()
     """The active studies that place nothing on it until it restarts, since their first attempts failed there."""
@@ -146,10 +146,10 @@ class Worker:
     """Why nothing new starts on it, as a user said; empty while something may."""
     cordons: tuple[Cordon, ...] = ()
     """Its devices on which nothing starts."""
-    put_aside: str = ""
+    suspended: str = ""
     """Why nothing starts on it for a while: attempts in a row did not reach their programs. Empty while they do."""
     next_try: datetime | None = None
-    """When it gets trials again; None where it is being tried, or is not put aside."""
+    """When it gets trials again; None where it is being tried, or is not suspended."""
 
     @property
     def trials(self) -> tuple[TrialRef, ...]:

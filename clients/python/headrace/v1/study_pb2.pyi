@@ -2206,14 +2206,14 @@ class WorkerStatus(_message.Message):
     RESERVATION_FIELD_NUMBER: _builtins.int
     CPUS_FIELD_NUMBER: _builtins.int
     TROUBLE_FIELD_NUMBER: _builtins.int
-    SET_ASIDE_FIELD_NUMBER: _builtins.int
+    REJECTED_FIELD_NUMBER: _builtins.int
     AVOIDED_BY_FIELD_NUMBER: _builtins.int
     CERTIFICATE_END_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     DRAIN_TIME_FIELD_NUMBER: _builtins.int
     CORDONED_FIELD_NUMBER: _builtins.int
     CORDONS_FIELD_NUMBER: _builtins.int
-    PUT_ASIDE_FIELD_NUMBER: _builtins.int
+    SUSPENDED_FIELD_NUMBER: _builtins.int
     NEXT_TRY_TIME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`workers/{worker}`."""
@@ -2223,7 +2223,7 @@ class WorkerStatus(_message.Message):
     """The machine's cores."""
     trouble: _builtins.str
     """What keeps the worker from its work now, such as a full disk, in its own words; empty while nothing does."""
-    set_aside: _builtins.str
+    rejected: _builtins.str
     """How many refused messages the worker keeps, in which folder, and why the last one was refused; empty while there
     are none.
     """
@@ -2231,7 +2231,7 @@ class WorkerStatus(_message.Message):
     """Why it is drained, by a user or because its daemon leaves; empty while it is not. It gets no trials."""
     cordoned: _builtins.str
     """Why nothing new starts on it, as a user said; empty while something may."""
-    put_aside: _builtins.str
+    suspended: _builtins.str
     """Why nothing starts on it for a while: attempts in a row did not reach their programs there. Empty while they do."""
     @_builtins.property
     def slots(self) -> _containers.RepeatedCompositeFieldContainer[Global___SlotStatus]: ...
@@ -2277,19 +2277,19 @@ class WorkerStatus(_message.Message):
         reservation: Global___SlotReservation | None = ...,
         cpus: _builtins.int = ...,
         trouble: _builtins.str = ...,
-        set_aside: _builtins.str = ...,
+        rejected: _builtins.str = ...,
         avoided_by: _abc.Iterable[_builtins.str] | None = ...,
         certificate_end: _timestamp_pb2.Timestamp | None = ...,
         draining: _builtins.str = ...,
         drain_time: _timestamp_pb2.Timestamp | None = ...,
         cordoned: _builtins.str = ...,
         cordons: _abc.Iterable[Global___DeviceCordon] | None = ...,
-        put_aside: _builtins.str = ...,
+        suspended: _builtins.str = ...,
         next_try_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["certificate_end", b"certificate_end", "drain_time", b"drain_time", "last_seen", b"last_seen", "next_try_time", b"next_try_time", "reservation", b"reservation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["avoided_by", b"avoided_by", "certificate_end", b"certificate_end", "connected", b"connected", "cordoned", b"cordoned", "cordons", b"cordons", "cpus", b"cpus", "drain_time", b"drain_time", "draining", b"draining", "labels", b"labels", "last_seen", b"last_seen", "name", b"name", "next_try_time", b"next_try_time", "put_aside", b"put_aside", "reservation", b"reservation", "set_aside", b"set_aside", "slots", b"slots", "trouble", b"trouble", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["avoided_by", b"avoided_by", "certificate_end", b"certificate_end", "connected", b"connected", "cordoned", b"cordoned", "cordons", b"cordons", "cpus", b"cpus", "drain_time", b"drain_time", "draining", b"draining", "labels", b"labels", "last_seen", b"last_seen", "name", b"name", "next_try_time", b"next_try_time", "rejected", b"rejected", "reservation", b"reservation", "slots", b"slots", "suspended", b"suspended", "trouble", b"trouble", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -95,7 +95,7 @@ class _ExitOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExitOutco
     EXIT_OUTCOME_UNREACHED: _ExitOutcome.ValueType  # 7
     """The program was not reached: this machine could not start it, or it never got through to the daemon. Not charged,
     and no loss either. The trial is tried on another worker after the second time, and after three attempts in a row
-    that ended so the worker is put aside for a while.
+    that ended so the worker is suspended for a while.
     """
     EXIT_OUTCOME_UNREADABLE_CHECKPOINT: _ExitOutcome.ValueType  # 8
     """The checkpoint to continue from is in the store, and cannot be loaded: its bytes are not what was stored, the store
@@ -132,7 +132,7 @@ the study is tried on other workers, and fails where there is none.
 EXIT_OUTCOME_UNREACHED: ExitOutcome.ValueType  # 7
 """The program was not reached: this machine could not start it, or it never got through to the daemon. Not charged,
 and no loss either. The trial is tried on another worker after the second time, and after three attempts in a row
-that ended so the worker is put aside for a while.
+that ended so the worker is suspended for a while.
 """
 EXIT_OUTCOME_UNREADABLE_CHECKPOINT: ExitOutcome.ValueType  # 8
 """The checkpoint to continue from is in the store, and cannot be loaded: its bytes are not what was stored, the store
@@ -564,7 +564,7 @@ class Heartbeat(_message.Message):
     TELEMETRY_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
     TROUBLE_FIELD_NUMBER: _builtins.int
-    SET_ASIDE_FIELD_NUMBER: _builtins.int
+    REJECTED_FIELD_NUMBER: _builtins.int
     DEFECTS_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
     UNACKNOWLEDGED_FIELD_NUMBER: _builtins.int
@@ -572,7 +572,7 @@ class Heartbeat(_message.Message):
     sequence: _builtins.int
     trouble: _builtins.str
     """For people: what keeps the worker from its work now (a full disk), empty while nothing does. It goes on trying."""
-    set_aside: _builtins.str
+    rejected: _builtins.str
     """For people: how many refused messages the worker keeps, in which folder, and why the last one was refused. Empty
     while the folder is empty.
     """
@@ -603,7 +603,7 @@ class Heartbeat(_message.Message):
         telemetry: _abc.Iterable[Global___DeviceTelemetry] | None = ...,
         held: _abc.Iterable[_event_pb2.LeaseRef] | None = ...,
         trouble: _builtins.str = ...,
-        set_aside: _builtins.str = ...,
+        rejected: _builtins.str = ...,
         defects: _abc.Iterable[Global___DeviceDefect] | None = ...,
         leaving: _builtins.str = ...,
         unacknowledged: _builtins.int = ...,
@@ -611,7 +611,7 @@ class Heartbeat(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["defects", b"defects", "held", b"held", "leaving", b"leaving", "sequence", b"sequence", "set_aside", b"set_aside", "store_id", b"store_id", "telemetry", b"telemetry", "trouble", b"trouble", "unacknowledged", b"unacknowledged"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["defects", b"defects", "held", b"held", "leaving", b"leaving", "rejected", b"rejected", "sequence", b"sequence", "store_id", b"store_id", "telemetry", b"telemetry", "trouble", b"trouble", "unacknowledged", b"unacknowledged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
