@@ -20,7 +20,7 @@ from headrace.target import Target
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_worker.backoff import Backoff
 from headrace_worker.courier import Courier
-from headrace_worker.effects import Acked, Decide, Effect, Finish, Forget, Kill, PutAside, Start, Welcomed
+from headrace_worker.effects import Acked, Decide, Effect, Finish, Forget, Kill, Reject, Start, Welcomed
 from headrace_worker.outbox import DurableOutbox, Outbox
 from headrace_worker.session import Session
 from headrace_worker.session_core import Identity, SessionCore
@@ -144,7 +144,7 @@ class SimWorker:
                 self.journal.schedulers.append(effect.scheduler)
             case Finish():
                 pass
-            case PutAside():
+            case Reject():
                 raise AssertionError(f"a message of a sound fleet is refused: {effect}")
 
     async def telemetry(self) -> Sequence[worker_pb2.DeviceTelemetry]:
@@ -155,7 +155,7 @@ class SimWorker:
         """Nothing is wrong."""
         return ""
 
-    def set_aside(self) -> str:
+    def rejected(self) -> str:
         """Nothing is refused."""
         return ""
 

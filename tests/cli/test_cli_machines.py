@@ -71,22 +71,22 @@ def test_what_gets_no_trials_is_named(fake: FakeStudyService, invoke: Invoke) ->
     assert "slot 3 (NVIDIA H200) gets no trials, its device failed" in invoke("doctor").out
 
 
-def test_a_worker_that_is_put_aside_says_why_and_until_when(fake: FakeStudyService, invoke: Invoke) -> None:
+def test_a_suspended_worker_says_why_and_until_when(fake: FakeStudyService, invoke: Invoke) -> None:
     why = "3 attempts in a row did not reach their programs, the last one: exit status 75"
-    worker = study_pb2.WorkerStatus(name="workers/node-1", connected=True, put_aside=why)
+    worker = study_pb2.WorkerStatus(name="workers/node-1", connected=True, suspended=why)
     worker.slots.add(index=0, device="cpu")
     worker.next_try_time.FromDatetime(datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC))
     fake.workers.append(worker)
     told = invoke("workers")
-    assert "put aside" in told.out
-    assert re.search(rf"node-1 is put aside until \d\d:04:05: {why}", told.err)
+    assert "suspended" in told.out
+    assert re.search(rf"node-1 is suspended until \d\d:04:05: {why}", told.err)
     shown = json.loads(invoke("workers", "--json").out)[-1]
-    assert (shown["put_aside"], shown["next_try"]) == (why, "2030-01-02T03:04:05+00:00")
+    assert (shown["suspended"], shown["next_try"]) == (why, "2030-01-02T03:04:05+00:00")
     assert why in " ".join(invoke("doctor").out.split())
     fake.workers[-1].ClearField("next_try_time")
     told = invoke("workers")
-    assert "put aside" not in told.out
-    assert f"node-1 is tried again, after it was put aside: {why}" in told.err
+    assert "suspended" not in told.out
+    assert f"node-1 was suspended and is tried again: {why}" in told.err
 
 
 def test_a_bundle_is_one_line_with_its_seats(fake: FakeStudyService, invoke: Invoke) -> None:

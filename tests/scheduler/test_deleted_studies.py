@@ -11,7 +11,7 @@ from study_site import StudySite, make_spec
 from headrace_services.scheduler.core.inputs import PlaceNow
 from headrace_services.scheduler.engine import janitor
 from headrace_services.scheduler.engine.janitor import JANITOR_LOCK, Janitor
-from headrace_services.scheduler.store import aside, removal, studies, workers
+from headrace_services.scheduler.store import quarantine, removal, studies, workers
 from headrace_services.scheduler.store.database import transaction
 
 TABLES = ("event", "report", "rung_result", "lease", "slot_grant", "trial", "study")
@@ -36,7 +36,7 @@ async def test_nobody_finds_a_deleted_study_and_its_name_is_free(engine: AsyncEn
         assert await studies.find(conn, "default", "old") is None
         assert await studies.get(conn, study) is None
         assert await studies.head(conn, study) is None
-        assert await aside.brief(conn, study_id=study) is None
+        assert await quarantine.brief(conn, study_id=study) is None
         assert await workers.study_by_id(conn, study) is None
         assert await studies.newest(conn, "default", before_id=None, limit=10) == []
         again = await past_study(conn, "old", SPEC, ago_s=1)

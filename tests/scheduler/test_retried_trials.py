@@ -9,7 +9,7 @@ from study_site import StudySite, gone, make_spec
 from headrace.errors import InvalidFieldError, TrialNotFoundError
 from headrace_services.scheduler.core.inputs import Reopened, RetryTrials, StopStudy, StopTrial
 from headrace_services.scheduler.replay.replaying import replay
-from headrace_services.scheduler.store import aside, tables
+from headrace_services.scheduler.store import quarantine, tables
 from headrace_services.scheduler.store.database import transaction
 
 ONCE = {"max_retries": 0, "policy": {"kind": "run_all"}}
@@ -201,12 +201,12 @@ async def test_a_trial_that_completes_in_the_cycle_that_stops_its_study_stays_co
     assert [row.reason for row in await site.trials()] == [None, "COMPLETED", None]
 
 
-async def test_a_study_that_was_set_aside_continues_with_all_its_trials(engine: AsyncEngine) -> None:
+async def test_a_study_that_was_quarantined_continues_with_all_its_trials(engine: AsyncEngine) -> None:
     site = await StudySite(engine, make_spec(**ONCE, max_trials=2)).create()
     await site.connect(slots=2)
     assert len(await site.kick()) == 2
     async with transaction(engine) as conn:
-        await aside.set_aside(conn, site.study_id, "a defect")
+        await quarantine.quarantine(conn, site.study_id, "a defect")
     site.fold = None
     assert await site.step(ALL) == [Reopened(numbers=(), others=2)]
     await train(site)

@@ -13,7 +13,7 @@ from headrace.checkpoints.directory import DirectoryStore
 from headrace.trial import checkpoint
 from headrace_services.identity import authority
 from headrace_worker import credential, home
-from headrace_worker.aside import Aside
+from headrace_worker.rejected import RejectedMessages
 
 
 class Disk:
@@ -75,7 +75,7 @@ def _key(folder: Path) -> None:
 
 
 def _message(folder: Path) -> None:
-    Aside(folder).keep(7, b"refused", "it is unknown")
+    RejectedMessages(folder).keep(7, b"refused", "it is unknown")
 
 
 def _identity(folder: Path) -> None:

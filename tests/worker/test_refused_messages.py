@@ -1,4 +1,4 @@
-"""Refused messages: put aside with their reason, named in the heartbeats, and never sent again."""
+"""Refused messages: kept with their reason, named in the heartbeats, and never sent again."""
 
 import time
 from pathlib import Path
@@ -9,9 +9,9 @@ from scripted_scheduler import ScriptedScheduler, until
 from worker_site import Site
 
 from headrace.v1 import event_pb2, worker_pb2
-from headrace_worker.aside import MAX_FILES, Aside
-from headrace_worker.effects import PutAside
+from headrace_worker.effects import Reject
 from headrace_worker.outbox import Outbox
+from headrace_worker.rejected import MAX_FILES, RejectedMessages
 from headrace_worker.session import MAX_MESSAGE_BYTES
 from headrace_worker.session_core import Identity, SessionCore
 
@@ -24,7 +24,7 @@ def _report(**fields: object) -> worker_pb2.SessionRequest:
     return worker_pb2.SessionRequest(report=worker_pb2.Report(lease=LEASE, step=1, **fields))
 
 
-async def test_a_refused_report_is_put_aside_and_its_trial_does_not_wait_forever(
+async def test_a_refused_report_is_kept_apart_and_its_trial_does_not_wait_forever(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
     scheduler.acks = False
@@ -41,22 +41,22 @@ async def test_a_refused_report_is_put_aside_and_its_trial_does_not_wait_forever
     await stream.get("exited", 2)
     ended = {e.lease.trial: e.outcome for e in stream.all("exited")}
     assert ended["studies/s/trials/0"] == RELEASED
-    aside = site.root / "home/aside"
-    kept = (aside / f"{waits.sequence:012d}.txt").read_text()
+    rejected = site.root / "home/rejected"
+    kept = (rejected / f"{waits.sequence:012d}.txt").read_text()
     assert kept.startswith("# train_time: is out of bounds\n")
     assert "studies/s/trials/0" in kept
 
     def named() -> bool:
-        return any("1 message in" in beat.set_aside for beat in stream.all("heartbeat"))
+        return any("1 message in" in beat.rejected for beat in stream.all("heartbeat"))
 
     await until(named, "the heartbeat names the folder")
     stream.close()
     again = await scheduler.stream(2)
     await again.get("exited", 2)
     assert not again.all("report"), "what was refused is not sent again, nor what was acknowledged"
-    for path in aside.iterdir():
+    for path in rejected.iterdir():
         path.unlink()
-    await until(lambda: not again.all("heartbeat")[-1].set_aside, "an empty folder is not named")
+    await until(lambda: not again.all("heartbeat")[-1].rejected, "an empty folder is not named")
 
 
 async def test_a_message_too_large_for_the_stream_is_found_before_it_is_sent(
@@ -73,8 +73,10 @@ async def test_a_message_too_large_for_the_stream_is_found_before_it_is_sent(
     stream = await scheduler.stream()
     report = await stream.get("report")
     assert dict(report.metrics) == {"loss": 0.5}
-    await until(lambda: list((site.root / "home/aside").glob("*.txt")), "it is put aside")
-    assert str(MAX_MESSAGE_BYTES) in (site.root / "home/aside/000000000001.txt").read_text().splitlines()[0]
+    await until(lambda: list((site.root / "home/rejected").glob("*.txt")), "it is rejected")
+    assert (
+        str(MAX_MESSAGE_BYTES) in (site.root / "home/rejected/000000000001.txt").read_text().splitlines()[0]
+    )
 
 
 async def test_a_message_that_cannot_be_read_stops_nobody(site: Site, scheduler: ScriptedScheduler) -> None:
@@ -87,7 +89,7 @@ async def test_a_message_that_cannot_be_read_stops_nobody(site: Site, scheduler:
     site.start()
     stream = await scheduler.stream()
     assert (await stream.get("report")).train_time.seconds == 2
-    assert (site.root / "home/aside/000000000001.txt").exists()
+    assert (site.root / "home/rejected/000000000001.txt").exists()
 
 
 def test_a_refusal_that_comes_twice_or_for_nothing_known_changes_nothing() -> None:
@@ -96,22 +98,22 @@ def test_a_refusal_that_comes_twice_or_for_nothing_known_changes_nothing() -> No
     core.connect()
     core.receive(worker_pb2.SessionResponse(welcome=worker_pb2.Welcome(protocol=1)))
     refused = worker_pb2.SessionResponse(refused=worker_pb2.Refused(sequence=1, reason="no"))
-    assert core.receive(refused) == [PutAside(sequence=1, reason="no")]
+    assert core.receive(refused) == [Reject(sequence=1, reason="no")]
     assert core.receive(refused) == []
     assert core.receive(worker_pb2.SessionResponse(ack=worker_pb2.Ack(sequences=[1]))) == []
     assert core.unacknowledged == 0
 
 
 def test_the_folder_is_bounded(tmp_path: Path) -> None:
-    aside = Aside(tmp_path / "aside")
-    assert aside.summary() == ""
+    rejected = RejectedMessages(tmp_path / "rejected")
+    assert rejected.summary() == ""
     for sequence in range(1, MAX_FILES + 11):
-        aside.keep(sequence, _report().SerializeToString(), f"reason {sequence}")
-    aside.keep(MAX_FILES + 10, b"\xff", "reason")
-    names = sorted(path.name for path in (tmp_path / "aside").iterdir())
+        rejected.keep(sequence, _report().SerializeToString(), f"reason {sequence}")
+    rejected.keep(MAX_FILES + 10, b"\xff", "reason")
+    names = sorted(path.name for path in (tmp_path / "rejected").iterdir())
     assert len(names) == MAX_FILES
     assert names[-1] == f"{MAX_FILES + 10:012d}.txt"
-    assert aside.summary() == f"{MAX_FILES} messages in {tmp_path / 'aside'}; the last one: reason"
+    assert rejected.summary() == f"{MAX_FILES} messages in {tmp_path / 'rejected'}; the last one: reason"
 
 
 def _drained_s(messages: int) -> float:

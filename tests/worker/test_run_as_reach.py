@@ -104,7 +104,7 @@ REFUSED = {
     "attaches as another trial": "PERMISSION_DENIED",
 }
 # In the worker's home.
-FOLDERS = ("", "logs", "taken", "scratch", "code", "code/sha256", "aside", "environments")
+FOLDERS = ("", "logs", "taken", "scratch", "code", "code/sha256", "rejected", "environments")
 FILES = ("outbox.sqlite", "lock", "id", "runtime", "credential.json", "joining.key", "token")
 # Of the worker's process.
 OF_PROCESS = ("environ", "mem", "maps", "fd", "root", "cwd", "stack", "io")

@@ -24,7 +24,7 @@ from headrace_worker.effects import (
     Finish,
     Forget,
     Kill,
-    PutAside,
+    Reject,
     Start,
     Welcomed,
 )
@@ -100,9 +100,9 @@ class SessionMachine(RuleBasedStateMachine):
                         "nothing goes before it is acknowledged"
                     )
                     self.outbox.delete(effect.sequences)
-                case PutAside():
+                case Reject():
                     assert effect.sequence in self.refused
-                    self.outbox.put_aside(effect.sequence, effect.reason)
+                    self.outbox.reject(effect.sequence, effect.reason)
                 case Welcomed() | Acked() | Finish():
                     pass
 
@@ -296,9 +296,9 @@ class SessionMachine(RuleBasedStateMachine):
     def nothing_is_lost(self) -> None:
         if hasattr(self, "outbox"):
             kept = {entry.sequence for entry in self.outbox.after(0, 10_000)}
-            aside = {int(path.stem) for path in (self.path.parent / "aside").glob("*.txt")}
-            assert set(self.written) - self.acknowledged <= kept | aside
-            assert aside <= self.refused
+            rejected = {int(path.stem) for path in (self.path.parent / "rejected").glob("*.txt")}
+            assert set(self.written) - self.acknowledged <= kept | rejected
+            assert rejected <= self.refused
 
     def calm_down(self) -> None:
         """Let the network recover and every trial end."""

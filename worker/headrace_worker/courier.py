@@ -93,7 +93,7 @@ class Courier:
         self._to_delete.set()
         self._acknowledged.set()
 
-    def put_aside(self, sequence: int, reason: str) -> None:
+    def reject(self, sequence: int, reason: str) -> None:
         """Removes a rejected message from the outbox, soon, and keeps it with the reason."""
         log.error("message %d was rejected: %s", sequence, reason)
         self._refused[sequence] = reason
@@ -113,7 +113,7 @@ class Courier:
     async def delete_now(self) -> None:
         """Deletes what must be deleted, and stores what was rejected."""
         for sequence, reason in list(self._refused.items()):
-            await self.outbox.put_aside(sequence, reason)
+            await self.outbox.reject(sequence, reason)
             self._refused.pop(sequence, None)  # the daemon's end may be deleting too
             self.wake.set()
         batch = sorted(self._done)

@@ -57,8 +57,8 @@ from headrace_worker.effects import (
     Forgive,
     Kill,
     Leave,
-    PutAside,
     ReadLog,
+    Reject,
     Start,
     Welcomed,
     Withdrawn,
@@ -115,7 +115,7 @@ class Daemon:
         self._hurry = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
         self._no_room = ""
-        self._set_aside = ""
+        self._rejected = ""
         self._renewal: Renewal | None = None
         self._estate: Estate | None = None
         # In a thread of its own: a driver that hangs blocks nothing else.
@@ -383,8 +383,8 @@ class Daemon:
                 self._courier.acknowledged()
             case Forget():
                 self._courier.forget(effect.sequences)
-            case PutAside():
-                self._courier.put_aside(effect.sequence, effect.reason)
+            case Reject():
+                self._courier.reject(effect.sequence, effect.reason)
                 self._courier.acknowledged()  # there is nothing more to wait for
             case ReadLog():
                 self._tasks.create_task(self._read_log(effect.ask), name="read a log")
@@ -405,7 +405,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         attempts = list(self._attempts.values())
         self._no_room = await loop.run_in_executor(self._meter, who_fills, self._settings.home, attempts)
-        self._set_aside = await loop.run_in_executor(self._meter, self._courier.outbox.set_aside)
+        self._rejected = await loop.run_in_executor(self._meter, self._courier.outbox.rejected)
         await self._ground.look()
         await loop.run_in_executor(self._meter, self._health.look)
         return await loop.run_in_executor(self._meter, self._devices.telemetry)
@@ -439,9 +439,9 @@ class Daemon:
         found = [*own, self._no_room, *(one.trouble for one in hindered)]
         return TROUBLE.kept("; ".join(dict.fromkeys(text for text in found if text)))
 
-    def set_aside(self) -> str:
+    def rejected(self) -> str:
         """Says which rejected messages are kept, or nothing."""
-        return TROUBLE.kept(self._set_aside)
+        return TROUBLE.kept(self._rejected)
 
     def beat(self) -> None:
         """Deletes the checkpoints that are superseded according to the last heartbeats."""

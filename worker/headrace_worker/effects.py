@@ -91,7 +91,7 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PutAside:
+class Reject:
     """The scheduler can never accept this message: keep it, with the reason, where it is not sent again."""
 
     sequence: int
@@ -123,7 +123,7 @@ Effect = (
     | Decide
     | Acked
     | Forget
-    | PutAside
+    | Reject
     | ReadLog
     | Finish
 )

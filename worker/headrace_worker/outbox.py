@@ -5,7 +5,7 @@ before anything is promised: a report is here before its trial continues, a leas
 upload before its first byte is stored.
 
 - `messages`: what the scheduler must know, numbered by a count that never goes back, even over restarts.
-  Deleted when the scheduler has acknowledged them, or moved aside when it rejected them (`aside`).
+  Deleted when the scheduler has acknowledged them, or moved to a folder when it rejected them (`rejected`).
 - `leases`: what a restarted daemon must clean up: the process groups that its predecessor left, each of
   which becomes an `Exited{LOST}`.
 - `uploads`: checkpoints that no message refers to yet. An upload leaves this table in the transaction that writes
@@ -31,8 +31,8 @@ from google.protobuf.message import DecodeError
 
 from headrace.durable import flush, rename
 from headrace.v1 import event_pb2, worker_pb2
-from headrace_worker.aside import Aside
 from headrace_worker.backoff import Backoff
+from headrace_worker.rejected import RejectedMessages
 
 log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -93,7 +93,7 @@ class Outbox:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        self.aside = Aside(path.parent / "aside")
+        self.rejected = RejectedMessages(path.parent / "rejected")
         self._db = _opened(path)
         self._file = path.stat() if path != _NO_FILE else None
 
@@ -156,14 +156,14 @@ class Outbox:
                 found.append(_entry(*row))
             except (DecodeError, ValueError) as error:
                 log.warning("message %d in the outbox cannot be read: %s", row[0], error)
-                self.put_aside(row[0], f"it cannot be read: {error}")
+                self.reject(row[0], f"it cannot be read: {error}")
         return found
 
-    def put_aside(self, sequence: int, reason: str) -> None:
+    def reject(self, sequence: int, reason: str) -> None:
         """Moves a rejected message into the folder for those; an unknown one is no error. Raises `OSError`."""
         row = self._db.execute("SELECT body FROM messages WHERE sequence = ?", (sequence,)).fetchone()
         if row is not None:
-            self.aside.keep(sequence, row[0], reason)
+            self.rejected.keep(sequence, row[0], reason)
             self.delete([sequence])
 
     def delete(self, sequences: Sequence[int]) -> None:
@@ -318,13 +318,13 @@ class DurableOutbox:
         """See `Outbox.delete`."""
         await self._durably(lambda: self._outbox.delete(sequences))
 
-    async def put_aside(self, sequence: int, reason: str) -> None:
-        """See `Outbox.put_aside`."""
-        await self._durably(lambda: self._outbox.put_aside(sequence, reason))
+    async def reject(self, sequence: int, reason: str) -> None:
+        """See `Outbox.reject`."""
+        await self._durably(lambda: self._outbox.reject(sequence, reason))
 
-    def set_aside(self) -> str:
-        """See `Aside.summary`. Safe in any thread: it touches no database."""
-        return self._outbox.aside.summary()
+    def rejected(self) -> str:
+        """See `RejectedMessages.summary`. Safe in any thread: it touches no database."""
+        return self._outbox.rejected.summary()
 
     async def hold(self, lease: event_pb2.LeaseRef, mark: str = "") -> None:
         """See `Outbox.hold`."""

@@ -88,7 +88,7 @@ class Handler(Protocol):
         """Says what prevents the worker from working now, or nothing."""
         ...
 
-    def set_aside(self) -> str:
+    def rejected(self) -> str:
         """Says which rejected messages the worker keeps, or nothing."""
         ...
 
@@ -280,7 +280,7 @@ class Session:
             if self._beat_due:
                 self._beat_due = False
                 beat = self._core.heartbeat(
-                    self._telemetry, self._handler.trouble(), self._handler.set_aside()
+                    self._telemetry, self._handler.trouble(), self._handler.rejected()
                 )
                 await call.write(worker_pb2.SessionRequest(heartbeat=beat))
             entries, more = await self._courier.unsent(_BATCH)

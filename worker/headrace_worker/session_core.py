@@ -14,7 +14,7 @@ When a message is lost, or arrives twice:
 - A durable message is sent again, in order, after every Welcome until it is acknowledged. A report whose trial
   waits for a decision stays in the outbox until the decision arrives, so that a lost decision is requested again.
 - A second Assign of a lease that is held or has ended changes nothing; nor does a second Cancel or Decision.
-- A message that the scheduler rejects is kept aside and never sent again, and the process of its lease is ended:
+- A message that the scheduler rejects is kept in a folder and never sent again, and the process of its lease is ended:
   it will get no answer.
 - If the two sides can only have missed a message (two running leases on one slot, a report that was acknowledged
   but never decided), `tick` asks for a reconnect after a few heartbeats, and Welcome settles it.
@@ -45,8 +45,8 @@ from headrace_worker.effects import (
     Forgive,
     Kill,
     Leave,
-    PutAside,
     ReadLog,
+    Reject,
     Start,
     Welcomed,
     Withdrawn,
@@ -220,7 +220,7 @@ class SessionCore:
         self.phase = Phase.DISCONNECTED
 
     def heartbeat(
-        self, telemetry: Sequence[worker_pb2.DeviceTelemetry], trouble: str = "", set_aside: str = ""
+        self, telemetry: Sequence[worker_pb2.DeviceTelemetry], trouble: str = "", rejected: str = ""
     ) -> worker_pb2.Heartbeat:
         """Makes the next heartbeat."""
         self._heartbeats += 1
@@ -229,7 +229,7 @@ class SessionCore:
             telemetry=telemetry,
             held=self._named(),
             trouble=trouble,
-            set_aside=set_aside,
+            rejected=rejected,
             defects=[
                 worker_pb2.DeviceDefect(index=index, reason=why)
                 for index, why in sorted(self.defects.items())
@@ -411,18 +411,18 @@ class SessionCore:
         return [Acked(sequences=tuple(acked)), *self._forget(acked)]
 
     def refuse(self, sequence: int, reason: str) -> list[Effect]:
-        """A durable message will never be accepted: it is moved aside, and its lease's process is ended."""
+        """A durable message will never be accepted: it is rejected, and its lease's process is ended."""
         message = self._messages.drop(sequence)
         if message is None:
             return []
         if message.exited:
             self._leaving.pop(message.lease_id, None)
-        aside = PutAside(sequence=sequence, reason=reason)
+        rejected = Reject(sequence=sequence, reason=reason)
         held = self._held.get(message.lease_id)
         if held is None:
-            return [aside]
+            return [rejected]
         settled = self._settle(self._messages.of_lease(message.lease_id))
-        return [aside, self._fence(held, reason), *settled]
+        return [rejected, self._fence(held, reason), *settled]
 
     def _end(self, lease_id: str) -> list[Effect]:
         self._held.pop(lease_id, None)

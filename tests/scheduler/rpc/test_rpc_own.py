@@ -79,7 +79,7 @@ async def test_a_slow_import_is_waited_for_beside_other_calls_and_not_forever(
 async def test_a_policy_that_raises_is_told_to_who_reports_and_hurts_no_other_study(
     site: RpcSite, name: str
 ) -> None:
-    """On workers its study is quarantined, as after any defect of a policy: see `test_set_aside`."""
+    """On workers its study is quarantined, as after any defect of a policy: see `test_quarantined_studies`."""
     await site.create("broken", policy=own(name))
     await site.create("sound")
     asked = await site.suggest("broken")

@@ -65,20 +65,20 @@ async def test_a_defect_of_ours_is_reported_as_ours(
     assert "a defect of Headrace" in str(await site.events())
 
 
-async def test_what_a_worker_put_aside_is_shown(engine: AsyncEngine, replica: Replica) -> None:
+async def test_the_rejected_messages_of_a_worker_are_shown(engine: AsyncEngine, replica: Replica) -> None:
     async with worker(replica) as w:
         await w.hello()
         await w.hears("welcome")
         await w.say(
-            heartbeat=worker_pb2.Heartbeat(sequence=1, set_aside="1 message in /aside/reports\0: too long")
+            heartbeat=worker_pb2.Heartbeat(sequence=1, rejected="1 message in /rejected/reports\0: too long")
         )
 
         async def shown() -> str:
             async with engine.connect() as conn:
                 names = await cluster.workers_after(conn, name="", limit=10)
-                return (await cluster.workers(conn, names))[0].set_aside
+                return (await cluster.workers(conn, names))[0].rejected
 
         async with asyncio.timeout(60):
             while not (text := await shown()):
                 await asyncio.sleep(0.02)
-        assert text == "1 message in /aside/reports\ufffd: too long"
+        assert text == "1 message in /rejected/reports\ufffd: too long"

@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What a span shows.
+// What a span represents.
 type BubbleSpanKind int32
 
 const (
@@ -31,13 +31,14 @@ const (
 	BubbleSpanKind_BUBBLE_SPAN_KIND_UNSPECIFIED BubbleSpanKind = 0
 	// A step in which trials may work.
 	BubbleSpanKind_BUBBLE_SPAN_KIND_STEP BubbleSpanKind = 1
-	// A step that is left free of trials.
+	// A step that is kept free of trials.
 	BubbleSpanKind_BUBBLE_SPAN_KIND_CONTROL_STEP BubbleSpanKind = 2
-	// A wait of the stage.
+	// The stage waits.
 	BubbleSpanKind_BUBBLE_SPAN_KIND_WINDOW BubbleSpanKind = 3
-	// Quanta of the trial, in a row.
+	// Consecutive quanta of the trial.
 	BubbleSpanKind_BUBBLE_SPAN_KIND_QUANTA BubbleSpanKind = 4
-	// From a window's end to the end of the quantum that was under way then. On a CPU the trial mostly has no core.
+	// From the end of a window to the end of the quantum that was running then. On a CPU the trial usually gets no
+	// core during that time.
 	BubbleSpanKind_BUBBLE_SPAN_KIND_LATE BubbleSpanKind = 5
 )
 
@@ -88,10 +89,10 @@ func (BubbleSpanKind) EnumDescriptor() ([]byte, []int) {
 	return file_headrace_v1_bubble_proto_rawDescGZIP(), []int{0}
 }
 
-// Which jobs.
+// Selects the jobs to list.
 type ListBubbleJobsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A job's name; all jobs when empty.
+	// A job's name; empty for all jobs.
 	Job           string `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -134,14 +135,14 @@ func (x *ListBubbleJobsRequest) GetJob() string {
 	return ""
 }
 
-// The jobs, by name.
+// The jobs, ordered by name.
 type ListBubbleJobsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty where no rank runs here.
+	// Empty if no rank runs on this machine.
 	Jobs []*BubbleJob `protobuf:"bytes,1,rep,name=jobs,proto3" json:"jobs,omitempty"`
-	// The agent's process.
+	// The agent's process ID.
 	AgentPid int32 `protobuf:"varint,2,opt,name=agent_pid,json=agentPid,proto3" json:"agent_pid,omitempty"`
-	// The folder of the stages' files.
+	// The folder that holds the stages' files.
 	Folder        string `protobuf:"bytes,3,opt,name=folder,proto3" json:"folder,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -201,31 +202,31 @@ func (x *ListBubbleJobsResponse) GetFolder() string {
 // A training job, as far as it runs on this machine.
 type BubbleJob struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its name.
+	// The job's name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Stages of its pipeline.
+	// The number of pipeline stages.
 	Stages int32 `protobuf:"varint,2,opt,name=stages,proto3" json:"stages,omitempty"`
 	// Micro-batches per step.
 	MicroBatches int32 `protobuf:"varint,3,opt,name=micro_batches,json=microBatches,proto3" json:"micro_batches,omitempty"`
-	// In what its ranks disagree; no gate opens while this is not empty.
+	// What the job's ranks disagree about. While this is not empty, no gate opens.
 	Disagreement string `protobuf:"bytes,4,opt,name=disagreement,proto3" json:"disagreement,omitempty"`
-	// Level of the budget: 0 is the whole budget; the last one is nothing.
+	// The budget level: 0 is the full budget, and the highest level is no budget at all.
 	Level int32 `protobuf:"varint,5,opt,name=level,proto3" json:"level,omitempty"`
 	// Share of each predicted window that trials may use.
 	WindowsShare float64 `protobuf:"fixed64,6,opt,name=windows_share,json=windowsShare,proto3" json:"windows_share,omitempty"`
 	// Share of a fused trial's members that may run.
 	MembersShare float64 `protobuf:"fixed64,7,opt,name=members_share,json=membersShare,proto3" json:"members_share,omitempty"`
-	// Share of steps that stay free of trials, for comparison.
+	// Share of steps without trials, kept for comparison.
 	ControlShare float64 `protobuf:"fixed64,8,opt,name=control_share,json=controlShare,proto3" json:"control_share,omitempty"`
-	// Whether trials get nothing.
+	// True if the budget is zero: no trial may run.
 	Disabled bool `protobuf:"varint,9,opt,name=disabled,proto3" json:"disabled,omitempty"`
-	// Why the level is what it is; empty where nothing has changed it.
+	// Why the budget is at this level; empty if nothing has changed it.
 	Why string `protobuf:"bytes,10,opt,name=why,proto3" json:"why,omitempty"`
 	// Unset while there are too few steps of either kind.
 	Slowdown *BubbleSlowdown `protobuf:"bytes,11,opt,name=slowdown,proto3,oneof" json:"slowdown,omitempty"`
 	// Its stages on this machine.
 	LocalStages []*BubbleStage `protobuf:"bytes,12,rep,name=local_stages,json=localStages,proto3" json:"local_stages,omitempty"`
-	// Other agents that have told of this job lately.
+	// Other agents that recently sent the progress of this job.
 	Peers         []string `protobuf:"bytes,13,rep,name=peers,proto3" json:"peers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -352,7 +353,7 @@ func (x *BubbleJob) GetPeers() []string {
 	return nil
 }
 
-// By how much steps with trials are slower than steps without. A share: 0.01 is one percent.
+// How much slower steps with trials are than steps without, as a fraction: 0.01 is one percent.
 type BubbleSlowdown struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The estimate.
@@ -361,9 +362,9 @@ type BubbleSlowdown struct {
 	Low float64 `protobuf:"fixed64,2,opt,name=low,proto3" json:"low,omitempty"`
 	// Upper one-sided 95 % bound.
 	High float64 `protobuf:"fixed64,3,opt,name=high,proto3" json:"high,omitempty"`
-	// Steps with trials.
+	// The number of steps with trials.
 	FilledSteps int32 `protobuf:"varint,4,opt,name=filled_steps,json=filledSteps,proto3" json:"filled_steps,omitempty"`
-	// Steps without.
+	// The number of steps without trials.
 	ControlSteps  int32 `protobuf:"varint,5,opt,name=control_steps,json=controlSteps,proto3" json:"control_steps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -434,40 +435,40 @@ func (x *BubbleSlowdown) GetControlSteps() int32 {
 	return 0
 }
 
-// One stage on this machine.
+// A pipeline stage on this machine.
 type BubbleStage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its data-parallel group.
 	Replica int32 `protobuf:"varint,1,opt,name=replica,proto3" json:"replica,omitempty"`
-	// Its place in the pipeline, from 0.
+	// Its position in the pipeline, from 0.
 	Stage int32 `protobuf:"varint,2,opt,name=stage,proto3" json:"stage,omitempty"`
-	// The rank's process.
+	// The process ID of its rank.
 	Pid int32 `protobuf:"varint,3,opt,name=pid,proto3" json:"pid,omitempty"`
 	// The device's identifier, or `cpu`.
 	Device string `protobuf:"bytes,4,opt,name=device,proto3" json:"device,omitempty"`
-	// The stage's file: the value of HEADRACE_BUBBLE_GATE for a trial.
+	// The path of the stage's file, which a trial gets in HEADRACE_BUBBLE_GATE.
 	Gate string `protobuf:"bytes,5,opt,name=gate,proto3" json:"gate,omitempty"`
-	// Steps since the agent knows it.
+	// The number of steps since the agent first saw the stage.
 	Steps int64 `protobuf:"varint,6,opt,name=steps,proto3" json:"steps,omitempty"`
-	// Mean length of the latest steps, in seconds.
+	// The mean duration of the latest steps, in seconds.
 	StepSeconds float64 `protobuf:"fixed64,7,opt,name=step_seconds,json=stepSeconds,proto3" json:"step_seconds,omitempty"`
-	// Share of its steps that it waits.
+	// Share of its time that the stage waits.
 	WaitingShare float64 `protobuf:"fixed64,8,opt,name=waiting_share,json=waitingShare,proto3" json:"waiting_share,omitempty"`
-	// Share of its steps that trials may use.
+	// Share of its time that trials may use.
 	Duty float64 `protobuf:"fixed64,9,opt,name=duty,proto3" json:"duty,omitempty"`
-	// Memory that trials may allocate on its device, in bytes; 0 while that is not known.
+	// Memory that trials may allocate on its device, in bytes; 0 if unknown.
 	FreeBytes int64 `protobuf:"varint,10,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
-	// The windows that open a gate.
+	// The windows in which its gate opens.
 	Windows []*BubbleWindow `protobuf:"bytes,11,rep,name=windows,proto3" json:"windows,omitempty"`
-	// The trial beside it, if there is one.
+	// The trial that runs beside it, if any.
 	Trial *BubbleTrial `protobuf:"bytes,12,opt,name=trial,proto3,oneof" json:"trial,omitempty"`
-	// Work that trials have done in its windows since the agent knows it, in seconds.
+	// How long trials have worked in its windows since the agent first saw it, in seconds.
 	HarvestedSeconds float64 `protobuf:"fixed64,13,opt,name=harvested_seconds,json=harvestedSeconds,proto3" json:"harvested_seconds,omitempty"`
-	// Time that it waited since the agent knows it, in seconds.
+	// How long it has waited since the agent first saw it, in seconds.
 	WaitedSeconds float64 `protobuf:"fixed64,14,opt,name=waited_seconds,json=waitedSeconds,proto3" json:"waited_seconds,omitempty"`
-	// How often its windows were learnt anew.
+	// How often its windows were relearned.
 	Relearnt int32 `protobuf:"varint,15,opt,name=relearnt,proto3" json:"relearnt,omitempty"`
-	// What keeps trials from working here; empty where nothing does.
+	// What prevents trials from working here; empty if nothing does.
 	Problem       string `protobuf:"bytes,16,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -615,12 +616,12 @@ func (x *BubbleStage) GetProblem() string {
 	return ""
 }
 
-// A window of a stage's step.
+// A window in the step of a stage.
 type BubbleWindow struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Place of the communication instruction in the step.
+	// The position of the communication instruction in the step.
 	Slot int32 `protobuf:"varint,1,opt,name=slot,proto3" json:"slot,omitempty"`
-	// How long it will last at least, in seconds.
+	// Its predicted minimum duration, in seconds.
 	PredictedSeconds float64 `protobuf:"fixed64,2,opt,name=predicted_seconds,json=predictedSeconds,proto3" json:"predicted_seconds,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -670,26 +671,26 @@ func (x *BubbleWindow) GetPredictedSeconds() float64 {
 	return 0
 }
 
-// A trial beside a stage.
+// A trial that runs beside a stage.
 type BubbleTrial struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its process.
+	// Its process ID.
 	Pid int32 `protobuf:"varint,1,opt,name=pid,proto3" json:"pid,omitempty"`
-	// Work done in windows, in seconds.
+	// How long it has worked in windows, in seconds.
 	HarvestedSeconds float64 `protobuf:"fixed64,2,opt,name=harvested_seconds,json=harvestedSeconds,proto3" json:"harvested_seconds,omitempty"`
-	// Quanta done.
+	// The number of quanta completed.
 	Quanta int64 `protobuf:"varint,3,opt,name=quanta,proto3" json:"quanta,omitempty"`
-	// Quanta that ended after their window.
+	// The number of quanta that ended after their window.
 	Overruns int64 `protobuf:"varint,4,opt,name=overruns,proto3" json:"overruns,omitempty"`
-	// By how much the worst of them was late, in seconds.
+	// How late the worst of them ended, in seconds.
 	LongestOverrunSeconds float64 `protobuf:"fixed64,5,opt,name=longest_overrun_seconds,json=longestOverrunSeconds,proto3" json:"longest_overrun_seconds,omitempty"`
-	// The longest way between two of its points, in seconds.
+	// The longest time between two of its gate points, in seconds.
 	QuantumSeconds float64 `protobuf:"fixed64,6,opt,name=quantum_seconds,json=quantumSeconds,proto3" json:"quantum_seconds,omitempty"`
 	// How often it had to be stopped by a signal.
 	Offences int32 `protobuf:"varint,7,opt,name=offences,proto3" json:"offences,omitempty"`
-	// Whether it is stopped now.
+	// True if it is stopped now.
 	Stopped bool `protobuf:"varint,8,opt,name=stopped,proto3" json:"stopped,omitempty"`
-	// Whether it was told to leave at its next checkpoint.
+	// True if it was asked to leave at its next checkpoint.
 	Evicted       bool `protobuf:"varint,9,opt,name=evicted,proto3" json:"evicted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -788,12 +789,12 @@ func (x *BubbleTrial) GetEvicted() bool {
 	return false
 }
 
-// Which job, and how much of its past.
+// Selects a job, and how much of its past to return.
 type GetBubbleTimelineRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The job's name; may be empty where there is one job.
+	// The job's name; may be empty if there is only one job.
 	Job string `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
-	// How far back, in seconds; 2 when not set, at most 60.
+	// How far back to look, in seconds, at most 60. Defaults to 2.
 	Seconds       *float64 `protobuf:"fixed64,2,opt,name=seconds,proto3,oneof" json:"seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -843,12 +844,12 @@ func (x *GetBubbleTimelineRequest) GetSeconds() float64 {
 	return 0
 }
 
-// The stages in order.
+// The timeline of a job, with the stages in order.
 type GetBubbleTimelineResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The job's name.
 	Job string `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
-	// How far the spans reach, in seconds.
+	// The length of the timeline, in seconds.
 	Seconds float64 `protobuf:"fixed64,2,opt,name=seconds,proto3" json:"seconds,omitempty"`
 	// One for each stage on this machine.
 	Tracks        []*BubbleTrack `protobuf:"bytes,3,rep,name=tracks,proto3" json:"tracks,omitempty"`
@@ -907,14 +908,14 @@ func (x *GetBubbleTimelineResponse) GetTracks() []*BubbleTrack {
 	return nil
 }
 
-// The past of one stage.
+// The timeline of one stage.
 type BubbleTrack struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its data-parallel group.
 	Replica int32 `protobuf:"varint,1,opt,name=replica,proto3" json:"replica,omitempty"`
-	// Its place in the pipeline, from 0.
+	// Its position in the pipeline, from 0.
 	Stage int32 `protobuf:"varint,2,opt,name=stage,proto3" json:"stage,omitempty"`
-	// In the order in which they ended.
+	// The spans, ordered by when they ended.
 	Spans         []*BubbleSpan `protobuf:"bytes,3,rep,name=spans,proto3" json:"spans,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -971,16 +972,16 @@ func (x *BubbleTrack) GetSpans() []*BubbleSpan {
 	return nil
 }
 
-// A time during which something went on.
+// A span of time on a timeline.
 type BubbleSpan struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What.
+	// What the span represents.
 	Kind BubbleSpanKind `protobuf:"varint,1,opt,name=kind,proto3,enum=headrace.v1.BubbleSpanKind" json:"kind,omitempty"`
-	// Seconds since the timeline's beginning; may be negative where it began before.
+	// When the span started, in seconds from the start of the timeline; negative if it started earlier.
 	Began float64 `protobuf:"fixed64,2,opt,name=began,proto3" json:"began,omitempty"`
-	// Likewise.
+	// When the span ended, in seconds from the start of the timeline.
 	Ended float64 `protobuf:"fixed64,3,opt,name=ended,proto3" json:"ended,omitempty"`
-	// Of a step its number, of a window its slot, of quanta how many.
+	// The number of a step, the slot of a window, or how many quanta.
 	Number        int64 `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1044,32 +1045,32 @@ func (x *BubbleSpan) GetNumber() int64 {
 	return 0
 }
 
-// How one stage on another machine progresses.
+// The progress of one stage on another machine.
 type ShareProgressRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the agent that tells: its machine's, or what it was given.
+	// The name of the sending agent: its machine's name, unless it was given another.
 	Agent string `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
 	// The job's name.
 	Job string `protobuf:"bytes,2,opt,name=job,proto3" json:"job,omitempty"`
 	// The stage's data-parallel group.
 	Replica int32 `protobuf:"varint,3,opt,name=replica,proto3" json:"replica,omitempty"`
-	// Its place in the pipeline, from 0.
+	// Its position in the pipeline, from 0.
 	Stage int32 `protobuf:"varint,4,opt,name=stage,proto3" json:"stage,omitempty"`
-	// Stages of the pipeline.
+	// The number of pipeline stages.
 	Stages int32 `protobuf:"varint,5,opt,name=stages,proto3" json:"stages,omitempty"`
 	// Micro-batches per step.
 	MicroBatches int32 `protobuf:"varint,6,opt,name=micro_batches,json=microBatches,proto3" json:"micro_batches,omitempty"`
-	// The step that it is in.
+	// The current step.
 	Step int64 `protobuf:"varint,7,opt,name=step,proto3" json:"step,omitempty"`
-	// Forward passes that it has begun in this step.
+	// The number of forward passes started in this step.
 	Forwards int32 `protobuf:"varint,8,opt,name=forwards,proto3" json:"forwards,omitempty"`
-	// Backward passes that it has begun in this step.
+	// The number of backward passes started in this step.
 	Backwards int32 `protobuf:"varint,9,opt,name=backwards,proto3" json:"backwards,omitempty"`
-	// The teller's level of the budget: all agents of a job keep to the lowest.
+	// The sender's budget level. All agents of a job use the smallest budget.
 	Level int32 `protobuf:"varint,10,opt,name=level,proto3" json:"level,omitempty"`
-	// The teller's share of control steps: all agents of a job keep to the largest.
+	// The sender's share of control steps. All agents of a job use the largest share.
 	ControlShare float64 `protobuf:"fixed64,11,opt,name=control_share,json=controlShare,proto3" json:"control_share,omitempty"`
-	// Whether a trial runs beside one of its stages.
+	// True if a trial runs beside one of the sender's stages of this job.
 	Busy          bool `protobuf:"varint,12,opt,name=busy,proto3" json:"busy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1189,10 +1190,10 @@ func (x *ShareProgressRequest) GetBusy() bool {
 	return false
 }
 
-// Sent when the teller ends its stream.
+// Sent when the sender ends its stream.
 type ShareProgressResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Messages that were taken.
+	// The number of messages received.
 	Taken         int64 `protobuf:"varint,1,opt,name=taken,proto3" json:"taken,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

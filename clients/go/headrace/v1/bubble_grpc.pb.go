@@ -30,15 +30,16 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// The bubble agent of one machine. Ranks and trials never call it: they meet it in shared memory.
+// The bubble agent of one machine. Ranks and trials never call it; they communicate with it through shared memory.
 //
-// It serves a Unix socket in the folder of the stages' files, and TCP where it is asked to, for other agents.
+// It serves a Unix socket in the folder that holds the stages' files. If configured, it also serves TCP, for other
+// agents.
 type BubbleServiceClient interface {
-	// What the agent knows of each training job on its machine.
+	// Lists the training jobs on this machine.
 	ListBubbleJobs(ctx context.Context, in *ListBubbleJobsRequest, opts ...grpc.CallOption) (*ListBubbleJobsResponse, error)
-	// The last seconds of a job: its stages' steps and waits, and when trials worked.
+	// Returns the last seconds of a job: the steps and waits of its stages, and when trials worked.
 	GetBubbleTimeline(ctx context.Context, in *GetBubbleTimelineRequest, opts ...grpc.CallOption) (*GetBubbleTimelineResponse, error)
-	// Another machine's agent says how its stages of a job progress. A message that is lost costs a hint.
+	// Receives the progress of a job's stages from another machine's agent. A lost message costs nothing but a hint.
 	ShareProgress(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ShareProgressRequest, ShareProgressResponse], error)
 }
 
@@ -87,15 +88,16 @@ type BubbleService_ShareProgressClient = grpc.ClientStreamingClient[ShareProgres
 // All implementations must embed UnimplementedBubbleServiceServer
 // for forward compatibility.
 //
-// The bubble agent of one machine. Ranks and trials never call it: they meet it in shared memory.
+// The bubble agent of one machine. Ranks and trials never call it; they communicate with it through shared memory.
 //
-// It serves a Unix socket in the folder of the stages' files, and TCP where it is asked to, for other agents.
+// It serves a Unix socket in the folder that holds the stages' files. If configured, it also serves TCP, for other
+// agents.
 type BubbleServiceServer interface {
-	// What the agent knows of each training job on its machine.
+	// Lists the training jobs on this machine.
 	ListBubbleJobs(context.Context, *ListBubbleJobsRequest) (*ListBubbleJobsResponse, error)
-	// The last seconds of a job: its stages' steps and waits, and when trials worked.
+	// Returns the last seconds of a job: the steps and waits of its stages, and when trials worked.
 	GetBubbleTimeline(context.Context, *GetBubbleTimelineRequest) (*GetBubbleTimelineResponse, error)
-	// Another machine's agent says how its stages of a job progress. A message that is lost costs a hint.
+	// Receives the progress of a job's stages from another machine's agent. A lost message costs nothing but a hint.
 	ShareProgress(grpc.ClientStreamingServer[ShareProgressRequest, ShareProgressResponse]) error
 	mustEmbedUnimplementedBubbleServiceServer()
 }

@@ -4,7 +4,7 @@
 // 	protoc        v6.31.1
 // source: headrace/v1/code.proto
 
-// The folders of programs, shipped to workers.
+// The program folders that are shipped to workers.
 
 package headracev1
 
@@ -25,7 +25,7 @@ const (
 
 type HasCodeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In hex.
+	// The digest, in hex.
 	Digest        string `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -114,9 +114,9 @@ func (x *HasCodeResponse) GetPresent() bool {
 
 type PutCodeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In hex; in the first message of a stream.
+	// The digest, in hex. Set in the first message of a stream.
 	Digest string `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
-	// At most 1 MiB of the archive.
+	// A chunk of the archive, at most 1 MiB.
 	Data          []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -204,7 +204,7 @@ func (*PutCodeResponse) Descriptor() ([]byte, []int) {
 
 type GetCodeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In hex.
+	// The digest, in hex.
 	Digest        string `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

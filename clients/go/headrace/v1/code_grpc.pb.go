@@ -4,7 +4,7 @@
 // - protoc             v6.31.1
 // source: headrace/v1/code.proto
 
-// The folders of programs, shipped to workers.
+// The program folders that are shipped to workers.
 
 package headracev1
 
@@ -30,18 +30,20 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Keeps the code of studies, by the digest of its manifest. Clients put it, workers get it.
+// Stores the code of studies, identified by the digest of its manifest. Clients upload code, workers download it.
 //
-// An archive is a tar that is not compressed: first the manifest, then its entries in their order. What is kept was
-// compared with its digest. It stays while a study needs it.
+// An archive is an uncompressed tar file: first the manifest, then the entries in the manifest's order. The server
+// checks an archive against its digest before storing it, and keeps it as long as a study needs it.
 //
-// For a project only the code is there that it put itself. There is one copy of what several projects have put.
+// A project sees only the code that it uploaded itself. Code uploaded by several projects is stored once.
 type CodeServiceClient interface {
-	// Whether the code of a digest is kept for the caller's project. What is kept then stays for a day at least.
+	// Reports whether the caller's project has stored the code with this digest. If so, the code is kept for at
+	// least another day.
 	HasCode(ctx context.Context, in *HasCodeRequest, opts ...grpc.CallOption) (*HasCodeResponse, error)
-	// Takes an archive, in pieces. To put it again changes nothing. To put what another project has gives it to this one too.
+	// Uploads an archive in chunks. Uploading it again changes nothing. Uploading code that another project has
+	// stored makes it available to this project too.
 	PutCode(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[PutCodeRequest, PutCodeResponse], error)
-	// Gives an archive, in pieces.
+	// Downloads an archive in chunks.
 	GetCode(ctx context.Context, in *GetCodeRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetCodeResponse], error)
 }
 
@@ -99,18 +101,20 @@ type CodeService_GetCodeClient = grpc.ServerStreamingClient[GetCodeResponse]
 // All implementations must embed UnimplementedCodeServiceServer
 // for forward compatibility.
 //
-// Keeps the code of studies, by the digest of its manifest. Clients put it, workers get it.
+// Stores the code of studies, identified by the digest of its manifest. Clients upload code, workers download it.
 //
-// An archive is a tar that is not compressed: first the manifest, then its entries in their order. What is kept was
-// compared with its digest. It stays while a study needs it.
+// An archive is an uncompressed tar file: first the manifest, then the entries in the manifest's order. The server
+// checks an archive against its digest before storing it, and keeps it as long as a study needs it.
 //
-// For a project only the code is there that it put itself. There is one copy of what several projects have put.
+// A project sees only the code that it uploaded itself. Code uploaded by several projects is stored once.
 type CodeServiceServer interface {
-	// Whether the code of a digest is kept for the caller's project. What is kept then stays for a day at least.
+	// Reports whether the caller's project has stored the code with this digest. If so, the code is kept for at
+	// least another day.
 	HasCode(context.Context, *HasCodeRequest) (*HasCodeResponse, error)
-	// Takes an archive, in pieces. To put it again changes nothing. To put what another project has gives it to this one too.
+	// Uploads an archive in chunks. Uploading it again changes nothing. Uploading code that another project has
+	// stored makes it available to this project too.
 	PutCode(grpc.ClientStreamingServer[PutCodeRequest, PutCodeResponse]) error
-	// Gives an archive, in pieces.
+	// Downloads an archive in chunks.
 	GetCode(*GetCodeRequest, grpc.ServerStreamingServer[GetCodeResponse]) error
 	mustEmbedUnimplementedCodeServiceServer()
 }

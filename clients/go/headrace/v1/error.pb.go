@@ -4,7 +4,7 @@
 // 	protoc        v6.31.1
 // source: headrace/v1/error.proto
 
-// The reasons that errors carry in `google.rpc.ErrorInfo.reason`, under the domain `headrace`.
+// The reasons in `google.rpc.ErrorInfo.reason`, with the domain `headrace`.
 
 package headracev1
 
@@ -23,8 +23,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Machine-readable reasons, without the prefix in ErrorInfo. The catalogue in
-// headrace.errors says for each the gRPC status, the message and the remedy.
+// Machine-readable reasons for errors. `ErrorInfo` carries them without the prefix `ERROR_REASON_`. The catalogue
+// in headrace.errors gives the gRPC status, message and remedy for each.
 type ErrorReason int32
 
 const (

@@ -4,7 +4,7 @@
 // 	protoc        v6.31.1
 // source: headrace/v1/event.proto
 
-// What happened in a study, in commit order; and what a policy decided, and why.
+// Events of a study, and the decisions of its policy with their reasons.
 
 package headracev1
 
@@ -25,13 +25,13 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What a trial is to do after a report.
+// What a trial must do after a report.
 type DecisionAction int32
 
 const (
 	DecisionAction_DECISION_ACTION_UNSPECIFIED DecisionAction = 0
 	DecisionAction_DECISION_ACTION_CONTINUE    DecisionAction = 1
-	// Leave the slot; the checkpoint of this report will be continued from later.
+	// Leave the slot. The trial resumes later from the checkpoint of this report.
 	DecisionAction_DECISION_ACTION_PAUSE DecisionAction = 2
 	// End.
 	DecisionAction_DECISION_ACTION_STOP DecisionAction = 3
@@ -80,15 +80,15 @@ func (DecisionAction) EnumDescriptor() ([]byte, []int) {
 	return file_headrace_v1_event_proto_rawDescGZIP(), []int{0}
 }
 
-// One entry of a study's event log. The log is enough to replay the study.
+// One entry of a study's event log. The log is complete enough to replay the study.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Counts from 1 within the study without gaps; assigned under the study's lock.
+	// Counts from 1 within the study, without gaps, in commit order.
 	Cursor int64                  `protobuf:"varint,1,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	Time   *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
-	// Absent for events of the whole study.
+	// Absent if the event concerns the whole study.
 	TrialNumber *int64 `protobuf:"varint,3,opt,name=trial_number,json=trialNumber,proto3,oneof" json:"trial_number,omitempty"`
-	// For people: the event in one sentence.
+	// The event in one sentence, for people.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
 	// Types that are valid to be assigned to Detail:
 	//
@@ -422,7 +422,7 @@ func (*Event_StudyExtended) isEvent_Detail() {}
 
 func (*Event_CodeChanged) isEvent_Detail() {}
 
-// Something is wrong with a trial, or with how its script uses Headrace, and does not end it.
+// Something is wrong with a trial, or with how its script uses Headrace. The trial continues.
 type TrialWarned struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Warning       string                 `protobuf:"bytes,1,opt,name=warning,proto3" json:"warning,omitempty"`
@@ -467,17 +467,17 @@ func (x *TrialWarned) GetWarning() string {
 	return ""
 }
 
-// An attempt runs other code than the study began with.
+// An attempt runs code that differs from the study's original code.
 type CodeChanged struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Attempt int64                  `protobuf:"varint,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// Of the attempt's code, as in AttemptCode.
+	// The digest of the attempt's code, as in AttemptCode.
 	Digest string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
-	// The files that differ from the study's first ones; with a question mark those that may differ.
+	// The files that differ from the study's original ones. A question mark follows a file that may differ.
 	Files []string `protobuf:"bytes,3,rep,name=files,proto3" json:"files,omitempty"`
-	// Those among them with a content that no attempt of the study had before.
+	// The ones among them whose content no earlier attempt of the study had.
 	FirstSeen []string `protobuf:"bytes,4,rep,name=first_seen,json=firstSeen,proto3" json:"first_seen,omitempty"`
-	// The trial was taken off its worker: nothing of this attempt counts from here on.
+	// The trial was taken off its worker. Nothing that this attempt does from now on counts.
 	Refused       bool `protobuf:"varint,5,opt,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -554,7 +554,7 @@ type TrialCreated struct {
 	Parameters *ParameterAssignment   `protobuf:"bytes,1,opt,name=parameters,proto3" json:"parameters,omitempty"`
 	Bracket    int32                  `protobuf:"varint,2,opt,name=bracket,proto3" json:"bracket,omitempty"`
 	Baseline   bool                   `protobuf:"varint,3,opt,name=baseline,proto3" json:"baseline,omitempty"`
-	// What a model-based sampler made the configuration from; absent for others.
+	// What a model-based sampler based the configuration on; absent for other samplers.
 	Proposal      *Proposal `protobuf:"bytes,4,opt,name=proposal,proto3" json:"proposal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -621,21 +621,23 @@ func (x *TrialCreated) GetProposal() *Proposal {
 // How a configuration was proposed.
 type Proposal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The sampler's kind, such as `tpe`; `random` where the sampler failed.
+	// The sampler's kind, such as `tpe`; `random` if the sampler failed.
 	Sampler string `protobuf:"bytes,1,opt,name=sampler,proto3" json:"sampler,omitempty"`
-	// The rung whose results the model saw, its level in steps, and how many results. Rung and level are 0 for a model of all rungs.
+	// The rung whose results the model was fitted to, its level in steps, and the number of results. Rung and level
+	// are 0 if the model used all rungs.
 	Rung      int32 `protobuf:"varint,2,opt,name=rung,proto3" json:"rung,omitempty"`
 	Milestone int64 `protobuf:"varint,3,opt,name=milestone,proto3" json:"milestone,omitempty"`
 	Results   int32 `protobuf:"varint,4,opt,name=results,proto3" json:"results,omitempty"`
-	// How many further results came from an earlier study.
+	// The number of additional results from an earlier study.
 	WarmResults int32 `protobuf:"varint,5,opt,name=warm_results,json=warmResults,proto3" json:"warm_results,omitempty"`
-	// How many trials without a result it took into account.
+	// The number of trials without a result that the model took into account.
 	Pending int32 `protobuf:"varint,6,opt,name=pending,proto3" json:"pending,omitempty"`
-	// The generation, of an evolutionary sampler.
+	// The generation, if the sampler is evolutionary.
 	Generation *int32 `protobuf:"varint,7,opt,name=generation,proto3,oneof" json:"generation,omitempty"`
-	// The trial whose configuration it is, of the study that a `best_of` sampler names; absent where a sampler made it.
+	// With the sampler `best_of`: the number of the trial, in the study that it names, whose configuration this is.
+	// Otherwise absent.
 	Source *int64 `protobuf:"varint,8,opt,name=source,proto3,oneof" json:"source,omitempty"`
-	// Why it was taken before that study's end; empty where it was not.
+	// Why it was taken before that study ended; empty if it was not.
 	Early         string `protobuf:"bytes,9,opt,name=early,proto3" json:"early,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -734,13 +736,13 @@ func (x *Proposal) GetEarly() string {
 	return ""
 }
 
-// The sampler failed at a proposal every time it was tried, and a random draw took its place.
+// The sampler failed on every try to propose a configuration, so a random draw replaced it.
 type ProposalFailed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The number of the proposal, from 0.
 	Proposal int64 `protobuf:"varint,1,opt,name=proposal,proto3" json:"proposal,omitempty"`
 	Attempts int32 `protobuf:"varint,2,opt,name=attempts,proto3" json:"attempts,omitempty"`
-	// The last failure.
+	// The error of the last try.
 	Error         string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -797,7 +799,7 @@ func (x *ProposalFailed) GetError() string {
 	return ""
 }
 
-// The sampler has proposed all the configurations that there will be; only a user can add trials now.
+// The sampler has proposed its last configuration. From now on only users can add trials.
 type ProposalsEnded struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Proposals     int64                  `protobuf:"varint,1,opt,name=proposals,proto3" json:"proposals,omitempty"`
@@ -842,12 +844,12 @@ func (x *ProposalsEnded) GetProposals() int64 {
 	return 0
 }
 
-// A trial went from one state to another.
+// A trial moved from one state to another.
 type TrialMoved struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	FromState TrialState             `protobuf:"varint,1,opt,name=from_state,json=fromState,proto3,enum=headrace.v1.TrialState" json:"from_state,omitempty"`
 	ToState   TrialState             `protobuf:"varint,2,opt,name=to_state,json=toState,proto3,enum=headrace.v1.TrialState" json:"to_state,omitempty"`
-	// The action of the transition table, such as launch, pause or interrupt.
+	// The action in the transition table, such as launch, pause or interrupt.
 	Action            string            `protobuf:"bytes,3,opt,name=action,proto3" json:"action,omitempty"`
 	Attempt           int64             `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	Worker            string            `protobuf:"bytes,5,opt,name=worker,proto3" json:"worker,omitempty"`
@@ -952,7 +954,8 @@ type ReportRecorded struct {
 	Step       int64                  `protobuf:"varint,3,opt,name=step,proto3" json:"step,omitempty"`
 	Metrics    map[string]float64     `protobuf:"bytes,4,rep,name=metrics,proto3" json:"metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
 	Checkpoint *CheckpointRef         `protobuf:"bytes,5,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
-	// The digest of the attempt's code, in the first report of an attempt and where it has grown since; else empty.
+	// The digest of the attempt's code, in the attempt's first report and whenever more code was imported since;
+	// otherwise empty.
 	Code          string `protobuf:"bytes,6,opt,name=code,proto3" json:"code,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1030,11 +1033,11 @@ func (x *ReportRecorded) GetCode() string {
 	return ""
 }
 
-// The study's first report lacks metrics that the study reads. They may follow in a later report.
+// The study's first report lacks metrics that the study reads. Later reports may have them.
 type MetricsMissing struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Missing []string               `protobuf:"bytes,1,rep,name=missing,proto3" json:"missing,omitempty"`
-	// What was reported instead.
+	// The metrics that were reported.
 	Reported      []string `protobuf:"bytes,2,rep,name=reported,proto3" json:"reported,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1137,7 +1140,7 @@ func (x *RungRecorded) GetResult() *RungResult {
 	return nil
 }
 
-// The policy decided on a trial.
+// The policy made a decision about a trial.
 type DecisionMade struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Action        DecisionAction         `protobuf:"varint,1,opt,name=action,proto3,enum=headrace.v1.DecisionAction" json:"action,omitempty"`
@@ -1235,13 +1238,13 @@ func (x *TrialExploited) GetExploit() *Exploit {
 	return nil
 }
 
-// A trial that fits nowhere now has a worker reserved: others get its slots only for work that ends before.
+// A worker was reserved for a trial that fits nowhere now. Other trials get its slots only if they end in time.
 type SlotsReserved struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// `workers/{worker}`.
 	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
 	Slots  int32  `protobuf:"varint,2,opt,name=slots,proto3" json:"slots,omitempty"`
-	// When the slots are expected to be free, in seconds from now by measured times; absent where unknown.
+	// In how many seconds the slots are expected to be free, estimated from measured times; absent if unknown.
 	ReadyInS      *float64 `protobuf:"fixed64,3,opt,name=ready_in_s,json=readyInS,proto3,oneof" json:"ready_in_s,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1298,10 +1301,10 @@ func (x *SlotsReserved) GetReadyInS() float64 {
 	return 0
 }
 
-// A trial was told to leave its slots, with its checkpoint, to others.
+// A trial was asked to save a checkpoint and give its slots to another study.
 type TrialPreempted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// `studies/{study}` that the slots are for.
+	// The study that gets the slots, as `studies/{study}`.
 	InFavourOf    string `protobuf:"bytes,1,opt,name=in_favour_of,json=inFavourOf,proto3" json:"in_favour_of,omitempty"`
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1352,10 +1355,10 @@ func (x *TrialPreempted) GetReason() string {
 	return ""
 }
 
-// A trial was given slots: why these.
+// A trial was placed on slots, and why on these.
 type TrialPlaced struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// `best_fit`, `backfill`, `grown`, `spare`, `bubbles` on an ephemeral slot, or `seat`: it joined a bundle.
+	// `best_fit`, `backfill`, `grown`, `spare`, `bubbles` (an ephemeral slot) or `seat` (it joined a bundle).
 	Rule   string  `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
 	Worker string  `protobuf:"bytes,2,opt,name=worker,proto3" json:"worker,omitempty"`
 	Slots  []int32 `protobuf:"varint,3,rep,packed,name=slots,proto3" json:"slots,omitempty"`
@@ -1431,7 +1434,7 @@ func (x *TrialPlaced) GetSentence() string {
 	return ""
 }
 
-// A study went from one state to another.
+// A study moved from one state to another.
 type StudyMoved struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	FromState     string                 `protobuf:"bytes,1,opt,name=from_state,json=fromState,proto3" json:"from_state,omitempty"`
@@ -1492,7 +1495,8 @@ func (x *StudyMoved) GetDetail() string {
 	return ""
 }
 
-// A study was given more configurations, or a larger full budget. The trials that go on follow as moves.
+// A study was given more configurations, or a larger full budget. The trials that continue follow as `TrialMoved`
+// events.
 type StudyExtended struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	TrialsBefore  int32                  `protobuf:"varint,1,opt,name=trials_before,json=trialsBefore,proto3" json:"trials_before,omitempty"`
@@ -1561,7 +1565,7 @@ func (x *StudyExtended) GetSteps() int64 {
 	return 0
 }
 
-// Why a decision was taken: the rule, the values compared and the outcome.
+// Why a decision was made: the rule, the values compared and the outcome.
 type Explanation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The rule's name, such as `asha_promotion`.
@@ -1569,7 +1573,7 @@ type Explanation struct {
 	Bracket   int32  `protobuf:"varint,2,opt,name=bracket,proto3" json:"bracket,omitempty"`
 	Rung      int32  `protobuf:"varint,3,opt,name=rung,proto3" json:"rung,omitempty"`
 	Milestone int64  `protobuf:"varint,4,opt,name=milestone,proto3" json:"milestone,omitempty"`
-	// The trial's value at the rung; absent where the metric was missing.
+	// The trial's value at the rung; absent if the metric was missing.
 	Value *float64 `protobuf:"fixed64,5,opt,name=value,proto3,oneof" json:"value,omitempty"`
 	// The trial's rank among the results at the rung, from 1.
 	Rank    int32 `protobuf:"varint,6,opt,name=rank,proto3" json:"rank,omitempty"`
@@ -1577,13 +1581,13 @@ type Explanation struct {
 	// How many of the results the rule keeps, and the value of the last one kept.
 	Kept        int32    `protobuf:"varint,8,opt,name=kept,proto3" json:"kept,omitempty"`
 	CutoffValue *float64 `protobuf:"fixed64,9,opt,name=cutoff_value,json=cutoffValue,proto3,oneof" json:"cutoff_value,omitempty"`
-	// In one sentence, with the figures.
+	// The explanation in one sentence, with the numbers.
 	Sentence string `protobuf:"bytes,10,opt,name=sentence,proto3" json:"sentence,omitempty"`
-	// The trial that got the slot (`studies/…/trials/…`), if one did.
+	// The trial that got the slot (`studies/…/trials/…`), if any.
 	SlotGoesTo string `protobuf:"bytes,11,opt,name=slot_goes_to,json=slotGoesTo,proto3" json:"slot_goes_to,omitempty"`
-	// What the pause was priced at, where the policy prices pauses.
+	// The estimated cost of the pause, if the policy has `price_pauses`.
 	PausePrice *PausePrice `protobuf:"bytes,12,opt,name=pause_price,json=pausePrice,proto3" json:"pause_price,omitempty"`
-	// Where a curve was extrapolated: the value expected at the full budget, its spread (one standard deviation), and
+	// If a curve was extrapolated: the value expected at the full budget, its spread (one standard deviation), and
 	// the probability that it beats the best value.
 	ExpectedValue  *float64 `protobuf:"fixed64,13,opt,name=expected_value,json=expectedValue,proto3,oneof" json:"expected_value,omitempty"`
 	ExpectedSpread *float64 `protobuf:"fixed64,14,opt,name=expected_spread,json=expectedSpread,proto3,oneof" json:"expected_spread,omitempty"`
@@ -1727,24 +1731,25 @@ func (x *Explanation) GetProbability() float64 {
 	return 0
 }
 
-// Whether a pause pays: it costs a write and a read of the checkpoint, and saves the time that the trial would train on
-// in vain, to the full budget or to a pause at the next rung. That time is lost only if the trial is not promoted anyway.
+// Whether a pause is worth its cost. A pause costs one write and one read of the checkpoint. It saves the time
+// that the trial would otherwise train for nothing, until the full budget or a pause at the next rung. That time
+// is saved only if the trial would never have been promoted.
 type PausePrice struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	CheckpointBytes int64                  `protobuf:"varint,1,opt,name=checkpoint_bytes,json=checkpointBytes,proto3" json:"checkpoint_bytes,omitempty"`
-	// Seconds, measured on this trial; reading counts as writing until it was measured.
+	// Seconds, measured on this trial. Until a read was measured, it is assumed to take as long as a write.
 	WriteS float64 `protobuf:"fixed64,2,opt,name=write_s,json=writeS,proto3" json:"write_s,omitempty"`
 	ReadS  float64 `protobuf:"fixed64,3,opt,name=read_s,json=readS,proto3" json:"read_s,omitempty"`
-	// The sum of the two.
+	// The sum of both.
 	PriceS float64 `protobuf:"fixed64,4,opt,name=price_s,json=priceS,proto3" json:"price_s,omitempty"`
 	// Training time to the next rung.
 	RungS float64 `protobuf:"fixed64,5,opt,name=rung_s,json=rungS,proto3" json:"rung_s,omitempty"`
-	// The probability that the trial is promoted from this rung in the end.
+	// The probability that the trial is eventually promoted from this rung.
 	PromotionProbability float64 `protobuf:"fixed64,6,opt,name=promotion_probability,json=promotionProbability,proto3" json:"promotion_probability,omitempty"`
-	// What the slot's next best use is worth: (1 - promotion_probability)·min(rest_s, rung_s + price_s), or 0 where nothing
-	// else is to run.
+	// The value of the slot's next best use: (1 - promotion_probability)·min(rest_s, rung_s + price_s), or 0 if
+	// nothing else is waiting to run.
 	WorthS float64 `protobuf:"fixed64,7,opt,name=worth_s,json=worthS,proto3" json:"worth_s,omitempty"`
-	// Whether the worth exceeds the price, so that the trial is paused.
+	// True if `worth_s` exceeds `price_s`. Then the trial is paused.
 	Pays bool `protobuf:"varint,8,opt,name=pays,proto3" json:"pays,omitempty"`
 	// Training time to the full budget.
 	RestS         float64 `protobuf:"fixed64,9,opt,name=rest_s,json=restS,proto3" json:"rest_s,omitempty"`
@@ -1849,11 +1854,12 @@ func (x *PausePrice) GetRestS() float64 {
 type Decision struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Action DecisionAction         `protobuf:"varint,1,opt,name=action,proto3,enum=headrace.v1.DecisionAction" json:"action,omitempty"`
-	// With CONTINUE: the step up to which the trial may run without asking again.
+	// With CONTINUE: the step up to which the trial may run before it must ask again.
 	NextMilestone int64 `protobuf:"varint,2,opt,name=next_milestone,json=nextMilestone,proto3" json:"next_milestone,omitempty"`
-	// For the log: why.
+	// The reason, for the log.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Checkpoints of this trial (URIs) that are not to be deleted: others were given one or may be, or it is the best.
+	// URIs of this trial's checkpoints that must not be deleted, because another trial uses one or may use it, or
+	// because it is the best.
 	Pinned        []string `protobuf:"bytes,4,rep,name=pinned,proto3" json:"pinned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1917,16 +1923,17 @@ func (x *Decision) GetPinned() []string {
 	return nil
 }
 
-// A right to run a trial. Whatever names an older attempt than the trial's changes nothing.
+// The right to run a trial. A message that names an older attempt than the trial's current one changes nothing.
 type LeaseRef struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Unique over the whole system.
+	// Unique in the whole system.
 	LeaseId string `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
 	// `studies/{study}/trials/{number}`.
 	Trial string `protobuf:"bytes,2,opt,name=trial,proto3" json:"trial,omitempty"`
 	// The fencing token: counts the trial's placements.
 	Attempt int64 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// What the scheduler sent with a worker's lease, in hex. A worker passes it on unchanged. Others have none.
+	// A proof, in hex, that the scheduler sends with a lease to a worker, and that the worker returns unchanged.
+	// Empty for other leases.
 	Proof         string `protobuf:"bytes,4,opt,name=proof,proto3" json:"proof,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1990,13 +1997,14 @@ func (x *LeaseRef) GetProof() string {
 	return ""
 }
 
-// The code that an attempt runs: the source files that its process has imported from the study's folder, and those that
-// the study names (the program of a command, the requirements).
+// The code that an attempt runs: the source files that its process has imported from the study's folder, and the
+// files that the study names (the program of a command, the requirements).
 type AttemptCode struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Those that were not sent before in this attempt. Empty where the code was shipped.
+	// The files that this attempt has not sent before. Empty if the code was shipped.
 	Files []*SourceFile `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
-	// Of all of them, in hex: the same where all paths and contents are. Where the code was shipped, the archive's.
+	// The digest of all files, in hex: it is equal if all paths and contents are equal. If the code was shipped, the
+	// digest of the archive.
 	Digest        string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2046,13 +2054,13 @@ func (x *AttemptCode) GetDigest() string {
 	return ""
 }
 
-// A file with source code.
+// A source file.
 type SourceFile struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// From the study's folder on.
+	// The path, relative to the study's folder.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// The beginning of the SHA-256 of its content, in hex. Where the file was changed while the program was starting, it
-	// is not known what it ran: `unknown-` and random digits, which equal no other digest.
+	// The first digits of the SHA-256 of its content, in hex. If the file changed while the program was starting, it
+	// is unknown which version ran. Then this is `unknown-` with random digits, which equals no other digest.
 	Digest        string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2102,23 +2110,23 @@ func (x *SourceFile) GetDigest() string {
 	return ""
 }
 
-// What turns of a bundle cost: a turn is one step of each of its members.
+// The cost of a bundle's turns. A turn is one step of each member.
 type TurnCost struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How many trials trained in each of these turns.
 	Members int32 `protobuf:"varint,1,opt,name=members,proto3" json:"members,omitempty"`
-	// How many turns there were; 0 means 1.
+	// The number of turns; 0 means 1.
 	Turns int32 `protobuf:"varint,2,opt,name=turns,proto3" json:"turns,omitempty"`
-	// All of them together, without the time of checkpoints and of the calls to the worker.
+	// The total time of these turns, without checkpoints and calls to the worker.
 	Time *durationpb.Duration `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
-	// The most memory that the process ever held, on its GPU where it uses one; 0 where it held that with more members.
+	// The peak memory of the process, on its GPU if it uses one; 0 if the peak occurred with more members.
 	MemoryBytes int64 `protobuf:"varint,4,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
-	// Trials joined or left right before each of these turns, which makes it longer.
+	// True if trials joined or left right before each of these turns, which makes a turn longer.
 	Fresh bool `protobuf:"varint,5,opt,name=fresh,proto3" json:"fresh,omitempty"`
-	// The step at which the process last looked at how to train these members together, once it is known what a later
-	// step takes; absent where nothing is new. It is no part of `time`.
+	// The duration of the step in which the process last determined how to train these members together. Sent once a
+	// later step was measured too; absent if nothing has changed. It is not part of `time`.
 	FirstStep *durationpb.Duration `protobuf:"bytes,6,opt,name=first_step,json=firstStep,proto3" json:"first_step,omitempty"`
-	// The least of the steps that followed.
+	// The duration of the fastest step after that.
 	LaterStep     *durationpb.Duration `protobuf:"bytes,7,opt,name=later_step,json=laterStep,proto3" json:"later_step,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2203,12 +2211,12 @@ func (x *TurnCost) GetLaterStep() *durationpb.Duration {
 	return nil
 }
 
-// A value of the objective that ends the study (`until.value`): a report that has it, or a better one, is saved and
-// decided upon at once.
+// A value of the objective that ends the study (`until.value`). A report with this value or a better one is saved
+// and decided on at once.
 type EndsStudy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Goal  Goal                   `protobuf:"varint,1,opt,name=goal,proto3,enum=headrace.v1.Goal" json:"goal,omitempty"`
-	// A report that misses one ends nothing.
+	// A report that violates one does not end the study.
 	Constraints   []*Constraint `protobuf:"bytes,2,rep,name=constraints,proto3" json:"constraints,omitempty"`
 	Value         float64       `protobuf:"fixed64,3,opt,name=value,proto3" json:"value,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2266,11 +2274,11 @@ func (x *EndsStudy) GetValue() float64 {
 	return 0
 }
 
-// What a trial's process needs to know its best report: the scheduler decides by the same.
+// What a trial's process needs to recognize its best report. The scheduler decides by the same rule.
 type KeepBest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Goal  Goal                   `protobuf:"varint,1,opt,name=goal,proto3,enum=headrace.v1.Goal" json:"goal,omitempty"`
-	// A report that misses one is never the best.
+	// A report that violates one is never the best.
 	Constraints []*Constraint `protobuf:"bytes,2,rep,name=constraints,proto3" json:"constraints,omitempty"`
 	// The best value so far; absent before the first one.
 	BestValue     *float64 `protobuf:"fixed64,3,opt,name=best_value,json=bestValue,proto3,oneof" json:"best_value,omitempty"`

@@ -4,7 +4,7 @@
 // 	protoc        v6.31.1
 // source: headrace/v1/identity.proto
 
-// Who may call: tokens, and the roles that they stand for.
+// Who may call: tokens and their roles.
 
 package headracev1
 
@@ -25,18 +25,18 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What a token lets its holder do.
+// What a token allows its holder to do.
 type Role int32
 
 const (
 	Role_ROLE_UNSPECIFIED Role = 0
-	// Sees the studies of its project.
+	// Can see the studies of its project.
 	Role_ROLE_VIEWER Role = 1
-	// Creates and changes studies too. Their programs run on the workers.
+	// Can also create and change studies, whose programs run on the workers.
 	Role_ROLE_EDITOR Role = 2
-	// Gives tokens too.
+	// Can also create tokens.
 	Role_ROLE_ADMIN Role = 3
-	// Runs trials, of every project.
+	// Can run trials, of every project.
 	Role_ROLE_WORKER Role = 4
 )
 
@@ -90,16 +90,16 @@ type Token struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// `tokens/{token}`.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// For people: whose it is, or what it is for.
+	// Who uses it, or what it is for. For people.
 	DisplayName string                 `protobuf:"bytes,2,opt,name=display_name,json=displayName,proto3" json:"display_name,omitempty"`
 	Project     string                 `protobuf:"bytes,3,opt,name=project,proto3" json:"project,omitempty"`
 	Role        Role                   `protobuf:"varint,4,opt,name=role,proto3,enum=headrace.v1.Role" json:"role,omitempty"`
 	CreateTime  *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// Absent where it never expires.
+	// Absent if it never expires.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
-	// Absent where it was not revoked.
+	// Absent if it was not revoked.
 	RevokeTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=revoke_time,json=revokeTime,proto3" json:"revoke_time,omitempty"`
-	// To about ten minutes; absent where it was never used.
+	// Accurate to about ten minutes; absent if it was never used.
 	LastUsedTime  *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=last_used_time,json=lastUsedTime,proto3" json:"last_used_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -191,15 +191,15 @@ func (x *Token) GetLastUsedTime() *timestamppb.Timestamp {
 	return nil
 }
 
-// A new token.
+// Creates a token.
 type CreateTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// For people; may be empty.
 	DisplayName string `protobuf:"bytes,1,opt,name=display_name,json=displayName,proto3" json:"display_name,omitempty"`
-	// The caller's own when empty.
+	// Empty means the caller's own project.
 	Project string `protobuf:"bytes,2,opt,name=project,proto3" json:"project,omitempty"`
 	Role    Role   `protobuf:"varint,3,opt,name=role,proto3,enum=headrace.v1.Role" json:"role,omitempty"`
-	// How long it works; absent: until it is revoked.
+	// How long it is valid; absent means until it is revoked.
 	Lifetime      *durationpb.Duration `protobuf:"bytes,4,opt,name=lifetime,proto3" json:"lifetime,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -267,7 +267,7 @@ func (x *CreateTokenRequest) GetLifetime() *durationpb.Duration {
 type CreateTokenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Token *Token                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	// What calls carry: `hr_{token}_{secret}`.
+	// The token as calls carry it: `hr_{token}_{secret}`.
 	Secret        string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -317,14 +317,14 @@ func (x *CreateTokenResponse) GetSecret() string {
 	return ""
 }
 
-// Which tokens.
+// Selects the tokens to list.
 type ListTokensRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 100 when 0, 1000 at most.
+	// 1 to 1000; 0 means 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// The last answer's, for the next page.
+	// The `next_page_token` of the previous response; empty for the first page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Of one project; all that the caller may see when empty.
+	// Only tokens of this project; empty means all that the caller may see.
 	Project       string `protobuf:"bytes,3,opt,name=project,proto3" json:"project,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -435,7 +435,7 @@ func (x *ListTokensResponse) GetNextPageToken() string {
 	return ""
 }
 
-// Which token.
+// Selects the token to revoke.
 type RevokeTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// `tokens/{token}`.
@@ -526,7 +526,7 @@ func (x *RevokeTokenResponse) GetToken() *Token {
 	return nil
 }
 
-// Nothing to say.
+// Has no fields.
 type WhoAmIRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -563,12 +563,12 @@ func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
 	return file_headrace_v1_identity_proto_rawDescGZIP(), []int{7}
 }
 
-// The caller.
+// The caller's identity.
 type WhoAmIResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Absent where the server asks for no token.
+	// Absent if the server requires no token.
 	Token *Token `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	// Whose studies the caller sees.
+	// The project whose studies the caller sees.
 	Project       string `protobuf:"bytes,2,opt,name=project,proto3" json:"project,omitempty"`
 	Role          Role   `protobuf:"varint,3,opt,name=role,proto3,enum=headrace.v1.Role" json:"role,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -4,7 +4,7 @@
 // - protoc             v6.31.1
 // source: headrace/v1/identity.proto
 
-// Who may call: tokens, and the roles that they stand for.
+// Who may call: tokens and their roles.
 
 package headracev1
 
@@ -31,19 +31,19 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Tokens of people and workers. A call carries one as `authorization: Bearer TOKEN`.
+// Manages the tokens of people and workers. A call carries its token as `authorization: Bearer TOKEN`.
 //
-// Admins see and change the tokens of their project. Those of the project `default` do so for all projects and for
-// workers. Errors are those of StudyService.
+// Admins see and change the tokens of their project. Admins of the project `default` see and change those of all
+// projects and of workers. Errors have the form described at StudyService.
 type IdentityServiceClient interface {
-	// Makes a token. Its secret is in this answer alone and is stored nowhere. A call that is repeated makes another token:
-	// of a lost answer a token is left that nobody has.
+	// Creates a token. Only this response contains its secret; the server does not store it. A repeated call creates
+	// another token, so a lost response leaves a token that nobody holds.
 	CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error)
-	// The tokens, the newest first, a page at a time. Revoked and expired ones are listed too.
+	// Lists tokens, newest first, including revoked and expired ones.
 	ListTokens(ctx context.Context, in *ListTokensRequest, opts ...grpc.CallOption) (*ListTokensResponse, error)
-	// Ends a token for good. It may work for some seconds more. A repeat changes nothing.
+	// Revokes a token permanently. It may keep working for a few seconds. Repeating the call changes nothing.
 	RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*RevokeTokenResponse, error)
-	// Says who the caller is.
+	// Returns the caller's identity.
 	WhoAmI(ctx context.Context, in *WhoAmIRequest, opts ...grpc.CallOption) (*WhoAmIResponse, error)
 }
 
@@ -99,19 +99,19 @@ func (c *identityServiceClient) WhoAmI(ctx context.Context, in *WhoAmIRequest, o
 // All implementations must embed UnimplementedIdentityServiceServer
 // for forward compatibility.
 //
-// Tokens of people and workers. A call carries one as `authorization: Bearer TOKEN`.
+// Manages the tokens of people and workers. A call carries its token as `authorization: Bearer TOKEN`.
 //
-// Admins see and change the tokens of their project. Those of the project `default` do so for all projects and for
-// workers. Errors are those of StudyService.
+// Admins see and change the tokens of their project. Admins of the project `default` see and change those of all
+// projects and of workers. Errors have the form described at StudyService.
 type IdentityServiceServer interface {
-	// Makes a token. Its secret is in this answer alone and is stored nowhere. A call that is repeated makes another token:
-	// of a lost answer a token is left that nobody has.
+	// Creates a token. Only this response contains its secret; the server does not store it. A repeated call creates
+	// another token, so a lost response leaves a token that nobody holds.
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
-	// The tokens, the newest first, a page at a time. Revoked and expired ones are listed too.
+	// Lists tokens, newest first, including revoked and expired ones.
 	ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error)
-	// Ends a token for good. It may work for some seconds more. A repeat changes nothing.
+	// Revokes a token permanently. It may keep working for a few seconds. Repeating the call changes nothing.
 	RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error)
-	// Says who the caller is.
+	// Returns the caller's identity.
 	WhoAmI(context.Context, *WhoAmIRequest) (*WhoAmIResponse, error)
 	mustEmbedUnimplementedIdentityServiceServer()
 }

@@ -4,7 +4,7 @@
 // 	protoc        v6.31.1
 // source: headrace/v1/join.proto
 
-// How a worker gets the certificate that says who it is, and how it gets the next one.
+// How a worker gets the certificate that identifies it, and renews it.
 
 package headracev1
 
@@ -25,14 +25,14 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Asks for a first certificate.
+// Requests a first certificate.
 type JoinRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// `hr_{id}_{secret}`.
 	Token string `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	// The name that the worker is to have.
+	// The name that the worker will have.
 	Worker string `protobuf:"bytes,2,opt,name=worker,proto3" json:"worker,omitempty"`
-	// A certificate signing request, PEM. Only its key counts; the scheduler writes the rest.
+	// A certificate signing request, in PEM. Only its key is used; the scheduler sets the rest.
 	SigningRequest string `protobuf:"bytes,3,opt,name=signing_request,json=signingRequest,proto3" json:"signing_request,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -89,11 +89,11 @@ func (x *JoinRequest) GetSigningRequest() string {
 	return ""
 }
 
-// The certificate, and where to go with it.
+// The certificate, and where to use it.
 type JoinResponse struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Credential *Credential            `protobuf:"bytes,1,opt,name=credential,proto3" json:"credential,omitempty"`
-	// Whether the token lets nobody else join: a file that holds it can go.
+	// True if the token has no uses left, so that a file that holds it can be deleted.
 	TokenUsedUp   bool `protobuf:"varint,2,opt,name=token_used_up,json=tokenUsedUp,proto3" json:"token_used_up,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -143,7 +143,7 @@ func (x *JoinResponse) GetTokenUsedUp() bool {
 	return false
 }
 
-// Asks for the next certificate, for another key.
+// Requests the next certificate, for a new key.
 type RenewRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As in JoinRequest.
@@ -234,14 +234,14 @@ func (x *RenewResponse) GetCredential() *Credential {
 	return nil
 }
 
-// What a worker keeps beside its key.
+// What a worker stores along with its key.
 type Credential struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// PEM.
+	// The certificate, in PEM.
 	Certificate string `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
-	// The authorities that the worker is to trust, PEM.
+	// The certificate authorities that the worker must trust, in PEM.
 	Authorities string `protobuf:"bytes,2,opt,name=authorities,proto3" json:"authorities,omitempty"`
-	// The listeners for workers, as `HOST:PORT`. Empty: `worker_port` of each host that the worker knows.
+	// The listeners for workers, as `HOST:PORT`. If empty, the worker uses `worker_port` on each host that it knows.
 	WorkerAddresses []string `protobuf:"bytes,3,rep,name=worker_addresses,json=workerAddresses,proto3" json:"worker_addresses,omitempty"`
 	WorkerPort      int32    `protobuf:"varint,4,opt,name=worker_port,json=workerPort,proto3" json:"worker_port,omitempty"`
 	unknownFields   protoimpl.UnknownFields
@@ -309,16 +309,16 @@ func (x *Credential) GetWorkerPort() int32 {
 // A join token without its secret.
 type JoinToken struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The part of it that is no secret.
+	// The part of the token that is not secret.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// The one worker that may join with it; empty: any whose name is free.
+	// The only worker that may join with it; empty means any worker whose name is free.
 	Worker string `protobuf:"bytes,2,opt,name=worker,proto3" json:"worker,omitempty"`
-	// How many workers may join with it, and how many have.
+	// How many workers may join with it, and how many have joined.
 	Uses       int32                  `protobuf:"varint,3,opt,name=uses,proto3" json:"uses,omitempty"`
 	Used       int32                  `protobuf:"varint,4,opt,name=used,proto3" json:"used,omitempty"`
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
-	// Absent where it was not revoked.
+	// Absent if it was not revoked.
 	RevokeTime    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=revoke_time,json=revokeTime,proto3" json:"revoke_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -403,14 +403,14 @@ func (x *JoinToken) GetRevokeTime() *timestamppb.Timestamp {
 	return nil
 }
 
-// A new join token.
+// Creates a join token.
 type CreateJoinTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As in JoinToken.
 	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
-	// 1 when 0.
+	// 0 means 1.
 	Uses int32 `protobuf:"varint,2,opt,name=uses,proto3" json:"uses,omitempty"`
-	// An hour when absent.
+	// Absent means one hour.
 	Lifetime      *durationpb.Duration `protobuf:"bytes,3,opt,name=lifetime,proto3" json:"lifetime,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -521,7 +521,7 @@ func (x *CreateJoinTokenResponse) GetSecret() string {
 	return ""
 }
 
-// Nothing to say.
+// Has no fields.
 type ListJoinTokensRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -558,7 +558,7 @@ func (*ListJoinTokensRequest) Descriptor() ([]byte, []int) {
 	return file_headrace_v1_join_proto_rawDescGZIP(), []int{8}
 }
 
-// The tokens.
+// The join tokens.
 type ListJoinTokensResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tokens        []*JoinToken           `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
@@ -603,7 +603,7 @@ func (x *ListJoinTokensResponse) GetTokens() []*JoinToken {
 	return nil
 }
 
-// Which token.
+// Selects the token to revoke.
 type RevokeJoinTokenRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -693,7 +693,7 @@ func (x *RevokeJoinTokenResponse) GetToken() *JoinToken {
 	return nil
 }
 
-// Which worker.
+// Selects the worker to revoke.
 type RevokeWorkerRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Worker        string                 `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
@@ -738,7 +738,7 @@ func (x *RevokeWorkerRequest) GetWorker() string {
 	return ""
 }
 
-// Nothing to say.
+// Has no fields.
 type RevokeWorkerResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields

@@ -4,7 +4,7 @@
 // - protoc             v6.31.1
 // source: headrace/v1/join.proto
 
-// How a worker gets the certificate that says who it is, and how it gets the next one.
+// How a worker gets the certificate that identifies it, and renews it.
 
 package headracev1
 
@@ -33,23 +33,26 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Certificates of workers, where the scheduler has a listener for workers.
+// Manages the certificates of workers, if the scheduler has a listener for workers.
 //
-// A worker calls `Join` once, on the listener of users, with a join token. From then on it connects to the listener of
-// workers with its certificate, and calls `Renew` there well before the certificate ends. Admins call the others.
+// A worker calls `Join` once, on the listener for users, with a join token. After that it connects to the listener
+// for workers with its certificate, and calls `Renew` there well before the certificate expires. Admins call the
+// other methods.
 type JoinServiceClient interface {
-	// Signs a worker's first certificate. It needs a join token and no other identity. A repeat with the same key and the
-	// same token gets another certificate, also after the token has expired, and is not counted as a use.
+	// Signs a worker's first certificate. It needs a join token and no other identity. A repeated call with the same
+	// key and token returns another certificate, even after the token has expired, and does not count as another
+	// use.
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error)
-	// Signs the caller's next certificate: for the name that its present one has. It needs a certificate.
+	// Signs the caller's next certificate, for the same name as the current one. It needs a valid certificate.
 	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error)
-	// Makes a join token. Its secret is in this answer alone. A call that is repeated makes another token.
+	// Creates a join token. Only this response contains its secret. A repeated call creates another token.
 	CreateJoinToken(ctx context.Context, in *CreateJoinTokenRequest, opts ...grpc.CallOption) (*CreateJoinTokenResponse, error)
-	// The join tokens that have not expired, the newest first; 1000 at most.
+	// Lists the join tokens that have not expired, newest first, at most 1000.
 	ListJoinTokens(ctx context.Context, in *ListJoinTokensRequest, opts ...grpc.CallOption) (*ListJoinTokensResponse, error)
-	// Ends a join token. Workers that joined with it stay. A repeat changes nothing.
+	// Revokes a join token. Workers that joined with it are not affected. Repeating the call changes nothing.
 	RevokeJoinToken(ctx context.Context, in *RevokeJoinTokenRequest, opts ...grpc.CallOption) (*RevokeJoinTokenResponse, error)
-	// Ends all certificates that a worker has now, and its session. It may join again with a new token.
+	// Revokes all current certificates of a worker, and ends its session. The worker may join again with a new
+	// token.
 	RevokeWorker(ctx context.Context, in *RevokeWorkerRequest, opts ...grpc.CallOption) (*RevokeWorkerResponse, error)
 }
 
@@ -125,23 +128,26 @@ func (c *joinServiceClient) RevokeWorker(ctx context.Context, in *RevokeWorkerRe
 // All implementations must embed UnimplementedJoinServiceServer
 // for forward compatibility.
 //
-// Certificates of workers, where the scheduler has a listener for workers.
+// Manages the certificates of workers, if the scheduler has a listener for workers.
 //
-// A worker calls `Join` once, on the listener of users, with a join token. From then on it connects to the listener of
-// workers with its certificate, and calls `Renew` there well before the certificate ends. Admins call the others.
+// A worker calls `Join` once, on the listener for users, with a join token. After that it connects to the listener
+// for workers with its certificate, and calls `Renew` there well before the certificate expires. Admins call the
+// other methods.
 type JoinServiceServer interface {
-	// Signs a worker's first certificate. It needs a join token and no other identity. A repeat with the same key and the
-	// same token gets another certificate, also after the token has expired, and is not counted as a use.
+	// Signs a worker's first certificate. It needs a join token and no other identity. A repeated call with the same
+	// key and token returns another certificate, even after the token has expired, and does not count as another
+	// use.
 	Join(context.Context, *JoinRequest) (*JoinResponse, error)
-	// Signs the caller's next certificate: for the name that its present one has. It needs a certificate.
+	// Signs the caller's next certificate, for the same name as the current one. It needs a valid certificate.
 	Renew(context.Context, *RenewRequest) (*RenewResponse, error)
-	// Makes a join token. Its secret is in this answer alone. A call that is repeated makes another token.
+	// Creates a join token. Only this response contains its secret. A repeated call creates another token.
 	CreateJoinToken(context.Context, *CreateJoinTokenRequest) (*CreateJoinTokenResponse, error)
-	// The join tokens that have not expired, the newest first; 1000 at most.
+	// Lists the join tokens that have not expired, newest first, at most 1000.
 	ListJoinTokens(context.Context, *ListJoinTokensRequest) (*ListJoinTokensResponse, error)
-	// Ends a join token. Workers that joined with it stay. A repeat changes nothing.
+	// Revokes a join token. Workers that joined with it are not affected. Repeating the call changes nothing.
 	RevokeJoinToken(context.Context, *RevokeJoinTokenRequest) (*RevokeJoinTokenResponse, error)
-	// Ends all certificates that a worker has now, and its session. It may join again with a new token.
+	// Revokes all current certificates of a worker, and ends its session. The worker may join again with a new
+	// token.
 	RevokeWorker(context.Context, *RevokeWorkerRequest) (*RevokeWorkerResponse, error)
 	mustEmbedUnimplementedJoinServiceServer()
 }

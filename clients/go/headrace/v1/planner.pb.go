@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// A model, a cluster and what is not to be searched.
+// A model, a cluster, and the settings that are fixed.
 type PlanQuestion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What to train.
@@ -40,32 +40,33 @@ type PlanQuestion struct {
 	//	*PlanQuestion_ClusterName
 	//	*PlanQuestion_ClusterJson
 	Cluster isPlanQuestion_Cluster `protobuf_oneof:"cluster"`
-	// Sequences per iteration; 16 per device when not set.
+	// Sequences per iteration. Defaults to 16 per device.
 	Batch *int64 `protobuf:"varint,5,opt,name=batch,proto3,oneof" json:"batch,omitempty"`
-	// Tokens per sequence; the model's own when not set.
+	// Tokens per sequence. Defaults to the model's own.
 	Sequence *int64 `protobuf:"varint,6,opt,name=sequence,proto3,oneof" json:"sequence,omitempty"`
-	// `1f1b` (when empty), `interleaved`, `zero-bubble` or `gpipe`.
+	// `1f1b` (the default), `interleaved`, `zero-bubble` or `gpipe`.
 	Schedule string `protobuf:"bytes,7,opt,name=schedule,proto3" json:"schedule,omitempty"`
-	// Model chunks per stage of the interleaved schedule; 1 when not set.
+	// Model chunks per stage of the interleaved schedule. Defaults to 1.
 	Chunks *int32 `protobuf:"varint,8,opt,name=chunks,proto3,oneof" json:"chunks,omitempty"`
-	// What the optimizer degree shards, as in ZeRO: 1 (when not set), 2 or 3.
+	// What the optimizer degree shards, as the ZeRO stage: 1 (the default), 2 or 3.
 	Zero *int32 `protobuf:"varint,9,opt,name=zero,proto3,oneof" json:"zero,omitempty"`
-	// `flash` (when empty), `selective` or `materialised`.
+	// `flash` (the default), `selective` or `materialised`.
 	Attention string `protobuf:"bytes,10,opt,name=attention,proto3" json:"attention,omitempty"`
-	// Which axes to search: `h2o` (when empty), `d-rec`, `dapple`, `pipedream`, `alpa`, `adapipe` or
-	// `expert`.
+	// Which axes to search: `h2o` (the default), `d-rec`, `dapple`, `pipedream`, `alpa`, `adapipe` or `expert`.
 	Mode string `protobuf:"bytes,11,opt,name=mode,proto3" json:"mode,omitempty"`
-	// How level 2 is solved: `exact` (when empty) or `local`.
+	// How level 2 is solved: `exact` (the default) or `local`.
 	Method string `protobuf:"bytes,12,opt,name=method,proto3" json:"method,omitempty"`
-	// Precision of gradients: `fp32` or `bf16`. When empty the target's own; without a target `fp32`.
+	// The precision of gradients: `fp32` or `bf16`. Defaults to the target's own, or to `fp32` without a target.
 	Gradients string `protobuf:"bytes,13,opt,name=gradients,proto3" json:"gradients,omitempty"`
-	// What hides behind computation: `all`, `none`, or some of `gradients,tensor,optimizer`. When empty as measured.
+	// Which communication overlaps with computation: `all`, `none`, or some of `gradients,tensor,optimizer`.
+	// Defaults to what was measured.
 	Overlap string `protobuf:"bytes,14,opt,name=overlap,proto3" json:"overlap,omitempty"`
-	// Whether tensor ranks split the sequence between their products; they do when not set.
+	// Whether tensor ranks split the sequence between their matrix products. Defaults to true.
 	SequenceParallel *bool `protobuf:"varint,15,opt,name=sequence_parallel,json=sequenceParallel,proto3,oneof" json:"sequence_parallel,omitempty"`
-	// Share of a device's memory that a plan may use; 0.94 when not set.
+	// The share of a device's memory that a plan may use. Defaults to 0.94.
 	UsableMemory *float64 `protobuf:"fixed64,16,opt,name=usable_memory,json=usableMemory,proto3,oneof" json:"usable_memory,omitempty"`
-	// The framework that is to run the plan: `deepspeed` or `megatron`. Its files come with the plan.
+	// The framework that will run the plan: `deepspeed` or `megatron`. The plan then includes its configuration
+	// files.
 	Target        string `protobuf:"bytes,17,opt,name=target,proto3" json:"target,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -247,12 +248,12 @@ type isPlanQuestion_Model interface {
 }
 
 type PlanQuestion_ModelName struct {
-	// A preset, such as `gpt3-175b`.
+	// The name of a preset, such as `gpt3-175b`.
 	ModelName string `protobuf:"bytes,1,opt,name=model_name,json=modelName,proto3,oneof"`
 }
 
 type PlanQuestion_ModelJson struct {
-	// A description or a Hugging Face config.json, as JSON.
+	// A model description or a Hugging Face config.json, as JSON.
 	ModelJson string `protobuf:"bytes,2,opt,name=model_json,json=modelJson,proto3,oneof"`
 }
 
@@ -265,12 +266,12 @@ type isPlanQuestion_Cluster interface {
 }
 
 type PlanQuestion_ClusterName struct {
-	// DEVICE-COUNT, such as `a100-80g-64`.
+	// A device and a count, such as `a100-80g-64`.
 	ClusterName string `protobuf:"bytes,3,opt,name=cluster_name,json=clusterName,proto3,oneof"`
 }
 
 type PlanQuestion_ClusterJson struct {
-	// A description, as JSON.
+	// A cluster description, as JSON.
 	ClusterJson string `protobuf:"bytes,4,opt,name=cluster_json,json=clusterJson,proto3,oneof"`
 }
 
@@ -281,17 +282,17 @@ func (*PlanQuestion_ClusterJson) isPlanQuestion_Cluster() {}
 // The degrees of parallelism. N = data · tensor · pipeline devices.
 type PlanDegrees struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// d.
+	// The data-parallel degree, d.
 	Data int32 `protobuf:"varint,1,opt,name=data,proto3" json:"data,omitempty"`
-	// m.
+	// The tensor-parallel degree, m.
 	Tensor int32 `protobuf:"varint,2,opt,name=tensor,proto3" json:"tensor,omitempty"`
-	// o, over how many data ranks the optimizer is sharded.
+	// The number of data ranks over which the optimizer is sharded, o.
 	Optimizer int32 `protobuf:"varint,3,opt,name=optimizer,proto3" json:"optimizer,omitempty"`
-	// s, stages.
+	// The number of pipeline stages, s.
 	Pipeline int32 `protobuf:"varint,4,opt,name=pipeline,proto3" json:"pipeline,omitempty"`
-	// µ, micro-batches per iteration and pipeline.
+	// Micro-batches per iteration and pipeline, µ.
 	MicroBatches int32 `protobuf:"varint,5,opt,name=micro_batches,json=microBatches,proto3" json:"micro_batches,omitempty"`
-	// e, ranks that share the routed experts; 1 for dense models.
+	// The number of ranks that share the routed experts, e; 1 for dense models.
 	Expert        int32 `protobuf:"varint,6,opt,name=expert,proto3" json:"expert,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -369,24 +370,24 @@ func (x *PlanDegrees) GetExpert() int32 {
 	return 0
 }
 
-// One stage of a plan. Seconds are per micro-batch, bytes per device.
+// One stage of a plan. Times are per micro-batch, sizes per device.
 type PlanStage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its layers, first to last; the embedding is layer 0.
 	Layers []int32 `protobuf:"varint,1,rep,packed,name=layers,proto3" json:"layers,omitempty"`
-	// Those whose activations are computed again.
+	// The layers whose activations are recomputed.
 	Recomputed []int32 `protobuf:"varint,2,rep,packed,name=recomputed,proto3" json:"recomputed,omitempty"`
-	// With its receives.
+	// The forward pass, including its receives.
 	ForwardS float64 `protobuf:"fixed64,3,opt,name=forward_s,json=forwardS,proto3" json:"forward_s,omitempty"`
-	// With its receives and its recomputation.
+	// The backward pass, including its receives and recomputation.
 	BackwardS float64 `protobuf:"fixed64,4,opt,name=backward_s,json=backwardS,proto3" json:"backward_s,omitempty"`
-	// After the last backward: gradient collectives and the optimizer's step.
+	// The time after the last backward pass: gradient collectives and the optimizer's step.
 	TailS float64 `protobuf:"fixed64,5,opt,name=tail_s,json=tailS,proto3" json:"tail_s,omitempty"`
 	// Parameters, gradients and optimizer state.
 	StaticBytes int64 `protobuf:"varint,6,opt,name=static_bytes,json=staticBytes,proto3" json:"static_bytes,omitempty"`
-	// Of all micro-batches in flight.
+	// The activations of all micro-batches in flight.
 	ActivationBytes int64 `protobuf:"varint,7,opt,name=activation_bytes,json=activationBytes,proto3" json:"activation_bytes,omitempty"`
-	// Room to recompute one layer.
+	// The memory needed to recompute one layer.
 	RebuildBytes int64 `protobuf:"varint,8,opt,name=rebuild_bytes,json=rebuildBytes,proto3" json:"rebuild_bytes,omitempty"`
 	// Micro-batches (of one chunk) alive at once.
 	InFlight      int32 `protobuf:"varint,9,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
@@ -487,7 +488,7 @@ func (x *PlanStage) GetInFlight() int32 {
 	return 0
 }
 
-// Seconds of an iteration on its slowest stage; they add up to `iteration_s`.
+// The parts of an iteration on its slowest stage, in seconds. They add up to `iteration_s`.
 type PlanBreakdown struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	ComputeS       float64                `protobuf:"fixed64,1,opt,name=compute_s,json=computeS,proto3" json:"compute_s,omitempty"`
@@ -577,26 +578,26 @@ type TrainingPlan struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Degrees *PlanDegrees           `protobuf:"bytes,1,opt,name=degrees,proto3" json:"degrees,omitempty"`
 	Stages  []*PlanStage           `protobuf:"bytes,2,rep,name=stages,proto3" json:"stages,omitempty"`
-	// Simulated.
+	// The simulated time of an iteration.
 	IterationS float64 `protobuf:"fixed64,3,opt,name=iteration_s,json=iterationS,proto3" json:"iteration_s,omitempty"`
-	// What level 2 minimised.
+	// The analytic time that level 2 minimized.
 	AnalyticS float64 `protobuf:"fixed64,4,opt,name=analytic_s,json=analyticS,proto3" json:"analytic_s,omitempty"`
-	// No run of these stages is faster.
+	// A lower bound on the time of an iteration with these stages.
 	LowerBoundS float64 `protobuf:"fixed64,5,opt,name=lower_bound_s,json=lowerBoundS,proto3" json:"lower_bound_s,omitempty"`
 	// Model FLOPs (attention counted full, not causal) over the cluster's peak.
 	Mfu float64 `protobuf:"fixed64,6,opt,name=mfu,proto3" json:"mfu,omitempty"`
-	// The same with recomputed layers counted again.
+	// As `mfu`, with recomputation counted too.
 	Hfu       float64        `protobuf:"fixed64,7,opt,name=hfu,proto3" json:"hfu,omitempty"`
 	Breakdown *PlanBreakdown `protobuf:"bytes,8,opt,name=breakdown,proto3" json:"breakdown,omitempty"`
-	// Whether level 2 is proven optimal under the cost model.
+	// True if level 2 is proven optimal under the cost model.
 	Exact bool `protobuf:"varint,9,opt,name=exact,proto3" json:"exact,omitempty"`
-	// Whether the cluster's constants were fitted to measurements of it.
+	// True if the cluster's constants were fitted to measurements of it.
 	Calibrated bool `protobuf:"varint,10,opt,name=calibrated,proto3" json:"calibrated,omitempty"`
 	// Everything above and more as JSON, as `headrace plan --json` prints it.
 	Json string `protobuf:"bytes,11,opt,name=json,proto3" json:"json,omitempty"`
 	// The files of the question's target, by name; empty without a target.
 	Files map[string]string `protobuf:"bytes,12,rep,name=files,proto3" json:"files,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// What the plan takes for granted, in words.
+	// The plan's assumptions, in words.
 	Notes         []string `protobuf:"bytes,13,rep,name=notes,proto3" json:"notes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -726,9 +727,9 @@ func (x *TrainingPlan) GetNotes() []string {
 type PlanRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Question *PlanQuestion          `protobuf:"bytes,1,opt,name=question,proto3" json:"question,omitempty"`
-	// Ends the search after so many seconds, with the best plan until then.
+	// Ends the search after this many seconds, with the best plan found by then.
 	Seconds *float64 `protobuf:"fixed64,2,opt,name=seconds,proto3,oneof" json:"seconds,omitempty"`
-	// Ends it after so many tuples of degrees.
+	// Ends the search after this many tuples of degrees.
 	Budget        *int64 `protobuf:"varint,3,opt,name=budget,proto3,oneof" json:"budget,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -785,12 +786,13 @@ func (x *PlanRequest) GetBudget() int64 {
 	return 0
 }
 
-// A plan of the shortlist: predicted to be within the cost model's error of the best, and split in another way.
+// A plan on the shortlist: its predicted time is within the cost model's error of the best one, and it splits the
+// job differently.
 type PlanToMeasure struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Degrees    *PlanDegrees           `protobuf:"bytes,1,opt,name=degrees,proto3" json:"degrees,omitempty"`
 	IterationS float64                `protobuf:"fixed64,2,opt,name=iteration_s,json=iterationS,proto3" json:"iteration_s,omitempty"`
-	// Of the fullest device.
+	// The peak memory of the fullest device.
 	PeakBytes     int64 `protobuf:"varint,3,opt,name=peak_bytes,json=peakBytes,proto3" json:"peak_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -847,16 +849,16 @@ func (x *PlanToMeasure) GetPeakBytes() int64 {
 	return 0
 }
 
-// Where a search stands.
+// The progress of a search.
 type PlanProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The mode being searched; the full search tries the restricted ones too.
 	Mode string `protobuf:"bytes,1,opt,name=mode,proto3" json:"mode,omitempty"`
-	// Tuples of degrees.
+	// The total number of tuples of degrees to search.
 	Tuples int64 `protobuf:"varint,2,opt,name=tuples,proto3" json:"tuples,omitempty"`
-	// Tuples whose level 2 has been solved.
+	// The number of tuples for which level 2 was solved so far.
 	Solved int64 `protobuf:"varint,3,opt,name=solved,proto3" json:"solved,omitempty"`
-	// The best time so far; not set before the first plan.
+	// The best time so far; absent before the first plan.
 	BestS         *float64 `protobuf:"fixed64,4,opt,name=best_s,json=bestS,proto3,oneof" json:"best_s,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -922,18 +924,19 @@ func (x *PlanProgress) GetBestS() float64 {
 
 type PlanResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Progress, any number of times, then the plan.
+	// Any number of progress messages, then the plan.
 	//
 	// Types that are valid to be assigned to Message:
 	//
 	//	*PlanResponse_Progress
 	//	*PlanResponse_Plan
 	Message isPlanResponse_Message `protobuf_oneof:"message"`
-	// With the plan: the plans to measure, itself first.
+	// With the plan: the plans worth measuring, the plan itself first.
 	Shortlist []*PlanToMeasure `protobuf:"bytes,3,rep,name=shortlist,proto3" json:"shortlist,omitempty"`
-	// With the plan: whether the search came to its end.
+	// With the plan: true if the search was completed.
 	Complete bool `protobuf:"varint,4,opt,name=complete,proto3" json:"complete,omitempty"`
-	// With the plan: the analytic time that no plan beats. Not set where a limit ended the search before it was known.
+	// With the plan: a lower bound on the analytic time of any plan. Absent if a limit ended the search before it
+	// was known.
 	BoundS        *float64 `protobuf:"fixed64,5,opt,name=bound_s,json=boundS,proto3,oneof" json:"bound_s,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1035,7 +1038,7 @@ type SimulateRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Question *PlanQuestion          `protobuf:"bytes,1,opt,name=question,proto3" json:"question,omitempty"`
 	Degrees  *PlanDegrees           `protobuf:"bytes,2,opt,name=degrees,proto3" json:"degrees,omitempty"`
-	// Whether to answer with the timeline too.
+	// Whether to return the timeline too.
 	Trace         bool `protobuf:"varint,3,opt,name=trace,proto3" json:"trace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1095,7 +1098,7 @@ func (x *SimulateRequest) GetTrace() bool {
 type SimulateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Plan  *TrainingPlan          `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`
-	// The timeline in the Chrome trace format, which Perfetto opens; empty unless asked for.
+	// The timeline in the Chrome trace format, which Perfetto opens; empty unless `trace` is set.
 	TraceJson     string `protobuf:"bytes,2,opt,name=trace_json,json=traceJson,proto3" json:"trace_json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1148,7 +1151,7 @@ func (x *SimulateResponse) GetTraceJson() string {
 type ExplainRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Question *PlanQuestion          `protobuf:"bytes,1,opt,name=question,proto3" json:"question,omitempty"`
-	// How many losers to tell of; 5 when not set.
+	// How many losing tuples to return. Defaults to 5.
 	Count         *int32 `protobuf:"varint,2,opt,name=count,proto3,oneof" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1201,9 +1204,9 @@ func (x *ExplainRequest) GetCount() int32 {
 type ExplainResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Plan  *TrainingPlan          `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`
-	// How the search came to its end.
+	// How the search ended.
 	Summary string `protobuf:"bytes,2,opt,name=summary,proto3" json:"summary,omitempty"`
-	// The nearest others, by their bounds.
+	// The closest alternatives, ordered by their bounds.
 	Losers        []*PlanLoser `protobuf:"bytes,3,rep,name=losers,proto3" json:"losers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1260,11 +1263,11 @@ func (x *ExplainResponse) GetLosers() []*PlanLoser {
 	return nil
 }
 
-// A tuple that is not the plan.
+// A tuple of degrees that lost to the plan.
 type PlanLoser struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Degrees *PlanDegrees           `protobuf:"bytes,1,opt,name=degrees,proto3" json:"degrees,omitempty"`
-	// Not set when it does not fit.
+	// Absent if the tuple does not fit.
 	IterationS    *float64 `protobuf:"fixed64,2,opt,name=iteration_s,json=iterationS,proto3,oneof" json:"iteration_s,omitempty"`
 	Reason        string   `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -30,17 +30,18 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// What anybody may ask. Stateless: the same question has the same answer from every server.
+// Computes plans, for any caller. The service is stateless: every server gives the same answer to the same
+// question.
 //
-// Errors carry `google.rpc.ErrorInfo` (the reason is an `ErrorReason`) and, where a field of the question is at
-// fault, `google.rpc.BadRequest` with its path. When nothing fits, the field is `cluster`, and the description says
-// what is in the way and the smallest way out.
+// Errors carry `google.rpc.ErrorInfo` (the reason is an `ErrorReason`) and, if a field of the question is invalid,
+// `google.rpc.BadRequest` with the field's path. If no plan fits, the field is `cluster`, and the description
+// gives the obstacle and the smallest change that removes it.
 type PlannerServiceClient interface {
-	// Searches for the fastest plan: progress while it runs, then the plan. Cancelling the call ends the search.
+	// Searches for the fastest plan. Streams progress, then the plan. Cancelling the call ends the search.
 	Plan(ctx context.Context, in *PlanRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PlanResponse], error)
-	// Prices and simulates degrees that the caller chose, with the best assignment for them.
+	// Evaluates and simulates degrees that the caller chose, with the best assignment for them.
 	Simulate(ctx context.Context, in *SimulateRequest, opts ...grpc.CallOption) (*SimulateResponse, error)
-	// Searches, and says why the plan won and what the nearest others lose.
+	// Searches, and explains why the plan won and how far behind the closest alternatives are.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 }
 
@@ -95,17 +96,18 @@ func (c *plannerServiceClient) Explain(ctx context.Context, in *ExplainRequest, 
 // All implementations must embed UnimplementedPlannerServiceServer
 // for forward compatibility.
 //
-// What anybody may ask. Stateless: the same question has the same answer from every server.
+// Computes plans, for any caller. The service is stateless: every server gives the same answer to the same
+// question.
 //
-// Errors carry `google.rpc.ErrorInfo` (the reason is an `ErrorReason`) and, where a field of the question is at
-// fault, `google.rpc.BadRequest` with its path. When nothing fits, the field is `cluster`, and the description says
-// what is in the way and the smallest way out.
+// Errors carry `google.rpc.ErrorInfo` (the reason is an `ErrorReason`) and, if a field of the question is invalid,
+// `google.rpc.BadRequest` with the field's path. If no plan fits, the field is `cluster`, and the description
+// gives the obstacle and the smallest change that removes it.
 type PlannerServiceServer interface {
-	// Searches for the fastest plan: progress while it runs, then the plan. Cancelling the call ends the search.
+	// Searches for the fastest plan. Streams progress, then the plan. Cancelling the call ends the search.
 	Plan(*PlanRequest, grpc.ServerStreamingServer[PlanResponse]) error
-	// Prices and simulates degrees that the caller chose, with the best assignment for them.
+	// Evaluates and simulates degrees that the caller chose, with the best assignment for them.
 	Simulate(context.Context, *SimulateRequest) (*SimulateResponse, error)
-	// Searches, and says why the plan won and what the nearest others lose.
+	// Searches, and explains why the plan won and how far behind the closest alternatives are.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	mustEmbedUnimplementedPlannerServiceServer()
 }

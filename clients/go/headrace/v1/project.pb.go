@@ -4,7 +4,7 @@
 // 	protoc        v6.31.1
 // source: headrace/v1/project.proto
 
-// Projects: whose studies know each other by name, and how much they may have together.
+// Projects. Each is a namespace of studies, with shared limits.
 
 package headracev1
 
@@ -23,23 +23,23 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// A project, its limits, and what its studies have now.
+// A project, its limits, and what its studies hold now.
 type Project struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// `projects/{project}`.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The most slots that its studies hold at once, GPUs and CPU slots together; absent: no limit. Slots in bubbles of
-	// large jobs are not counted.
+	// The maximum number of slots that its studies may hold at once, GPUs and CPU slots together; absent means no
+	// limit. Slots in the bubbles of large jobs do not count.
 	Slots *int32 `protobuf:"varint,2,opt,name=slots,proto3,oneof" json:"slots,omitempty"`
-	// The most studies that have not ended, counted when one is created; absent: no limit.
+	// The maximum number of studies that have not ended, checked when one is created; absent means no limit.
 	Studies *int32 `protobuf:"varint,3,opt,name=studies,proto3,oneof" json:"studies,omitempty"`
-	// What its studies hold, in slots; a share of a GPU is a part of one.
+	// The number of slots that its studies hold. A share of a GPU counts as a fraction.
 	SlotsHeld float64 `protobuf:"fixed64,4,opt,name=slots_held,json=slotsHeld,proto3" json:"slots_held,omitempty"`
-	// How many of its studies have not ended.
+	// The number of its studies that have not ended.
 	StudiesUnended int32 `protobuf:"varint,5,opt,name=studies_unended,json=studiesUnended,proto3" json:"studies_unended,omitempty"`
-	// What the archives of its code have together at most, in MiB; absent: 10240.
+	// The maximum total size of its code archives, in MiB; absent means 10240.
 	CodeMib *int32 `protobuf:"varint,6,opt,name=code_mib,json=codeMib,proto3,oneof" json:"code_mib,omitempty"`
-	// What they have, in MiB.
+	// The current total size of its code archives, in MiB.
 	CodeMibHeld   float64 `protobuf:"fixed64,7,opt,name=code_mib_held,json=codeMibHeld,proto3" json:"code_mib_held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -124,7 +124,7 @@ func (x *Project) GetCodeMibHeld() float64 {
 	return 0
 }
 
-// A limit; without `most` there is none, and of code the usual one.
+// A limit. Without `most` there is no limit, except for code, which then has the default limit.
 type ProjectLimit struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Most          *int32                 `protobuf:"varint,1,opt,name=most,proto3,oneof" json:"most,omitempty"`
@@ -169,16 +169,16 @@ func (x *ProjectLimit) GetMost() int32 {
 	return 0
 }
 
-// A new project.
+// Creates a project.
 type CreateProjectRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Lower-case letters, digits and hyphens, 1 to 63 characters, beginning with a letter.
 	ProjectId string `protobuf:"bytes,2,opt,name=project_id,json=projectId,proto3" json:"project_id,omitempty"`
-	// Absent: no limit.
+	// Absent means no limit.
 	Slots   *int32 `protobuf:"varint,3,opt,name=slots,proto3,oneof" json:"slots,omitempty"`
 	Studies *int32 `protobuf:"varint,4,opt,name=studies,proto3,oneof" json:"studies,omitempty"`
-	// Absent: 10240.
+	// Absent means 10240.
 	CodeMib       *int32 `protobuf:"varint,5,opt,name=code_mib,json=codeMib,proto3,oneof" json:"code_mib,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -294,7 +294,7 @@ func (x *CreateProjectResponse) GetProject() *Project {
 	return nil
 }
 
-// Which page.
+// Selects a page of projects.
 type ListProjectsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 to 1000; 0 means 100.
@@ -402,13 +402,13 @@ func (x *ListProjectsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// New limits of a project.
+// Changes the limits of a project.
 type SetProjectRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// `projects/{project}`.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Absent: as it was.
+	// Absent leaves the limit as it is.
 	Slots         *ProjectLimit `protobuf:"bytes,3,opt,name=slots,proto3" json:"slots,omitempty"`
 	Studies       *ProjectLimit `protobuf:"bytes,4,opt,name=studies,proto3" json:"studies,omitempty"`
 	CodeMib       *ProjectLimit `protobuf:"bytes,5,opt,name=code_mib,json=codeMib,proto3" json:"code_mib,omitempty"`

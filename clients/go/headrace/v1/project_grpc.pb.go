@@ -4,7 +4,7 @@
 // - protoc             v6.31.1
 // source: headrace/v1/project.proto
 
-// Projects: whose studies know each other by name, and how much they may have together.
+// Projects. Each is a namespace of studies, with shared limits.
 
 package headracev1
 
@@ -30,16 +30,18 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// What admins call to divide a cluster among projects. Requests are repeated as those of the `StudyService` are.
+// Lets admins divide a cluster among projects. Requests can be repeated like those of `StudyService`.
 //
-// A caller belongs to one project. To other callers its studies do not exist: they may have studies of the same names.
-// Admins of the project `default` create projects and set their limits. All others see their own project alone.
+// A caller belongs to one project. The studies of a project are invisible to callers of other projects, which may
+// use the same names for their own. Admins of the project `default` create projects and set their limits. All
+// other callers see only their own project.
 type ProjectServiceClient interface {
-	// Creates a project. One also begins with its first study, and then has no limits.
+	// Creates a project. A project is also created by its first study, and then has no limits.
 	CreateProject(ctx context.Context, in *CreateProjectRequest, opts ...grpc.CallOption) (*CreateProjectResponse, error)
-	// The projects by name, with what they have now, a page at a time.
+	// Lists projects by name, with what they hold now.
 	ListProjects(ctx context.Context, in *ListProjectsRequest, opts ...grpc.CallOption) (*ListProjectsResponse, error)
-	// Changes limits of a project. It stops nothing: where more is held than a limit allows, nothing more is given out.
+	// Changes the limits of a project. This stops nothing that runs. A project above a limit gets nothing more until
+	// it is below the limit.
 	SetProject(ctx context.Context, in *SetProjectRequest, opts ...grpc.CallOption) (*SetProjectResponse, error)
 }
 
@@ -85,16 +87,18 @@ func (c *projectServiceClient) SetProject(ctx context.Context, in *SetProjectReq
 // All implementations must embed UnimplementedProjectServiceServer
 // for forward compatibility.
 //
-// What admins call to divide a cluster among projects. Requests are repeated as those of the `StudyService` are.
+// Lets admins divide a cluster among projects. Requests can be repeated like those of `StudyService`.
 //
-// A caller belongs to one project. To other callers its studies do not exist: they may have studies of the same names.
-// Admins of the project `default` create projects and set their limits. All others see their own project alone.
+// A caller belongs to one project. The studies of a project are invisible to callers of other projects, which may
+// use the same names for their own. Admins of the project `default` create projects and set their limits. All
+// other callers see only their own project.
 type ProjectServiceServer interface {
-	// Creates a project. One also begins with its first study, and then has no limits.
+	// Creates a project. A project is also created by its first study, and then has no limits.
 	CreateProject(context.Context, *CreateProjectRequest) (*CreateProjectResponse, error)
-	// The projects by name, with what they have now, a page at a time.
+	// Lists projects by name, with what they hold now.
 	ListProjects(context.Context, *ListProjectsRequest) (*ListProjectsResponse, error)
-	// Changes limits of a project. It stops nothing: where more is held than a limit allows, nothing more is given out.
+	// Changes the limits of a project. This stops nothing that runs. A project above a limit gets nothing more until
+	// it is below the limit.
 	SetProject(context.Context, *SetProjectRequest) (*SetProjectResponse, error)
 	mustEmbedUnimplementedProjectServiceServer()
 }

@@ -4,7 +4,7 @@
 // 	protoc        v6.31.1
 // source: headrace/v1/runtime.proto
 
-// What a trial's process calls: its worker daemon, over a Unix socket.
+// The API that a worker daemon offers to a trial's process, over a Unix socket.
 
 package headracev1
 
@@ -27,11 +27,13 @@ const (
 type AttachRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	LeaseId string                 `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
-	// The process's rank in a gang of one process a slot.
+	// The process's rank, in a gang with one process per slot.
 	Rank int32 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
-	// The process calls Finish at any end but a kill. So one that ends without it was killed.
+	// The process calls Finish however it ends, unless it is killed. So a process that ends without calling it was
+	// killed.
 	Finishes bool `protobuf:"varint,3,opt,name=finishes,proto3" json:"finishes,omitempty"`
-	// On this signal the process prints the stack of each of its threads, and goes on; 0: it must not get one.
+	// On this signal the process prints the stack of each thread, and continues; 0 means that it must not be sent
+	// one.
 	StackSignal   int32 `protobuf:"varint,4,opt,name=stack_signal,json=stackSignal,proto3" json:"stack_signal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -97,18 +99,19 @@ func (x *AttachRequest) GetStackSignal() int32 {
 
 type AttachResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The scheduler's own, as it stands by now: `next_milestone` and `last_step` follow the trial's reports,
-	// `template.working_dir` is where this process finds shipped code, and the lease comes without its proof.
+	// The scheduler's message, updated: `next_milestone` and `last_step` follow the trial's reports,
+	// `template.working_dir` is where this process finds shipped code, and the lease has no proof.
 	Assign *Assign `protobuf:"bytes,1,opt,name=assign,proto3" json:"assign,omitempty"`
-	// A local folder with the checkpoint's files, verified; empty for a start from nothing.
+	// A local folder with the checkpoint's files, verified; empty if the trial starts from scratch.
 	RestoreDir string `protobuf:"bytes,2,opt,name=restore_dir,json=restoreDir,proto3" json:"restore_dir,omitempty"`
-	// A local folder in which the trial makes a new folder for each checkpoint.
+	// A local folder in which the trial creates a folder for each checkpoint.
 	CheckpointDir string `protobuf:"bytes,3,opt,name=checkpoint_dir,json=checkpointDir,proto3" json:"checkpoint_dir,omitempty"`
 	// A local folder with the files of the template's plan; empty without a plan.
 	PlanDir string `protobuf:"bytes,4,opt,name=plan_dir,json=planDir,proto3" json:"plan_dir,omitempty"`
-	// While this file exists, others need the slots, or the worker is being drained: the trial saves at its next report, as
-	// at a milestone. A program that does not check learns it from its next answer, whose milestone is the next step. Not
-	// for gangs, whose ranks would not see it at the same report.
+	// While this file exists, other trials need the slots, or the worker is being drained: the trial must save at
+	// its next report, as at a milestone. A program that does not check the file learns this from the response to
+	// its next report, whose milestone is the next step. Not used for gangs, whose ranks would not all see the file
+	// at the same report.
 	LeaveFile     string `protobuf:"bytes,5,opt,name=leave_file,json=leaveFile,proto3" json:"leave_file,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -270,25 +273,26 @@ func (*RestoredResponse) Descriptor() ([]byte, []int) {
 type ReportRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	LeaseId string                 `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
-	// Counts this process's reports from 1; a repeat has the same sequence.
+	// Counts this process's reports from 1. A repeated call has the same sequence.
 	Sequence int64              `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	Step     int64              `protobuf:"varint,3,opt,name=step,proto3" json:"step,omitempty"`
 	Metrics  map[string]float64 `protobuf:"bytes,4,rep,name=metrics,proto3" json:"metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
-	// The finished local folder of the checkpoint, below `checkpoint_dir`; empty when nothing was saved. The
-	// daemon takes it over.
+	// The local folder of the complete checkpoint, below `checkpoint_dir`; empty if nothing was saved. From then on
+	// it belongs to the daemon.
 	CheckpointDir string               `protobuf:"bytes,5,opt,name=checkpoint_dir,json=checkpointDir,proto3" json:"checkpoint_dir,omitempty"`
 	TrainTime     *durationpb.Duration `protobuf:"bytes,6,opt,name=train_time,json=trainTime,proto3" json:"train_time,omitempty"`
 	SaveTime      *durationpb.Duration `protobuf:"bytes,7,opt,name=save_time,json=saveTime,proto3" json:"save_time,omitempty"`
-	// Above 0: another rank of the gang, which reports nothing of its own and is answered what rank 0 is answered
-	// on the same sequence. All ranks fill one folder, so `checkpoint_dir` is the same for all.
+	// Above 0: another rank of the gang. It has no metrics of its own, and gets the response that rank 0 gets for
+	// the same sequence. All ranks write to one folder, so `checkpoint_dir` is the same for all.
 	Rank int32 `protobuf:"varint,8,opt,name=rank,proto3" json:"rank,omitempty"`
-	// What the trial's library found to be wrong with how the script uses it; in plain sentences, for people.
+	// Problems that the trial's library found in how the script uses it, in sentences for people.
 	Warnings []string `protobuf:"bytes,9,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	// What the turn cost that this report tells of: on one of the reports of a bundle's turn.
+	// The cost of a bundle's turn. Set on one of the turn's reports.
 	Turn *TurnCost `protobuf:"bytes,10,opt,name=turn,proto3" json:"turn,omitempty"`
-	// The learning-rate schedules that the trial tracks and that end; absent where they are as it said before.
+	// The learning-rate schedules that the trial tracks and that end; absent if they have not changed since the last
+	// report that had them.
 	Schedules *Schedules `protobuf:"bytes,15,opt,name=schedules,proto3" json:"schedules,omitempty"`
-	// The function has returned this result, and reported nothing on its way.
+	// The trial's function returned this result, and reported nothing before.
 	Returned      bool `protobuf:"varint,16,opt,name=returned,proto3" json:"returned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -455,28 +459,30 @@ func (x *ReportResponse) GetDecision() *Decision {
 type FinishRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	LeaseId string                 `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
-	// Empty for success; else the exception's last line, and its traceback.
+	// Empty for success; otherwise the exception's last line, and its traceback.
 	Error     string `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
 	Traceback string `protobuf:"bytes,3,opt,name=traceback,proto3" json:"traceback,omitempty"`
-	// The rank that ended its gang.
+	// The rank that ended the gang.
 	Rank int32 `protobuf:"varint,4,opt,name=rank,proto3" json:"rank,omitempty"`
-	// Of a rank that ended its gang without a word: its exit status; negative for a signal.
+	// The exit status of a rank that ended the gang without calling Finish; negative for a signal.
 	ExitCode int32 `protobuf:"varint,5,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
-	// With success, and nobody told it to end: its state at its end, under the step of its last report. A finished folder as in
-	// ReportRequest, empty when nothing was saved; the step of that report; and how long saving took.
+	// With success, if the trial was not told to end: its final state. `checkpoint_dir` is a complete folder as in
+	// ReportRequest, empty if nothing was saved; `step` is the step of the last report; `save_time` is how long
+	// saving took.
 	CheckpointDir string               `protobuf:"bytes,6,opt,name=checkpoint_dir,json=checkpointDir,proto3" json:"checkpoint_dir,omitempty"`
 	Step          int64                `protobuf:"varint,7,opt,name=step,proto3" json:"step,omitempty"`
 	SaveTime      *durationpb.Duration `protobuf:"bytes,8,opt,name=save_time,json=saveTime,proto3" json:"save_time,omitempty"`
-	// Why that state could not be saved, for people; empty where it was, or where there is none.
+	// Why that state could not be saved, for people; empty if it was saved, or if there is none.
 	Unsaved string `protobuf:"bytes,9,opt,name=unsaved,proto3" json:"unsaved,omitempty"`
-	// It had begun a step and chose to end, so it is no sign of trouble that it reported nothing more.
+	// The trial had started a step and chose to end. So it is no sign of a problem that it reported nothing more.
 	ByItself bool `protobuf:"varint,10,opt,name=by_itself,json=byItself,proto3" json:"by_itself,omitempty"`
-	// With an error: the library could not read the checkpoint in `restore_dir`. Nothing of the program had part in it.
+	// With an error: the library could not read the checkpoint in `restore_dir`, and the program's own code was not
+	// involved.
 	UnreadableCheckpoint bool `protobuf:"varint,12,opt,name=unreadable_checkpoint,json=unreadableCheckpoint,proto3" json:"unreadable_checkpoint,omitempty"`
-	// Without an error: said by a script whose interpreter was exiting, which does not tell with what status. A status other
-	// than 0 is a failure then.
+	// Without an error: the interpreter of the script was exiting, and its exit status was not known yet. A status
+	// other than 0 is then a failure.
 	Exiting bool `protobuf:"varint,13,opt,name=exiting,proto3" json:"exiting,omitempty"`
-	// Its configuration makes no sense: `error` says why. Such a trial is not tried again, and counts as no failure.
+	// The configuration makes no sense; `error` says why. The trial is not retried, and does not count as failed.
 	Infeasible    bool `protobuf:"varint,14,opt,name=infeasible,proto3" json:"infeasible,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -641,10 +647,10 @@ func (*FinishResponse) Descriptor() ([]byte, []int) {
 
 type LoadedRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One of the two is set.
+	// Exactly one of `lease_id` and `grant_id` is set.
 	LeaseId string `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
 	GrantId string `protobuf:"bytes,2,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
-	// Those that were not sent before.
+	// The files that were not sent before.
 	Files         []*SourceFile `protobuf:"bytes,3,rep,name=files,proto3" json:"files,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -784,7 +790,7 @@ func (x *AttachBundleRequest) GetGrantId() string {
 type AttachBundleResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Members []*AttachResponse      `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
-	// How many members the process may hold.
+	// The maximum number of members in the process.
 	Seats         int32 `protobuf:"varint,2,opt,name=seats,proto3" json:"seats,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -837,15 +843,15 @@ func (x *AttachBundleResponse) GetSeats() int32 {
 type TurnRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	GrantId string                 `protobuf:"bytes,1,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
-	// Counts this process's turns from 1; a repeat has the same sequence, and is answered the same.
+	// Counts this process's turns from 1. A repeated call has the same sequence, and gets the same response.
 	Sequence int64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// Members that were taken in since the last turn, from a checkpoint.
+	// Members that were restored from a checkpoint since the last turn.
 	Restored []*RestoredRequest `protobuf:"bytes,3,rep,name=restored,proto3" json:"restored,omitempty"`
-	// One of each member that trained in this turn.
+	// One report for each member that trained in this turn.
 	Reports []*ReportRequest `protobuf:"bytes,4,rep,name=reports,proto3" json:"reports,omitempty"`
-	// Members that ended by themselves, with success or with an error of their own.
+	// Members that ended by themselves, with success or with an error.
 	Finished []*FinishRequest `protobuf:"bytes,5,rep,name=finished,proto3" json:"finished,omitempty"`
-	// No member can train: the call returns when there is something to say.
+	// No member can train. The call returns when there is something to do.
 	Waits         bool `protobuf:"varint,6,opt,name=waits,proto3" json:"waits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -925,13 +931,13 @@ func (x *TurnRequest) GetWaits() bool {
 
 type TurnResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// On reports of this turn or of earlier ones.
+	// Decisions on reports of this turn or of earlier ones.
 	Decisions []*MemberDecision `protobuf:"bytes,1,rep,name=decisions,proto3" json:"decisions,omitempty"`
-	// Members that join.
+	// New members.
 	Joined []*AttachResponse `protobuf:"bytes,2,rep,name=joined,proto3" json:"joined,omitempty"`
-	// Leases that are over: these members leave at once, and nothing that they still do counts.
+	// Leases that have ended. These members must leave at once, and nothing that they still do counts.
 	Gone []string `protobuf:"bytes,3,rep,name=gone,proto3" json:"gone,omitempty"`
-	// No member is left: the program is to end.
+	// No members remain: the program must end.
 	Over          bool `protobuf:"varint,4,opt,name=over,proto3" json:"over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1000,7 +1006,7 @@ type MemberDecision struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	LeaseId  string                 `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
 	Decision *Decision              `protobuf:"bytes,2,opt,name=decision,proto3" json:"decision,omitempty"`
-	// Why the report cannot be taken, for people; then there is no decision, and the member fails.
+	// Why the report was rejected, for people. Then there is no decision, and the member fails.
 	Refused       string `protobuf:"bytes,3,opt,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1060,13 +1066,13 @@ func (x *MemberDecision) GetRefused() string {
 type FinishBundleRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	GrantId string                 `protobuf:"bytes,1,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
-	// Empty for success; else the exception's last line, and its traceback.
+	// Empty for success; otherwise the exception's last line, and its traceback.
 	Error     string `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
 	Traceback string `protobuf:"bytes,3,opt,name=traceback,proto3" json:"traceback,omitempty"`
-	// A device had too little memory for so many members.
+	// A device ran out of memory with this many members.
 	OutOfMemory bool `protobuf:"varint,4,opt,name=out_of_memory,json=outOfMemory,proto3" json:"out_of_memory,omitempty"`
-	// Each member would fail so, however many there are: the program failed before its function was called, or the model
-	// cannot be fused. The error is charged to all members.
+	// Every member would fail the same way, whatever their number: the program failed before its function was
+	// called, or the model cannot be fused. The error is charged to all members.
 	OfEach        bool `protobuf:"varint,5,opt,name=of_each,json=ofEach,proto3" json:"of_each,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

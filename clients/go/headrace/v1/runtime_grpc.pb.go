@@ -4,7 +4,7 @@
 // - protoc             v6.31.1
 // source: headrace/v1/runtime.proto
 
-// What a trial's process calls: its worker daemon, over a Unix socket.
+// The API that a worker daemon offers to a trial's process, over a Unix socket.
 
 package headracev1
 
@@ -35,27 +35,29 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// The trial's side of its worker daemon. The daemon passes `HEADRACE_RUNTIME` (the socket) and
-// `HEADRACE_LEASE_ID` in the environment, and to a bundle's process `HEADRACE_BUNDLE` (the grant's id). Every call is
-// safe to repeat.
+// Connects a trial's process with its worker daemon. The daemon sets `HEADRACE_RUNTIME` (the socket) and
+// `HEADRACE_LEASE_ID` in the process's environment; for a bundle it sets `HEADRACE_BUNDLE` (the grant's id). Every
+// call is safe to repeat.
 type TrialRuntimeServiceClient interface {
-	// The configuration and where to continue from.
+	// Returns the configuration, and the checkpoint to continue from.
 	Attach(ctx context.Context, in *AttachRequest, opts ...grpc.CallOption) (*AttachResponse, error)
-	// The checkpoint is loaded and the loop begins.
+	// Says that the checkpoint was loaded and the training loop starts.
 	Restored(ctx context.Context, in *RestoredRequest, opts ...grpc.CallOption) (*RestoredResponse, error)
-	// A report. At a milestone the call returns when the scheduler has decided, however long that takes;
-	// before a milestone it returns at once with CONTINUE.
+	// Sends a report. At a milestone the call returns when the scheduler has decided, however long that takes.
+	// Before a milestone it returns CONTINUE at once.
 	Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error)
-	// The program ended: with success, or with an error that is charged to the configuration.
+	// Says that the program ended: with success, or with an error that is charged to the configuration.
 	Finish(ctx context.Context, in *FinishRequest, opts ...grpc.CallOption) (*FinishResponse, error)
-	// Source files that the process has imported from the study's folder. Of a bundle's process with the grant's id.
+	// Sends the source files that the process has imported from the study's folder. A bundle's process sends the
+	// grant's id with them.
 	Loaded(ctx context.Context, in *LoadedRequest, opts ...grpc.CallOption) (*LoadedResponse, error)
-	// The members that are there now.
+	// Returns the current members.
 	AttachBundle(ctx context.Context, in *AttachBundleRequest, opts ...grpc.CallOption) (*AttachBundleResponse, error)
-	// One call a turn: what all members have to say, and what is said to them. A member before its milestone is told
-	// CONTINUE at once. The decision on one at its milestone may come with a later turn; until then it does not train.
+	// Sends the reports of all members for one turn, and returns decisions. A member before its milestone gets
+	// CONTINUE at once. The decision on a member at its milestone may arrive with a later turn. Until then the
+	// member does not train.
 	Turn(ctx context.Context, in *TurnRequest, opts ...grpc.CallOption) (*TurnResponse, error)
-	// The program of the bundle ended.
+	// Says that the program of the bundle ended.
 	FinishBundle(ctx context.Context, in *FinishBundleRequest, opts ...grpc.CallOption) (*FinishBundleResponse, error)
 }
 
@@ -151,27 +153,29 @@ func (c *trialRuntimeServiceClient) FinishBundle(ctx context.Context, in *Finish
 // All implementations must embed UnimplementedTrialRuntimeServiceServer
 // for forward compatibility.
 //
-// The trial's side of its worker daemon. The daemon passes `HEADRACE_RUNTIME` (the socket) and
-// `HEADRACE_LEASE_ID` in the environment, and to a bundle's process `HEADRACE_BUNDLE` (the grant's id). Every call is
-// safe to repeat.
+// Connects a trial's process with its worker daemon. The daemon sets `HEADRACE_RUNTIME` (the socket) and
+// `HEADRACE_LEASE_ID` in the process's environment; for a bundle it sets `HEADRACE_BUNDLE` (the grant's id). Every
+// call is safe to repeat.
 type TrialRuntimeServiceServer interface {
-	// The configuration and where to continue from.
+	// Returns the configuration, and the checkpoint to continue from.
 	Attach(context.Context, *AttachRequest) (*AttachResponse, error)
-	// The checkpoint is loaded and the loop begins.
+	// Says that the checkpoint was loaded and the training loop starts.
 	Restored(context.Context, *RestoredRequest) (*RestoredResponse, error)
-	// A report. At a milestone the call returns when the scheduler has decided, however long that takes;
-	// before a milestone it returns at once with CONTINUE.
+	// Sends a report. At a milestone the call returns when the scheduler has decided, however long that takes.
+	// Before a milestone it returns CONTINUE at once.
 	Report(context.Context, *ReportRequest) (*ReportResponse, error)
-	// The program ended: with success, or with an error that is charged to the configuration.
+	// Says that the program ended: with success, or with an error that is charged to the configuration.
 	Finish(context.Context, *FinishRequest) (*FinishResponse, error)
-	// Source files that the process has imported from the study's folder. Of a bundle's process with the grant's id.
+	// Sends the source files that the process has imported from the study's folder. A bundle's process sends the
+	// grant's id with them.
 	Loaded(context.Context, *LoadedRequest) (*LoadedResponse, error)
-	// The members that are there now.
+	// Returns the current members.
 	AttachBundle(context.Context, *AttachBundleRequest) (*AttachBundleResponse, error)
-	// One call a turn: what all members have to say, and what is said to them. A member before its milestone is told
-	// CONTINUE at once. The decision on one at its milestone may come with a later turn; until then it does not train.
+	// Sends the reports of all members for one turn, and returns decisions. A member before its milestone gets
+	// CONTINUE at once. The decision on a member at its milestone may arrive with a later turn. Until then the
+	// member does not train.
 	Turn(context.Context, *TurnRequest) (*TurnResponse, error)
-	// The program of the bundle ended.
+	// Says that the program of the bundle ended.
 	FinishBundle(context.Context, *FinishBundleRequest) (*FinishBundleResponse, error)
 	mustEmbedUnimplementedTrialRuntimeServiceServer()
 }

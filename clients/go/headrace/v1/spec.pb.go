@@ -4,8 +4,8 @@
 // 	protoc        v6.31.1
 // source: headrace/v1/spec.proto
 
-// What a user asks for: the search space, the objective, the policy, the sampler, the resources and
-// the program of a study. Everything here is immutable once the study exists.
+// The description of a study: its search space, objective, policy, sampler, resources and program. Nothing here
+// changes once the study exists, unless a user extends it.
 
 package headracev1
 
@@ -25,7 +25,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What happens when a trial runs other code than the study began with. Shipped code does not change.
+// What happens if a trial runs code that differs from the study's original code. Shipped code does not change.
 type OnCodeChange int32
 
 const (
@@ -34,7 +34,7 @@ const (
 	OnCodeChange_ON_CODE_CHANGE_WARN OnCodeChange = 1
 	// The trial is taken off its worker, and the study is paused until a user accepts the change by resuming it.
 	OnCodeChange_ON_CODE_CHANGE_PAUSE OnCodeChange = 2
-	// The same, and no such attempt is accepted.
+	// As `ON_CODE_CHANGE_PAUSE`, but the change cannot be accepted.
 	OnCodeChange_ON_CODE_CHANGE_REFUSE OnCodeChange = 3
 )
 
@@ -81,19 +81,19 @@ func (OnCodeChange) EnumDescriptor() ([]byte, []int) {
 	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{0}
 }
 
-// Which value of a trial counts where trials are compared as a whole. Rungs compare the values reported there.
+// Which value of a trial counts when whole trials are compared. Rungs compare the values reported there.
 type Scope int32
 
 const (
 	Scope_SCOPE_UNSPECIFIED Scope = 0
-	// The best one of all its reports.
+	// The best value of all its reports.
 	Scope_SCOPE_BEST Scope = 1
-	// That of its last report, if it is finite and the report meets the constraints.
+	// The value of its last report, if it is finite and the report meets the constraints.
 	Scope_SCOPE_LAST Scope = 2
-	// The same; but trials that completed are before all others.
+	// As `SCOPE_LAST`, but completed trials rank before all others.
 	Scope_SCOPE_FULL_BUDGET Scope = 3
-	// The mean of its last `k` reports that meet the constraints, or of all where it has fewer. The last report is one of
-	// them.
+	// The mean of the last `k` reports that meet the constraints, or of all of them if there are fewer. The trial's
+	// last report must be one of them.
 	Scope_SCOPE_MEAN_LAST_K Scope = 4
 )
 
@@ -142,14 +142,14 @@ func (Scope) EnumDescriptor() ([]byte, []int) {
 	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{1}
 }
 
-// Which checkpoint of a trial stays beside the last ones.
+// Which checkpoint of a trial is kept besides the latest ones.
 type Keep int32
 
 const (
 	Keep_KEEP_UNSPECIFIED Keep = 0
-	// None.
+	// None besides the latest ones.
 	Keep_KEEP_LAST Keep = 1
-	// That of the best value. A trial also saves at each report that is its best so far.
+	// The checkpoint of the best value. A trial also saves at each report that is its best so far.
 	Keep_KEEP_BEST Keep = 2
 )
 
@@ -249,7 +249,7 @@ type AshaVariant int32
 
 const (
 	AshaVariant_ASHA_VARIANT_UNSPECIFIED AshaVariant = 0
-	// It is paused, and promoted later if it comes to be among the best.
+	// It is paused, and promoted later if it is then among the best.
 	AshaVariant_ASHA_VARIANT_PROMOTION AshaVariant = 1
 	// It is terminated.
 	AshaVariant_ASHA_VARIANT_STOPPING AshaVariant = 2
@@ -301,9 +301,9 @@ type MedianVariant int32
 
 const (
 	MedianVariant_MEDIAN_VARIANT_UNSPECIFIED MedianVariant = 0
-	// The trial's own running average: it stops where more than half of all averages are better.
+	// The trial's own running average: the trial stops if more than half of all averages are better.
 	MedianVariant_MEDIAN_VARIANT_AVERAGE MedianVariant = 1
-	// Its best value so far: it stops where that is worse than the median of the others' averages.
+	// The trial's best value so far: the trial stops if that is worse than the median of the others' averages.
 	MedianVariant_MEDIAN_VARIANT_VIZIER MedianVariant = 2
 )
 
@@ -348,14 +348,14 @@ func (MedianVariant) EnumDescriptor() ([]byte, []int) {
 	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{5}
 }
 
-// What becomes of a trial that arrives at a rung among the best 1/η of those that are there so far.
+// What happens to a trial that arrives at a rung and is among the best 1/η there so far.
 type AshaArrival int32
 
 const (
 	AshaArrival_ASHA_ARRIVAL_UNSPECIFIED AshaArrival = 0
-	// It waits for its turn.
+	// It waits for its turn to be promoted.
 	AshaArrival_ASHA_ARRIVAL_CAUTIOUS AshaArrival = 1
-	// It goes on at once. With fewer than η results, everyone does.
+	// It continues at once. While there are fewer than η results, every trial does.
 	AshaArrival_ASHA_ARRIVAL_OPTIMISTIC AshaArrival = 2
 )
 
@@ -400,14 +400,14 @@ func (AshaArrival) EnumDescriptor() ([]byte, []int) {
 	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{6}
 }
 
-// How many processes a grant of several slots is run with.
+// How many processes run on a grant of several slots.
 type Processes int32
 
 const (
 	Processes_PROCESSES_UNSPECIFIED Processes = 0
 	// One process that sees every granted device.
 	Processes_PROCESSES_ONE Processes = 1
-	// One process a slot, with RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set as torchrun sets them.
+	// One process per slot, with RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set as torchrun does.
 	Processes_PROCESSES_PER_SLOT Processes = 2
 )
 
@@ -452,11 +452,11 @@ func (Processes) EnumDescriptor() ([]byte, []int) {
 	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{7}
 }
 
-// The whole description of a study. `headrace.spec` holds the same fields as validated Python models;
-// a study file in YAML is this message with friendlier spelling.
+// The complete description of a study. `headrace.spec` has the same fields as validated Python models. A study
+// file is this message in a friendlier YAML form.
 type StudySpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What to optimise.
+	// What to optimize.
 	Objective *Objective `protobuf:"bytes,1,opt,name=objective,proto3" json:"objective,omitempty"`
 	// The search space, in the user's order. A conditional parameter follows its parent.
 	Space []*Parameter `protobuf:"bytes,2,rep,name=space,proto3" json:"space,omitempty"`
@@ -468,54 +468,56 @@ type StudySpec struct {
 	Template *TrialTemplate `protobuf:"bytes,5,opt,name=template,proto3" json:"template,omitempty"`
 	// What one trial occupies while it runs.
 	Resources *Resources `protobuf:"bytes,6,opt,name=resources,proto3" json:"resources,omitempty"`
-	// How many configurations to try, the baseline not counted. A grid may yield fewer.
+	// The number of configurations to try, without the baseline. A grid may have fewer.
 	MaxTrials int32 `protobuf:"varint,7,opt,name=max_trials,json=maxTrials,proto3" json:"max_trials,omitempty"`
-	// How many trials may run at once, a bundle counting as one; 0 means as many as there are free slots.
+	// The maximum number of trials that run at once, with a bundle counting as one; 0 means no limit but free slots.
 	MaxParallel int32 `protobuf:"varint,8,opt,name=max_parallel,json=maxParallel,proto3" json:"max_parallel,omitempty"`
-	// The full budget of one trial, in steps. A step is whatever the trial counts (epochs, usually).
+	// The full budget of one trial, in steps. A step is whatever the trial counts, usually an epoch.
 	MaxSteps int64 `protobuf:"varint,9,opt,name=max_steps,json=maxSteps,proto3" json:"max_steps,omitempty"`
-	// How often a trial whose own code failed is tried again before it is terminated as failed.
+	// How often a trial whose own code failed is retried before it is terminated as failed.
 	MaxRetries int32 `protobuf:"varint,10,opt,name=max_retries,json=maxRetries,proto3" json:"max_retries,omitempty"`
-	// Seeds the sampler, the brackets and the trials; the same seed gives the same configurations.
+	// The seed of the sampler, the brackets and the trials. The same seed gives the same configurations.
 	Seed int64 `protobuf:"varint,11,opt,name=seed,proto3" json:"seed,omitempty"`
-	// The configuration to compare with. It runs to the full budget, outside the policy, as trial 0.
+	// The configuration to compare with. It runs as trial 0 to the full budget, and the policy does not apply to it.
 	Baseline *ParameterAssignment `protobuf:"bytes,12,opt,name=baseline,proto3" json:"baseline,omitempty"`
 	// Configurations to try first, before the sampler is asked.
 	Enqueued []*ParameterAssignment `protobuf:"bytes,13,rep,name=enqueued,proto3" json:"enqueued,omitempty"`
-	// How many checkpoints of a trial to keep beside those that a pause refers to.
+	// How many checkpoints of a trial to keep, besides those that a pause needs.
 	CheckpointsKept int32 `protobuf:"varint,14,opt,name=checkpoints_kept,json=checkpointsKept,proto3" json:"checkpoints_kept,omitempty"`
-	// The study's share of the cluster against others of its priority that want it too; 0 means 1.
+	// The study's weight when slots are shared with other studies of the same priority; 0 means 1.
 	Weight float64 `protobuf:"fixed64,20,opt,name=weight,proto3" json:"weight,omitempty"`
-	// A study of higher priority goes first, and takes slots from lower ones by checkpoint; 0 is ordinary.
+	// Studies with a higher priority get slots first. They preempt trials of lower priority, which save a checkpoint
+	// first. 0 is normal.
 	Priority int32 `protobuf:"varint,21,opt,name=priority,proto3" json:"priority,omitempty"`
-	// How a trial's grant grows on its way; absent: it never changes.
+	// How a trial's grant grows as it progresses; absent means that it never changes.
 	Elastic *Elastic `protobuf:"bytes,22,opt,name=elastic,proto3" json:"elastic,omitempty"`
-	// Trains several trials in one process; absent: each trial has a process of its own.
+	// Trains several trials in one process; absent means that each trial has its own process.
 	Fuse *Fuse `protobuf:"bytes,23,opt,name=fuse,proto3" json:"fuse,omitempty"`
-	// A second study, which trains the best configurations of this one on something larger. Absent: none.
+	// A second study, which trains this study's best configurations on something larger; absent means none.
 	Transfer *Transfer `protobuf:"bytes,24,opt,name=transfer,proto3" json:"transfer,omitempty"`
-	// The trials train a small copy of the model that their callable asks for; absent: the model itself.
+	// Makes the trials train a small copy of the model that their callable requests; absent means the model itself.
 	Surrogate *Surrogate `protobuf:"bytes,25,opt,name=surrogate,proto3" json:"surrogate,omitempty"`
-	// How the surrogate is checked before the study begins; absent: by the library's defaults.
+	// How the surrogate is checked before the study starts; absent means the library's defaults.
 	Gate *Gate `protobuf:"bytes,26,opt,name=gate,proto3" json:"gate,omitempty"`
-	// The name of another study: nothing of this one is placed until that one has completed. Empty: it begins at once.
+	// The name of another study. No trial of this study is placed until that one has completed. Empty means that
+	// this study starts at once.
 	After string `protobuf:"bytes,27,opt,name=after,proto3" json:"after,omitempty"`
-	// Objectives beside the first one. With any, the result is the Pareto front, and the policy must be `run_all`.
+	// Additional objectives. If there are any, the result is the Pareto front, and the policy must be `run_all`.
 	FurtherObjectives []*Objective `protobuf:"bytes,15,rep,name=further_objectives,json=furtherObjectives,proto3" json:"further_objectives,omitempty"`
-	// What a trial must meet to count as a good one: infeasible trials are never the best.
+	// The constraints that a trial must meet to be feasible. An infeasible trial is never the best.
 	Constraints []*Constraint `protobuf:"bytes,16,rep,name=constraints,proto3" json:"constraints,omitempty"`
-	// An earlier study whose results the sampler begins with.
+	// An earlier study whose results the sampler starts with.
 	WarmStart *WarmStart `protobuf:"bytes,17,opt,name=warm_start,json=warmStart,proto3" json:"warm_start,omitempty"`
-	// A study ends as failed when so many trials have failed before anything was reported; 0 means 3.
+	// The study fails once this many trials have failed before any trial has reported; 0 means 3.
 	MaxEarlyFailures int32 `protobuf:"varint,18,opt,name=max_early_failures,json=maxEarlyFailures,proto3" json:"max_early_failures,omitempty"`
-	// Trials on their way to a rung before the last one may run in the bubbles of a large job. Their program takes its
-	// gate: one that does not would slow that job.
+	// Until they reach the rung before the last, trials may run in the bubbles of a large job. Their program must
+	// use the bubble gate, or it slows that job down.
 	Bubbles bool `protobuf:"varint,47,opt,name=bubbles,proto3" json:"bubbles,omitempty"`
-	// What ends the study before all its trials have; absent: nothing.
+	// What ends the study before all its trials have ended; absent means nothing does.
 	Until *Until `protobuf:"bytes,48,opt,name=until,proto3" json:"until,omitempty"`
-	// Of a study that was extended: what it was created with. Rungs and brackets follow from it. Absent of any other.
+	// If the study was extended: what it was created with, from which rungs and brackets follow. Otherwise absent.
 	Extended *Extended `protobuf:"bytes,49,opt,name=extended,proto3" json:"extended,omitempty"`
-	// What happens when the code of the trials changes. Unspecified means `ON_CODE_CHANGE_WARN`.
+	// What happens if the code of the trials changes. Unspecified means `ON_CODE_CHANGE_WARN`.
 	OnCodeChange  OnCodeChange `protobuf:"varint,53,opt,name=on_code_change,json=onCodeChange,proto3,enum=headrace.v1.OnCodeChange" json:"on_code_change,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -761,14 +763,15 @@ func (x *StudySpec) GetOnCodeChange() OnCodeChange {
 	return OnCodeChange_ON_CODE_CHANGE_UNSPECIFIED
 }
 
-// What ends a study as completed before all its trials have ended. Absent fields end nothing.
+// Conditions that end a study as completed before all its trials have ended. A field that is not set has no
+// effect.
 type Until struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A trial's report has this value of the objective or a better one, and meets the constraints.
+	// A trial reports this value of the objective or a better one, and meets the constraints.
 	Value *float64 `protobuf:"fixed64,1,opt,name=value,proto3,oneof" json:"value,omitempty"`
-	// So many hours have passed in which at least one trial of the study ran.
+	// At least one trial of the study has been running for this many hours in total.
 	Hours *float64 `protobuf:"fixed64,2,opt,name=hours,proto3,oneof" json:"hours,omitempty"`
-	// So many trials in a row have ended and none of them has made the best value better.
+	// This many trials in a row were tried without improving the best value.
 	NoImprovement int32 `protobuf:"varint,3,opt,name=no_improvement,json=noImprovement,proto3" json:"no_improvement,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -825,12 +828,12 @@ func (x *Until) GetNoImprovement() int32 {
 	return 0
 }
 
-// What a study was created with, where it was extended since.
+// What a study was created with, if it was extended since.
 type Extended struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The number of its configurations.
+	// The original number of configurations.
 	Trials int32 `protobuf:"varint,1,opt,name=trials,proto3" json:"trials,omitempty"`
-	// Its full budgets before the present one, the first one first; empty where that is the only one.
+	// The full budgets before the current one, the oldest first; empty if the budget was never extended.
 	Steps         []int64 `protobuf:"varint,2,rep,packed,name=steps,proto3" json:"steps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -880,16 +883,17 @@ func (x *Extended) GetSteps() []int64 {
 	return nil
 }
 
-// What to optimise: one metric that the trial reports.
+// What to optimize: one metric that the trial reports.
 type Objective struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Metric string                 `protobuf:"bytes,1,opt,name=metric,proto3" json:"metric,omitempty"`
 	Goal   Goal                   `protobuf:"varint,2,opt,name=goal,proto3,enum=headrace.v1.Goal" json:"goal,omitempty"`
-	// Which checkpoint of a trial stays beside the last ones. Unspecified means `KEEP_LAST`; the first objective's counts.
+	// Which checkpoint of a trial is kept besides the latest ones. Unspecified means `KEEP_LAST`. Only the first
+	// objective's setting counts.
 	Keep Keep `protobuf:"varint,3,opt,name=keep,proto3,enum=headrace.v1.Keep" json:"keep,omitempty"`
-	// Which value of a trial counts. Unspecified means `SCOPE_LAST`, with `KEEP_BEST` however `SCOPE_BEST`.
+	// Which value of a trial counts. Unspecified means `SCOPE_LAST`, or `SCOPE_BEST` with `KEEP_BEST`.
 	Scope Scope `protobuf:"varint,4,opt,name=scope,proto3,enum=headrace.v1.Scope" json:"scope,omitempty"`
-	// With `SCOPE_MEAN_LAST_K`, and only there: of how many reports, 1 to 100.
+	// The number of reports for `SCOPE_MEAN_LAST_K`, 1 to 100. Not allowed with other scopes.
 	K             int32 `protobuf:"varint,5,opt,name=k,proto3" json:"k,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -960,7 +964,7 @@ func (x *Objective) GetK() int32 {
 	return 0
 }
 
-// A bound on a metric that the trial reports. A report that lacks the metric does not meet it.
+// A bound on a metric that the trial reports. A report without the metric violates it.
 type Constraint struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Metric string                 `protobuf:"bytes,1,opt,name=metric,proto3" json:"metric,omitempty"`
@@ -1056,9 +1060,9 @@ func (*Constraint_AtLeast) isConstraint_Bound() {}
 // Results of an earlier study, given to the sampler as if they were this study's.
 type WarmStart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The name of the earlier study. Only those of its completed trials count that belong to this study's space.
+	// The name of the earlier study. Only its completed trials whose configurations fit this study's space are used.
 	Study string `protobuf:"bytes,1,opt,name=study,proto3" json:"study,omitempty"`
-	// How many of them at most, the best first; 0 means 200.
+	// The maximum number of these trials to use, the best first; 0 means 200.
 	MaxTrials     int32 `protobuf:"varint,2,opt,name=max_trials,json=maxTrials,proto3" json:"max_trials,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1118,7 +1122,7 @@ type Parameter struct {
 	//	*Parameter_Int
 	//	*Parameter_Categorical
 	Domain isParameter_Domain `protobuf_oneof:"domain"`
-	// The parameter exists only where every condition holds (a conjunction); none: always.
+	// The parameter exists only if every condition holds. Without conditions it always exists.
 	Conditions    []*Condition `protobuf:"bytes,5,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1229,7 +1233,7 @@ type FloatDomain struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Low   float64                `protobuf:"fixed64,1,opt,name=low,proto3" json:"low,omitempty"`
 	High  float64                `protobuf:"fixed64,2,opt,name=high,proto3" json:"high,omitempty"`
-	// Uniform in the logarithm. Excludes `step`, and needs low > 0.
+	// Sample uniformly in the logarithm. Excludes `step`, and requires low > 0.
 	Log bool `protobuf:"varint,3,opt,name=log,proto3" json:"log,omitempty"`
 	// The grid low, low+step, … ≤ high; 0 means continuous.
 	Step          float64 `protobuf:"fixed64,4,opt,name=step,proto3" json:"step,omitempty"`
@@ -1300,7 +1304,7 @@ type IntDomain struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Low   int64                  `protobuf:"varint,1,opt,name=low,proto3" json:"low,omitempty"`
 	High  int64                  `protobuf:"varint,2,opt,name=high,proto3" json:"high,omitempty"`
-	// Uniform in the logarithm. Excludes a `step` over 1, and needs low > 0.
+	// Sample uniformly in the logarithm. Excludes a `step` above 1, and requires low > 0.
 	Log bool `protobuf:"varint,3,opt,name=log,proto3" json:"log,omitempty"`
 	// The grid low, low+step, … ≤ high; 0 means 1.
 	Step          int64 `protobuf:"varint,4,opt,name=step,proto3" json:"step,omitempty"`
@@ -1411,12 +1415,12 @@ func (x *CategoricalDomain) GetValues() []*ParameterValue {
 	return nil
 }
 
-// "`parameter` takes one of `values`", or "`parameter` lies within these bounds": one of the two.
+// A condition on another parameter: either its value is one of `values`, or it is within the bounds.
 type Condition struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Parameter string                 `protobuf:"bytes,1,opt,name=parameter,proto3" json:"parameter,omitempty"`
 	Values    []*ParameterValue      `protobuf:"bytes,2,rep,name=values,proto3" json:"values,omitempty"`
-	// The bounds; all that are given hold. The parameter is a number.
+	// The bounds, for a numeric parameter. All bounds that are set must hold.
 	AtLeast       *float64 `protobuf:"fixed64,3,opt,name=at_least,json=atLeast,proto3,oneof" json:"at_least,omitempty"`
 	Above         *float64 `protobuf:"fixed64,4,opt,name=above,proto3,oneof" json:"above,omitempty"`
 	AtMost        *float64 `protobuf:"fixed64,5,opt,name=at_most,json=atMost,proto3,oneof" json:"at_most,omitempty"`
@@ -1612,7 +1616,7 @@ func (*ParameterValue_StringValue) isParameterValue_Kind() {}
 
 func (*ParameterValue_BoolValue) isParameterValue_Kind() {}
 
-// A configuration: each active parameter's value, by name.
+// A configuration: the value of each active parameter, by name.
 type ParameterAssignment struct {
 	state         protoimpl.MessageState     `protogen:"open.v1"`
 	Values        map[string]*ParameterValue `protobuf:"bytes,1,rep,name=values,proto3" json:"values,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -1884,7 +1888,7 @@ func (*Sampler_Own) isSampler_Kind() {}
 
 func (*Sampler_MultiFidelity) isSampler_Kind() {}
 
-// Independent draws; trial n's configuration depends on the seed and n alone.
+// Independent random draws. The configuration of trial n depends only on the seed and n.
 type RandomSampler struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1921,7 +1925,7 @@ func (*RandomSampler) Descriptor() ([]byte, []int) {
 	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{14}
 }
 
-// A sampler of an installed package, found by the entry point of this name in the group `headrace.samplers`.
+// A sampler from an installed package, found by its entry point in the group `headrace.samplers`.
 type OwnSampler struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1975,11 +1979,11 @@ func (x *OwnSampler) GetOptions() *ParameterAssignment {
 	return nil
 }
 
-// Every point of the grid once, the last parameter varying fastest.
+// Every point of a grid once. The last parameter varies fastest.
 type GridSampler struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The number of points on each continuous dimension (evenly spaced, in the logarithm where `log`),
-	// by parameter name. Integer dimensions without an entry, stepped and categorical ones use all
+	// The number of points for each continuous parameter, by name. They are evenly spaced, in the logarithm if the
+	// parameter has `log`. Integer parameters without an entry, stepped parameters and categorical ones use all
 	// their values.
 	Points        map[string]int32 `protobuf:"bytes,1,rep,name=points,proto3" json:"points,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
@@ -2023,7 +2027,7 @@ func (x *GridSampler) GetPoints() map[string]int32 {
 	return nil
 }
 
-// A scrambled Sobol sequence: points that fill the space more evenly than independent draws.
+// A scrambled Sobol sequence, whose points fill the space more evenly than independent draws.
 type SobolSampler struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2060,14 +2064,14 @@ func (*SobolSampler) Descriptor() ([]byte, []int) {
 	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{17}
 }
 
-// Tree-structured Parzen estimators, multivariate, one group for each set of parameters that exist together.
+// Multivariate tree-structured Parzen estimators, with one group for each set of parameters that exist together.
 type TpeSampler struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The first so many results come from random draws; 0 means 10.
+	// The number of initial results that come from random draws; 0 means 10.
 	StartupTrials int32 `protobuf:"varint,1,opt,name=startup_trials,json=startupTrials,proto3" json:"startup_trials,omitempty"`
-	// How many candidates are drawn from the estimator of the good trials; 0 means 24.
+	// The number of candidates drawn from the estimator of the good trials; 0 means 24.
 	Candidates int32 `protobuf:"varint,2,opt,name=candidates,proto3" json:"candidates,omitempty"`
-	// How many results the estimators are made from at most, the best and the latest; 0 means 1000.
+	// The maximum number of results that the estimators use, the best and the latest; 0 means 1000.
 	MaxResults    int32 `protobuf:"varint,3,opt,name=max_results,json=maxResults,proto3" json:"max_results,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2127,9 +2131,10 @@ func (x *TpeSampler) GetMaxResults() int32 {
 // A Gaussian process with expected improvement, pending trials included.
 type GpSampler struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The first so many results come from random draws; 0 means 10.
+	// The number of initial results that come from random draws; 0 means 10.
 	StartupTrials int32 `protobuf:"varint,1,opt,name=startup_trials,json=startupTrials,proto3" json:"startup_trials,omitempty"`
-	// How many results the process is fitted to at most, the best and the latest; 0 means 200. A fit costs its cube.
+	// The maximum number of results that the process is fitted to, the best and the latest; 0 means 200. The cost of
+	// a fit grows with the cube of this number.
 	MaxResults    int32 `protobuf:"varint,2,opt,name=max_results,json=maxResults,proto3" json:"max_results,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2179,13 +2184,14 @@ func (x *GpSampler) GetMaxResults() int32 {
 	return 0
 }
 
-// A Gaussian process over configuration and budget, which learns from the results at all rungs, pending trials included. It
-// knows one objective.
+// A Gaussian process over configuration and budget, which learns from the results at all rungs, pending trials
+// included. It supports only one objective.
 type MultiFidelitySampler struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The first so many results come from random draws; 0 means 10.
+	// The number of initial results that come from random draws; 0 means 10.
 	StartupTrials int32 `protobuf:"varint,1,opt,name=startup_trials,json=startupTrials,proto3" json:"startup_trials,omitempty"`
-	// How many results the process is made from at most, the best and the latest; 0 means 400. A proposal costs their cube.
+	// The maximum number of results that the process uses, the best and the latest; 0 means 400. The cost of a
+	// proposal grows with the cube of this number.
 	MaxResults    int32 `protobuf:"varint,2,opt,name=max_results,json=maxResults,proto3" json:"max_results,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2238,9 +2244,9 @@ func (x *MultiFidelitySampler) GetMaxResults() int32 {
 // The covariance matrix adaptation evolution strategy, on the numeric parameters that always exist.
 type CmaEsSampler struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The first so many results come from random draws; 0 means 1.
+	// The number of initial results that come from random draws; 0 means 1.
 	StartupTrials int32 `protobuf:"varint,1,opt,name=startup_trials,json=startupTrials,proto3" json:"startup_trials,omitempty"`
-	// Trials a generation; 0 means 4 + ⌊3 ln d⌋ for d parameters.
+	// Trials per generation; 0 means 4 + ⌊3 ln d⌋ for d parameters.
 	Population    int32 `protobuf:"varint,2,opt,name=population,proto3" json:"population,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2293,7 +2299,7 @@ func (x *CmaEsSampler) GetPopulation() int32 {
 // The genetic algorithm NSGA-II, for several objectives.
 type Nsga2Sampler struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Trials a generation; 0 means 50.
+	// Trials per generation; 0 means 50.
 	Population    int32 `protobuf:"varint,1,opt,name=population,proto3" json:"population,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2336,10 +2342,10 @@ func (x *Nsga2Sampler) GetPopulation() int32 {
 	return 0
 }
 
-// The genetic algorithm NSGA-III, for three objectives and more.
+// The genetic algorithm NSGA-III, for three or more objectives.
 type Nsga3Sampler struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Trials a generation; 0 means 50.
+	// Trials per generation; 0 means 50.
 	Population    int32 `protobuf:"varint,1,opt,name=population,proto3" json:"population,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2382,15 +2388,16 @@ func (x *Nsga3Sampler) GetPopulation() int32 {
 	return 0
 }
 
-// The best configurations of another study, the best first: `max_trials` of them. That study has to complete first, unless
-// `eager` lets some begin before.
+// The `max_trials` best configurations of another study, the best first. That study must complete first, unless
+// `eager` lets some trials start earlier.
 type BestOfSampler struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The name of the other study.
 	Study string `protobuf:"bytes,1,opt,name=study,proto3" json:"study,omitempty"`
-	// 0 means that none is taken before the other study's end. Above 0 the best ones so far may be taken before, all but one:
-	// those for which a slot is idle, and the first one as soon as this share of the other study's trials has ended or is
-	// paused at a rung. A sound trial has to have had its full budget first.
+	// 0 means that no configuration is taken before the other study ends. Above 0, the best ones so far may be taken
+	// earlier, all but one: any for which a slot is idle, and the first one once this share of the other study's
+	// trials has ended or is paused at a rung. At least one trial with a usable result must have completed the full
+	// budget first.
 	Eager         float64 `protobuf:"fixed64,2,opt,name=eager,proto3" json:"eager,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2440,7 +2447,7 @@ func (x *BestOfSampler) GetEager() float64 {
 	return 0
 }
 
-// How trials are stopped, paused and promoted. Without a kind it is `auto`.
+// How trials are stopped, paused and promoted. Without a kind, the policy is `auto`.
 type Policy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Kind:
@@ -2456,8 +2463,8 @@ type Policy struct {
 	//	*Policy_Own
 	//	*Policy_Auto
 	Kind isPolicy_Kind `protobuf_oneof:"kind"`
-	// A trial that the policy would pause goes on instead where its slot has no better use for the time that writing
-	// and reading the checkpoint takes. Only for policies that pause; measured, so that nothing is assumed of it.
+	// A trial that the policy would pause continues instead if its slot has no better use for the time that writing
+	// and reading the checkpoint takes. All times are measured. Only for policies that pause.
 	PricePauses   bool `protobuf:"varint,20,opt,name=price_pauses,json=pricePauses,proto3" json:"price_pauses,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2698,10 +2705,11 @@ func (*RunAllPolicy) Descriptor() ([]byte, []int) {
 	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{26}
 }
 
-// What a study without a policy gets: asynchronous successive halving with settings that were measured.
+// The default policy: asynchronous successive halving with settings chosen by measurement.
 type AutoPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The share of run-all's cost that waiting trials may use up when no promotion is left; absent means 0.2.
+	// The share of the cost of `run_all` that waiting trials may use up once no promotions are left; absent means
+	// 0.2.
 	Effort *float64 `protobuf:"fixed64,1,opt,name=effort,proto3,oneof" json:"effort,omitempty"`
 	// The reduction factor η ≥ 2; 0 means 3.
 	Eta int32 `protobuf:"varint,2,opt,name=eta,proto3" json:"eta,omitempty"`
@@ -2770,13 +2778,13 @@ func (x *AutoPolicy) GetRungs() []int64 {
 	return nil
 }
 
-// A policy of an installed package, found by the entry point of this name in the group `headrace.policies`.
+// A policy from an installed package, found by its entry point in the group `headrace.policies`.
 type OwnPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Its own settings.
 	Options *ParameterAssignment `protobuf:"bytes,2,opt,name=options,proto3" json:"options,omitempty"`
-	// It looks at a trial every so many steps. 0 means a hundredth of max_steps. Excludes `rungs`.
+	// How often a trial is checked, in steps. 0 means a hundredth of max_steps. Excludes `rungs`.
 	Interval int64 `protobuf:"varint,3,opt,name=interval,proto3" json:"interval,omitempty"`
 	// The rung levels themselves, strictly increasing, the last one equal to max_steps.
 	Rungs []int64 `protobuf:"varint,4,rep,packed,name=rungs,proto3" json:"rungs,omitempty"`
@@ -2857,15 +2865,15 @@ type AshaPolicy struct {
 	Variant AshaVariant            `protobuf:"varint,1,opt,name=variant,proto3,enum=headrace.v1.AshaVariant" json:"variant,omitempty"`
 	// The reduction factor η ≥ 2.
 	Eta int32 `protobuf:"varint,2,opt,name=eta,proto3" json:"eta,omitempty"`
-	// The first rung, in steps, from which the rest follow as min_steps·η^k up to max_steps; excludes `rungs`.
+	// The first rung, in steps. The others follow as min_steps·η^k up to max_steps. Excludes `rungs`.
 	MinSteps int64 `protobuf:"varint,3,opt,name=min_steps,json=minSteps,proto3" json:"min_steps,omitempty"`
 	// The rung levels themselves, strictly increasing, the last one equal to max_steps.
 	Rungs []int64 `protobuf:"varint,4,rep,packed,name=rungs,proto3" json:"rungs,omitempty"`
 	// The number of brackets; bracket s skips the first s rungs. 0 means 1.
 	Brackets int32 `protobuf:"varint,5,opt,name=brackets,proto3" json:"brackets,omitempty"`
-	// What becomes of a trial that arrives among the best 1/η so far.
+	// What happens to a trial that is among the best 1/η so far when it arrives at a rung.
 	Arrival AshaArrival `protobuf:"varint,6,opt,name=arrival,proto3,enum=headrace.v1.AshaArrival" json:"arrival,omitempty"`
-	// The share of run-all's cost that waiting trials may use up when no promotion is left. 0: none.
+	// The share of the cost of `run_all` that waiting trials may use up once no promotions are left; 0 means none.
 	Effort        float64 `protobuf:"fixed64,7,opt,name=effort,proto3" json:"effort,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2953,15 +2961,16 @@ func (x *AshaPolicy) GetEffort() float64 {
 // Population-based training (Jaderberg et al., arXiv 1711.09846). The population is `max_trials`.
 type PbtPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Members are compared, and may copy each other, every so many steps. 0 means a tenth of max_steps, at least 1.
+	// How often members are compared, and may copy each other, in steps. 0 means a tenth of max_steps, at least 1.
 	Interval int64 `protobuf:"varint,1,opt,name=interval,proto3" json:"interval,omitempty"`
-	// The share of the population that copies, and that is copied; above 0, at most 0.5. 0 means 0.25.
+	// The share of the population that copies another member, and the share that is copied. At most 0.5; 0 means
+	// 0.25.
 	Quantile float64 `protobuf:"fixed64,2,opt,name=quantile,proto3" json:"quantile,omitempty"`
-	// The probability that a mutated parameter is drawn afresh instead of perturbed. Absent means 0.25.
+	// The probability that a mutated parameter is resampled instead of perturbed. Absent means 0.25.
 	ResampleProbability *float64 `protobuf:"fixed64,3,opt,name=resample_probability,json=resampleProbability,proto3,oneof" json:"resample_probability,omitempty"`
-	// What a perturbed number is multiplied by, one of them at random. Empty means 1.2 and 0.8.
+	// The factors, one of which, chosen at random, multiplies a perturbed number. Empty means 1.2 and 0.8.
 	Factors []float64 `protobuf:"fixed64,4,rep,packed,name=factors,proto3" json:"factors,omitempty"`
-	// The parameters that mutate; the others are copied with the state. Empty means all.
+	// The parameters that mutate. The others are copied unchanged. Empty means all mutate.
 	Mutable       []string `protobuf:"bytes,5,rep,name=mutable,proto3" json:"mutable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3041,7 +3050,7 @@ type SuccessiveHalvingPolicy struct {
 	// The first rung, as in AshaPolicy; excludes `rungs`.
 	MinSteps int64   `protobuf:"varint,2,opt,name=min_steps,json=minSteps,proto3" json:"min_steps,omitempty"`
 	Rungs    []int64 `protobuf:"varint,3,rep,packed,name=rungs,proto3" json:"rungs,omitempty"`
-	// How many trials compete with each other; 0 means as many as leave one at the top, η^(rungs-1).
+	// The number of trials that compete with each other. 0 means η^(rungs-1), of which one reaches the last rung.
 	Cohort        int32 `protobuf:"varint,4,opt,name=cohort,proto3" json:"cohort,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3110,7 +3119,7 @@ type HyperbandPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The reduction factor η ≥ 2; 0 means 3.
 	Eta int32 `protobuf:"varint,1,opt,name=eta,proto3" json:"eta,omitempty"`
-	// The least budget of a trial in the first bracket; the rungs are max_steps/η^k; excludes `rungs`.
+	// The smallest budget of a trial in the first bracket. The rungs are max_steps/η^k. Excludes `rungs`.
 	MinSteps      int64   `protobuf:"varint,2,opt,name=min_steps,json=minSteps,proto3" json:"min_steps,omitempty"`
 	Rungs         []int64 `protobuf:"varint,3,rep,packed,name=rungs,proto3" json:"rungs,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3177,7 +3186,8 @@ type PashaPolicy struct {
 	// The first rung, as in AshaPolicy; excludes `rungs`.
 	MinSteps int64   `protobuf:"varint,2,opt,name=min_steps,json=minSteps,proto3" json:"min_steps,omitempty"`
 	Rungs    []int64 `protobuf:"varint,3,rep,packed,name=rungs,proto3" json:"rungs,omitempty"`
-	// Values that differ by no more count as equal when rungs are compared; absent: estimated as in the paper.
+	// Values that differ by at most epsilon count as equal when rungs are compared; absent means that it is
+	// estimated as in the paper.
 	Epsilon       *float64 `protobuf:"fixed64,4,opt,name=epsilon,proto3,oneof" json:"epsilon,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3241,18 +3251,19 @@ func (x *PashaPolicy) GetEpsilon() float64 {
 	return 0
 }
 
-// Median stopping: a trial that is worse than half of the others, by running averages, is stopped.
+// Median stopping: stops a trial whose running average is worse than that of half of the others.
 type MedianPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The rule is applied every so many steps; 0 means each one, at most 256 times; with Vizier's rule a hundredth of
-	// max_steps. Excludes `rungs`.
+	// How often trials are checked, in steps. 0 means every step, but at most 256 checks; with Vizier's rule a
+	// hundredth of max_steps. Excludes `rungs`.
 	Interval int64   `protobuf:"varint,1,opt,name=interval,proto3" json:"interval,omitempty"`
 	Rungs    []int64 `protobuf:"varint,2,rep,packed,name=rungs,proto3" json:"rungs,omitempty"`
-	// Vizier's rule alone: compare with completed trials only, instead of with all that came as far.
+	// Compare with completed trials only, instead of all trials that got as far. Only with Vizier's rule.
 	CompletedOnly bool `protobuf:"varint,3,opt,name=completed_only,json=completedOnly,proto3" json:"completed_only,omitempty"`
-	// No trial is stopped before so many steps; 0 means the first look, or a tenth of max_steps with Vizier's rule.
+	// No trial is stopped before this many steps. 0 means the first check, or a tenth of max_steps with Vizier's
+	// rule.
 	GraceSteps int64 `protobuf:"varint,4,opt,name=grace_steps,json=graceSteps,proto3" json:"grace_steps,omitempty"`
-	// No trial is stopped while there are fewer others to compare with; 0 means 4, or 3 with Vizier's rule.
+	// The minimum number of other trials to compare with; 0 means 4, or 3 with Vizier's rule.
 	MinPeers      int32         `protobuf:"varint,5,opt,name=min_peers,json=minPeers,proto3" json:"min_peers,omitempty"`
 	Variant       MedianVariant `protobuf:"varint,6,opt,name=variant,proto3,enum=headrace.v1.MedianVariant" json:"variant,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3331,17 +3342,17 @@ func (x *MedianPolicy) GetVariant() MedianVariant {
 	return MedianVariant_MEDIAN_VARIANT_UNSPECIFIED
 }
 
-// A trial whose value at a rung is worse, by more than a tolerance, than the median of the values there is stopped.
+// Stops a trial whose value at a rung is worse than the median of the values there, by more than a tolerance.
 type RungMedianPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As in MedianPolicy.
 	Interval int64   `protobuf:"varint,1,opt,name=interval,proto3" json:"interval,omitempty"`
 	Rungs    []int64 `protobuf:"varint,2,rep,packed,name=rungs,proto3" json:"rungs,omitempty"`
-	// As a share of the median; absent means 0.05.
+	// The tolerance, as a share of the median; absent means 0.05.
 	Tolerance *float64 `protobuf:"fixed64,3,opt,name=tolerance,proto3,oneof" json:"tolerance,omitempty"`
-	// No trial is stopped before so many steps; 0 means a tenth of max_steps.
+	// No trial is stopped before this many steps. 0 means a tenth of max_steps.
 	GraceSteps int64 `protobuf:"varint,4,opt,name=grace_steps,json=graceSteps,proto3" json:"grace_steps,omitempty"`
-	// No trial is stopped while there are fewer values at the rung, its own included; 0 means 3.
+	// The minimum number of values at the rung, the trial's own included; 0 means 3.
 	MinResults    int32 `protobuf:"varint,5,opt,name=min_results,json=minResults,proto3" json:"min_results,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3415,23 +3426,23 @@ func (x *RungMedianPolicy) GetMinResults() int32 {
 // What one trial occupies while it runs.
 type Resources struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whole GPUs; 0 means one CPU slot.
+	// The number of whole GPUs; 0 means CPU slots, as `cpus` says.
 	Gpus int32 `protobuf:"varint,1,opt,name=gpus,proto3" json:"gpus,omitempty"`
-	// Memory that each GPU must have, in bytes; 0 means any.
+	// The memory that each GPU must have, in bytes; 0 means any.
 	GpuMemoryBytes int64 `protobuf:"varint,2,opt,name=gpu_memory_bytes,json=gpuMemoryBytes,proto3" json:"gpu_memory_bytes,omitempty"`
-	// Labels that the worker must carry.
+	// Labels that the worker must have.
 	Labels map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Thousandths of one GPU, 1 to 999, in place of whole ones: several trials share the GPU. `gpu_memory_bytes` is
-	// then the trial's own budget; 0 means the same share of the GPU's memory.
+	// Thousandths of one GPU, 1 to 999, instead of whole GPUs: several trials share the GPU. `gpu_memory_bytes` is
+	// then the trial's own memory budget; 0 means the same share of the GPU's memory.
 	GpuMilli int32 `protobuf:"varint,4,opt,name=gpu_milli,json=gpuMilli,proto3" json:"gpu_milli,omitempty"`
-	// Models that will do, by any part of the name that the worker reports, in any case; none: any.
+	// Acceptable GPU models, by any part of the name that the worker reports, ignoring case. Empty means any.
 	GpuTypes []string `protobuf:"bytes,5,rep,name=gpu_types,json=gpuTypes,proto3" json:"gpu_types,omitempty"`
-	// With GPUs: cores that must come with them, each slot bringing an equal share of its machine's. Without: CPU
-	// slots of one worker, taken together; 0 means 1.
+	// With GPUs: how many cores must come with them. Each slot brings an equal share of its machine's cores. Without
+	// GPUs: how many CPU slots of one worker; 0 means 1.
 	Cpus int32 `protobuf:"varint,6,opt,name=cpus,proto3" json:"cpus,omitempty"`
-	// How a grant of several slots is run.
+	// How many processes run on a grant of several slots.
 	Processes Processes `protobuf:"varint,7,opt,name=processes,proto3,enum=headrace.v1.Processes" json:"processes,omitempty"`
-	// What differs between configurations: its numbers go before those above.
+	// Sizes that depend on the configuration. They override the fields above.
 	By            *SizeTable `protobuf:"bytes,8,opt,name=by,proto3" json:"by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3523,14 +3534,15 @@ func (x *Resources) GetBy() *SizeTable {
 	return nil
 }
 
-// How much a trial takes, by the value of one parameter. A trial keeps its size for its whole life.
+// The size of a trial, by the value of one parameter. It does not change during a trial.
 type SizeTable struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Parameter string                 `protobuf:"bytes,1,opt,name=parameter,proto3" json:"parameter,omitempty"`
-	// Each row holds from its value on, up to the next one; else for its value alone.
+	// True if each row applies from its value up to the next row's value. Otherwise a row applies to its own value
+	// only.
 	FromValue bool       `protobuf:"varint,2,opt,name=from_value,json=fromValue,proto3" json:"from_value,omitempty"`
 	Rows      []*SizeRow `protobuf:"bytes,3,rep,name=rows,proto3" json:"rows,omitempty"`
-	// For configurations without the parameter, and for values without a row; its `value` is not read.
+	// For configurations without the parameter, and for values without a row. Its `value` is ignored.
 	Otherwise     *SizeRow `protobuf:"bytes,4,opt,name=otherwise,proto3" json:"otherwise,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3594,7 +3606,7 @@ func (x *SizeTable) GetOtherwise() *SizeRow {
 	return nil
 }
 
-// The size that goes with a value, or with a threshold. 0 stands for what `Resources` says.
+// The size for a value or a threshold. 0 means the value in `Resources`.
 type SizeRow struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Value         *ParameterValue        `protobuf:"bytes,1,opt,name=value,proto3" json:"value,omitempty"`
@@ -3663,12 +3675,14 @@ func (x *SizeRow) GetCpus() int32 {
 	return 0
 }
 
-// How a trial's grant changes on its way. A trial changes its grant at a rung: it is paused and resumed.
+// How a trial's grant changes as it progresses. The grant changes at a rung, where the trial is paused and
+// resumed.
 type Elastic struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The grant by progress, `from_step` increasing; before the first row the study's `resources` hold.
+	// The grants, with increasing `from_step`. Before the first one the study's `resources` apply.
 	Grants []*ElasticGrant `protobuf:"bytes,1,rep,name=grants,proto3" json:"grants,omitempty"`
-	// A trial on its way to the full budget may take up to this many slots while nothing waits for them; 0 means none.
+	// After the rung before the full budget, a trial may use up to this many slots while no trial waits for them; 0
+	// means none.
 	Spare         int32 `protobuf:"varint,2,opt,name=spare,proto3" json:"spare,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3718,13 +3732,13 @@ func (x *Elastic) GetSpare() int32 {
 	return 0
 }
 
-// From a step on, so many slots: GPUs, or CPU slots where no GPU is asked for. Cores that must come with GPUs grow with
-// them.
+// The grant from a step on: a number of GPUs, or of CPU slots if the study asks for no GPU. Cores that must come
+// with GPUs grow in proportion.
 type ElasticGrant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The steps done when the row begins to hold: a rung's milestone.
+	// The step from which the row applies. It must be a rung's milestone.
 	FromStep int64 `protobuf:"varint,1,opt,name=from_step,json=fromStep,proto3" json:"from_step,omitempty"`
-	// 0 where it is a share of a GPU.
+	// The number of slots; 0 for a share of a GPU.
 	Slots int32 `protobuf:"varint,2,opt,name=slots,proto3" json:"slots,omitempty"`
 	// A share of one GPU, in thousandths; 0 for whole slots.
 	GpuMilli      int32 `protobuf:"varint,3,opt,name=gpu_milli,json=gpuMilli,proto3" json:"gpu_milli,omitempty"`
@@ -3783,15 +3797,15 @@ func (x *ElasticGrant) GetGpuMilli() int32 {
 	return 0
 }
 
-// Several trials of one model train in one process, a bundle, on one grant. The program is a callable that takes a bundle.
+// Trains several trials of one model in one process, a bundle, on one grant. The program is a callable that takes
+// a bundle.
 type Fuse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many trials a bundle holds at most.
+	// The maximum number of trials in a bundle.
 	Most int32 `protobuf:"varint,1,opt,name=most,proto3" json:"most,omitempty"`
-	// Parameters that fix shapes, or that members of a bundle cannot differ in for another reason: the trials of a bundle
-	// have equal values of them.
+	// Parameters that must be equal for all trials of a bundle, because they determine shapes or for another reason.
 	Apart []string `protobuf:"bytes,2,rep,name=apart,proto3" json:"apart,omitempty"`
-	// The scheduler chooses how many trials a bundle holds, by what it measures; at most `most`.
+	// The scheduler chooses how many trials a bundle holds, from its measurements, up to `most`.
 	Auto          bool `protobuf:"varint,3,opt,name=auto,proto3" json:"auto,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3848,24 +3862,26 @@ func (x *Fuse) GetAuto() bool {
 	return false
 }
 
-// A small copy of a model, in maximal update parametrization. Exactly one of width and scale is set.
+// A small copy of a model, in maximal update parametrization. Exactly one of `width`, `scale` and `pilot` is set.
 type Surrogate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// `module:function`, beside the trial's callable: makes the model, at its full size by default.
+	// The function that makes the model, at full size by default. As `module:function`, next to the trial's
+	// callable.
 	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	// The copy's width, of a function with an argument `width`.
+	// The copy's width, if the function has an argument `width`.
 	Width int64 `protobuf:"varint,2,opt,name=width,proto3" json:"width,omitempty"`
 	// How many times narrower than the model the copy is.
 	Scale int64 `protobuf:"varint,3,opt,name=scale,proto3" json:"scale,omitempty"`
-	// What trains it: adamw, adam or sgd; empty means adamw.
+	// The optimizer: adamw, adam or sgd; empty means adamw.
 	Optimizer string `protobuf:"bytes,4,opt,name=optimizer,proto3" json:"optimizer,omitempty"`
-	// `module:function`, beside the trial's callable: returns a batch as the model takes it. Empty: one is drawn to fit.
+	// A function that returns a batch for the model, as `module:function`, next to the trial's callable. Empty means
+	// a random batch that fits.
 	Inputs string `protobuf:"bytes,5,opt,name=inputs,proto3" json:"inputs,omitempty"`
-	// Parameters of the space that are searched although their best values are not known to carry over.
+	// Parameters that are searched although their best values are not known to transfer to the model.
 	Accept []string `protobuf:"bytes,6,rep,name=accept,proto3" json:"accept,omitempty"`
-	// A pilot finds how small the copy may be, in the place of `width` and `scale`.
+	// A pilot that determines how small the copy may be, instead of `width` and `scale`.
 	Pilot *Pilot `protobuf:"bytes,7,opt,name=pilot,proto3" json:"pilot,omitempty"`
-	// In a pilot's own study: the parameter that says each trial's scale, 1 for the model itself.
+	// In a pilot's own study: the parameter that sets each trial's scale, where 1 is the model itself.
 	ScaleBy       string `protobuf:"bytes,8,opt,name=scale_by,json=scaleBy,proto3" json:"scale_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3957,22 +3973,22 @@ func (x *Surrogate) GetScaleBy() string {
 	return ""
 }
 
-// How small a copy may be, found by a study of its own, `{study}-scale`, before the gate. It trains the same
-// configurations on the model and on copies. The smallest copy that ranks them as the model does is taken.
+// Determines how small the copy may be, in a separate study `{study}-scale` before the gate. That study trains the
+// same configurations on the model and on copies. The smallest copy that ranks them as the model does is used.
 type Pilot struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many times narrower than the model the copies are; none means 16, 8 and 4.
+	// How many times narrower than the model the copies are; empty means 16, 8 and 4.
 	Scales []int64 `protobuf:"varint,1,rep,packed,name=scales,proto3" json:"scales,omitempty"`
-	// How many configurations are compared; 0 means 12.
+	// The number of configurations to compare; 0 means 12.
 	Configurations int32 `protobuf:"varint,2,opt,name=configurations,proto3" json:"configurations,omitempty"`
-	// How far each is trained; 0 means up to the first rung of the study.
+	// How many steps each is trained; 0 means up to the study's first rung.
 	Steps int64 `protobuf:"varint,3,opt,name=steps,proto3" json:"steps,omitempty"`
-	// The least Kendall's tau-b between the two rankings; absent means 0.8.
+	// The minimum Kendall's tau-b between the two rankings; absent means 0.8.
 	LeastKendall *float64 `protobuf:"fixed64,4,opt,name=least_kendall,json=leastKendall,proto3,oneof" json:"least_kendall,omitempty"`
-	// How much worse on the model the best of the copy's first five may be than the best of all, in the unit of the
-	// metric; absent means a tenth of what lies between the model's best and its median.
+	// How much worse, on the model, the best of the copy's top five may be than the best of all, in the metric's
+	// unit; absent means a tenth of the difference between the model's best value and its median.
 	MostRegret *float64 `protobuf:"fixed64,5,opt,name=most_regret,json=mostRegret,proto3,oneof" json:"most_regret,omitempty"`
-	// The pilot's study. The scheduler writes it.
+	// The name of the pilot's study. The scheduler sets it.
 	Study         string `protobuf:"bytes,6,opt,name=study,proto3" json:"study,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4050,17 +4066,17 @@ func (x *Pilot) GetStudy() string {
 	return ""
 }
 
-// The coordinate check of a surrogate. It is a study of its own, `{study}-gate`, after which the first one begins.
+// The coordinate check of a surrogate. It runs as a separate study, `{study}-gate`, before this study starts.
 type Gate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// No check.
+	// Turns the check off.
 	Off bool `protobuf:"varint,1,opt,name=off,proto3" json:"off,omitempty"`
-	// The widths to compare, or the scales of a model without a width; none means the library's choice.
+	// The widths to compare, or the scales if the model has no width; empty means the library's choice.
 	Widths []int64 `protobuf:"varint,2,rep,packed,name=widths,proto3" json:"widths,omitempty"`
-	// A digest of all that the check depends on: the model's source, the surrogate, the library's version. Where a check
-	// with this key has passed, none is made. Empty: one is made in any case.
+	// A digest of everything that the check depends on: the model's source, the surrogate, the library's version. If
+	// a check with this key has passed before, the check is skipped. Empty means that it always runs.
 	Key string `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
-	// The study that checks, or that has passed with this key before. The scheduler writes it.
+	// The name of the study that runs the check, or that passed with this key before. The scheduler sets it.
 	Study         string `protobuf:"bytes,4,opt,name=study,proto3" json:"study,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4124,21 +4140,21 @@ func (x *Gate) GetStudy() string {
 	return ""
 }
 
-// The study that follows: `{study}-target`. It has the same objective and space, takes the best configurations of the
-// first one, and trains each of them to the end.
+// The study that follows, `{study}-target`. It has the same objective and space, takes the best configurations of
+// the first study, and trains each to the full budget.
 type Transfer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// `module:function`, beside the first study's.
+	// The trial's function, as `module:function`, next to the first study's.
 	Callable string `protobuf:"bytes,1,opt,name=callable,proto3" json:"callable,omitempty"`
-	// How many of the best are trained; 0 means 3.
+	// How many of the best configurations are trained; 0 means 3.
 	Top int32 `protobuf:"varint,2,opt,name=top,proto3" json:"top,omitempty"`
 	// As in BestOfSampler.
 	Eager float64 `protobuf:"fixed64,3,opt,name=eager,proto3" json:"eager,omitempty"`
-	// The full budget of such a trial; 0 means that of the first study.
+	// The full budget of these trials; 0 means that of the first study.
 	Steps int64 `protobuf:"varint,4,opt,name=steps,proto3" json:"steps,omitempty"`
-	// What such a trial occupies; absent means one CPU slot.
+	// What each of these trials occupies; absent means one CPU slot.
 	Resources *Resources `protobuf:"bytes,5,opt,name=resources,proto3" json:"resources,omitempty"`
-	// How such a trial splits its training job; absent means that nobody asks.
+	// How each of these trials splits its training job, as a planner recommends; absent means without a plan.
 	Plan          *TransferPlan `protobuf:"bytes,6,opt,name=plan,proto3" json:"plan,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4216,11 +4232,12 @@ func (x *Transfer) GetPlan() *TransferPlan {
 	return nil
 }
 
-// A question to a planner. It is asked and answered before the study is created.
+// A request to a planner, with its answer. The client gets the answer before it creates the study.
 type TransferPlan struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Request *PlanRequest           `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
-	// What the planner said. A study is not created without it. Kept without files: the study that follows has them.
+	// The planner's answer. A study is not created without it. It is stored without files; the study that follows
+	// has them.
 	Answer        *TrialPlan `protobuf:"bytes,2,opt,name=answer,proto3" json:"answer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4270,13 +4287,13 @@ func (x *TransferPlan) GetAnswer() *TrialPlan {
 	return nil
 }
 
-// A plan as trials have it. Each process of a trial finds the files in a folder.
+// A plan as a trial receives it. Each process of the trial finds the files in a folder.
 type TrialPlan struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Degrees *PlanDegrees           `protobuf:"bytes,1,opt,name=degrees,proto3" json:"degrees,omitempty"`
-	// Predicted.
+	// The predicted time of an iteration.
 	IterationS float64 `protobuf:"fixed64,2,opt,name=iteration_s,json=iterationS,proto3" json:"iteration_s,omitempty"`
-	// By name: `plan.json`, and those of the question's target. At most 256 KiB in all.
+	// The files by name: `plan.json`, and those of the question's target. At most 256 KiB in total.
 	Files         map[string]string `protobuf:"bytes,3,rep,name=files,proto3" json:"files,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4341,28 +4358,29 @@ type TrialTemplate struct {
 	//	*TrialTemplate_Callable
 	//	*TrialTemplate_Command
 	Program isTrialTemplate_Program `protobuf_oneof:"program"`
-	// Where the program lies: an absolute path, that every worker can reach unless the folder is shipped.
+	// The folder of the program, as an absolute path. Every worker must be able to reach it, unless the folder is
+	// shipped.
 	WorkingDir string `protobuf:"bytes,3,opt,name=working_dir,json=workingDir,proto3" json:"working_dir,omitempty"`
-	// Added to the worker's environment.
+	// Environment variables, added to those of the worker.
 	Env map[string]string `protobuf:"bytes,4,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// The Python interpreter for a callable; empty means the worker's own.
 	Python string `protobuf:"bytes,5,opt,name=python,proto3" json:"python,omitempty"`
-	// How long a trial told to pause or stop has before it is killed; absent means 30 s.
+	// How long a trial that was told to pause or stop may take before it is killed; absent means 30 s.
 	Grace *durationpb.Duration `protobuf:"bytes,6,opt,name=grace,proto3" json:"grace,omitempty"`
-	// A trial that reports nothing for this long counts as failed; absent means never.
+	// A trial that reports nothing for this long fails; absent means no limit.
 	ReportTimeout *durationpb.Duration `protobuf:"bytes,7,opt,name=report_timeout,json=reportTimeout,proto3" json:"report_timeout,omitempty"`
-	// For a callable: whether its module may be imported in a process that stands by for the slot's next trial,
-	// before that trial is known; absent means yes.
+	// For a callable: whether a standby process may import its module before the slot's next trial is known; absent
+	// means true.
 	Prestart *bool `protobuf:"varint,8,opt,name=prestart,proto3,oneof" json:"prestart,omitempty"`
-	// The plan that the trials follow. The scheduler writes it, in the study that a transfer makes.
+	// The plan that the trials follow. The scheduler sets it in the study that a transfer creates.
 	Plan *TrialPlan `protobuf:"bytes,9,opt,name=plan,proto3" json:"plan,omitempty"`
-	// How workers get the folder of the program; absent means that they find it at `working_dir`.
+	// How workers get the program's folder; absent means that they find it at `working_dir`.
 	Code *Code `protobuf:"bytes,10,opt,name=code,proto3" json:"code,omitempty"`
-	// A file in the folder, `requirements.txt` or `uv.lock`, that says what workers install for the program; empty means
-	// that the program runs in the worker's environment as it is.
+	// A file in the folder, `requirements.txt` or `uv.lock`, with what workers install for the program; empty means
+	// that the program runs in the worker's own environment.
 	Requirements string `protobuf:"bytes,11,opt,name=requirements,proto3" json:"requirements,omitempty"`
-	// How long a trial may run, over all of its attempts; absent means for ever. Then it is asked to leave, and has the
-	// grace to do so.
+	// How long a trial may run, in all its attempts together; absent means no limit. After that it is asked to
+	// leave, and has `grace` to do so.
 	Timeout       *durationpb.Duration `protobuf:"bytes,12,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4503,7 +4521,7 @@ type TrialTemplate_Callable struct {
 }
 
 type TrialTemplate_Command struct {
-	// A command line, whose placeholders `{parameter}`, `{trial}` and `{seed}` are filled in.
+	// A command line, in which the placeholders `{parameter}`, `{trial}` and `{seed}` are replaced.
 	Command *CommandLine `protobuf:"bytes,2,opt,name=command,proto3,oneof"`
 }
 
@@ -4511,20 +4529,20 @@ func (*TrialTemplate_Callable) isTrialTemplate_Program() {}
 
 func (*TrialTemplate_Command) isTrialTemplate_Program() {}
 
-// The folder of a program, as it was when its study was created.
+// The program's folder, as it was when the study was created.
 type Code struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether it is shipped to workers; absent leaves that to the client. A study is created with `digest` where this is
-	// true.
+	// Whether it is shipped to workers; absent leaves the choice to the client. If true, a study is created with
+	// `digest`.
 	Ship *bool `protobuf:"varint,1,opt,name=ship,proto3,oneof" json:"ship,omitempty"`
-	// The SHA-256 of its manifest, in hex: what CodeService knows it by. Empty where it is not shipped.
+	// The SHA-256 of its manifest, in hex, which identifies it in CodeService. Empty if it is not shipped.
 	Digest string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
-	// Of all its files together.
+	// The total size of its files.
 	SizeBytes int64 `protobuf:"varint,3,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
 	Files     int32 `protobuf:"varint,4,opt,name=files,proto3" json:"files,omitempty"`
-	// The git commit that was checked out; empty where there is none.
+	// The git commit that was checked out; empty if there is none.
 	Commit string `protobuf:"bytes,5,opt,name=commit,proto3" json:"commit,omitempty"`
-	// The folder differs from the commit.
+	// True if the folder differs from the commit.
 	Dirty         bool `protobuf:"varint,6,opt,name=dirty,proto3" json:"dirty,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -4,7 +4,7 @@
 // 	protoc        v6.31.1
 // source: headrace/v1/study.proto
 
-// Studies, and the service that users call.
+// Studies, and the service for users.
 
 package headracev1
 
@@ -25,19 +25,19 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Where a study is in its life.
+// The state of a study.
 type StudyState int32
 
 const (
 	StudyState_STUDY_STATE_UNSPECIFIED StudyState = 0
 	StudyState_STUDY_STATE_ACTIVE      StudyState = 1
 	StudyState_STUDY_STATE_PAUSED      StudyState = 2
-	// All trials have finished, and one at least has a usable result.
+	// All trials have ended, and at least one has a usable result.
 	StudyState_STUDY_STATE_COMPLETED StudyState = 3
 	// A user stopped it.
 	StudyState_STUDY_STATE_STOPPED StudyState = 4
-	// It cannot succeed (no trial reports the metric, the first trials all fail), it ended without a usable result, or the
-	// scheduler cannot go on with it.
+	// It cannot succeed (no trial reports the metric, or the first trials all fail), it ended without a usable
+	// result, or it was quarantined because the scheduler cannot continue it.
 	StudyState_STUDY_STATE_FAILED StudyState = 5
 )
 
@@ -95,19 +95,19 @@ type Study struct {
 	Name  string     `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Spec  *StudySpec `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
 	State StudyState `protobuf:"varint,3,opt,name=state,proto3,enum=headrace.v1.StudyState" json:"state,omitempty"`
-	// For people: why the study failed or who stopped it.
+	// Why the study failed, or who stopped it. For people.
 	Detail     string                 `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"`
 	Status     *StudyStatus           `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"`
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	EndTime    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
-	// Random and never given twice: tells a study from an earlier one of the same name. Its files lie in folders called
-	// `{study}-{uid}`.
+	// A random, unique id, which distinguishes the study from an earlier one of the same name. Its files are in
+	// folders named `{study}-{uid}`.
 	Uid string `protobuf:"bytes,8,opt,name=uid,proto3" json:"uid,omitempty"`
-	// What is left out of this message, and why: a defect of its rows, or its size. Empty where nothing is.
+	// What was omitted from this message, and why: defective rows, or its size. Empty if nothing was.
 	Unshown string `protobuf:"bytes,15,opt,name=unshown,proto3" json:"unshown,omitempty"`
-	// With `scale: auto`: what its pilot found. Absent until it has.
+	// With `scale: auto`: the result of the pilot. Absent until the pilot has ended.
 	ScaleChoice *ScaleChoice `protobuf:"bytes,16,opt,name=scale_choice,json=scaleChoice,proto3" json:"scale_choice,omitempty"`
-	// The project that it belongs to: that of whoever created it. Its name is its own within the project.
+	// The project that it belongs to: that of the caller who created it. Its name is unique within the project.
 	Project       string `protobuf:"bytes,50,opt,name=project,proto3" json:"project,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -220,17 +220,17 @@ func (x *Study) GetProject() string {
 	return ""
 }
 
-// How small the copy of a study is, and why.
+// The scale chosen for a study's small copy of the model, and why.
 type ScaleChoice struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many times narrower than the model.
+	// How many times narrower than the model the copy is.
 	Scale int64 `protobuf:"varint,1,opt,name=scale,proto3" json:"scale,omitempty"`
-	// The pilot's study.
+	// The name of the pilot's study.
 	Study string `protobuf:"bytes,2,opt,name=study,proto3" json:"study,omitempty"`
-	// What was asked of a copy.
+	// The thresholds that a copy had to meet, as in Pilot.
 	LeastKendall float64 `protobuf:"fixed64,3,opt,name=least_kendall,json=leastKendall,proto3" json:"least_kendall,omitempty"`
 	MostRegret   float64 `protobuf:"fixed64,4,opt,name=most_regret,json=mostRegret,proto3" json:"most_regret,omitempty"`
-	// All copies that were tried, the smallest first.
+	// All copies that were tried, smallest first.
 	Tried         []*ScaleTried `protobuf:"bytes,5,rep,name=tried,proto3" json:"tried,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -307,9 +307,9 @@ type ScaleTried struct {
 	Scale int64                  `protobuf:"varint,1,opt,name=scale,proto3" json:"scale,omitempty"`
 	// Kendall's tau-b between its ranking and the model's.
 	Kendall float64 `protobuf:"fixed64,2,opt,name=kendall,proto3" json:"kendall,omitempty"`
-	// How much worse on the model the best of its first five is than the best of all; absent where those five failed.
+	// How much worse, on the model, the best of its top five is than the best of all; absent if those five failed.
 	Regret *float64 `protobuf:"fixed64,3,opt,name=regret,proto3,oneof" json:"regret,omitempty"`
-	// Whether that is enough.
+	// True if it meets the thresholds.
 	Agrees        bool `protobuf:"varint,4,opt,name=agrees,proto3" json:"agrees,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -373,7 +373,7 @@ func (x *ScaleTried) GetAgrees() bool {
 	return false
 }
 
-// Something that a list leaves out because it cannot be shown. Everything else is there.
+// An item that a list omits because it cannot be shown. The rest of the list is complete.
 type Unshown struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its resource name.
@@ -428,7 +428,7 @@ func (x *Unshown) GetReason() string {
 	return ""
 }
 
-// The figures that a live view shows.
+// The numbers that a live view shows.
 type StudyStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The number of trials in each state.
@@ -437,49 +437,51 @@ type StudyStatus struct {
 	Paused     int32 `protobuf:"varint,3,opt,name=paused,proto3" json:"paused,omitempty"`
 	Resumed    int32 `protobuf:"varint,4,opt,name=resumed,proto3" json:"resumed,omitempty"`
 	Terminated int32 `protobuf:"varint,5,opt,name=terminated,proto3" json:"terminated,omitempty"`
-	// Of the terminated ones, by reason.
+	// The number of terminated trials, by reason.
 	Completed    int32 `protobuf:"varint,6,opt,name=completed,proto3" json:"completed,omitempty"`
 	StoppedEarly int32 `protobuf:"varint,7,opt,name=stopped_early,json=stoppedEarly,proto3" json:"stopped_early,omitempty"`
 	Failed       int32 `protobuf:"varint,8,opt,name=failed,proto3" json:"failed,omitempty"`
 	Cancelled    int32 `protobuf:"varint,9,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
-	// The best trial so far, the baseline not counted; absent before the first finite value. A trial that failed only
-	// while no other one has a value.
+	// The best trial so far, without the baseline; absent before the first finite value. A failed trial only if no
+	// other trial has a value.
 	Best *Trial `protobuf:"bytes,10,opt,name=best,proto3" json:"best,omitempty"`
 	// The baseline trial, if the study has one.
 	Baseline *Trial `protobuf:"bytes,11,opt,name=baseline,proto3" json:"baseline,omitempty"`
-	// Lowest rung first, summed over brackets.
+	// The rungs, lowest first, summed over brackets.
 	Rungs []*RungStatus `protobuf:"bytes,12,rep,name=rungs,proto3" json:"rungs,omitempty"`
-	// Steps computed so far, and what running every trial to the full budget would take.
+	// The steps computed so far, and the steps that running every trial to the full budget would take.
 	StepsSpent  int64 `protobuf:"varint,13,opt,name=steps_spent,json=stepsSpent,proto3" json:"steps_spent,omitempty"`
 	StepsRunAll int64 `protobuf:"varint,14,opt,name=steps_run_all,json=stepsRunAll,proto3" json:"steps_run_all,omitempty"`
 	// The cursor of the newest event.
 	Cursor int64 `protobuf:"varint,15,opt,name=cursor,proto3" json:"cursor,omitempty"`
-	// With several objectives: the feasible trials that no other one beats in every objective, by the first one.
-	// As with `best`, trials that failed only while no other one has values.
+	// With several objectives: the Pareto front, which is the feasible trials that no other one beats in every
+	// objective, ordered by the first objective. As with `best`, it includes failed trials only if no other trial
+	// has values.
 	Front []*Trial `protobuf:"bytes,20,rep,name=front,proto3" json:"front,omitempty"`
-	// The trials that failed, the first failure first: at most 20. `failed` counts all. Not in lists of studies.
+	// The trials that failed, the oldest failure first, at most 20. `failed` counts all. Not set in lists of
+	// studies.
 	Failures []*TrialFailure `protobuf:"bytes,21,rep,name=failures,proto3" json:"failures,omitempty"`
-	// Of an active study none of whose trials runs: the slots that its next trial waits for, such as `4 GPUs`. For people;
-	// empty for any other study. The trial's own `waits_for` says whether a worker has them.
+	// The slots that the study's next trial waits for, such as `4 GPUs`, if the study is active and none of its
+	// trials runs; otherwise empty. For people. The trial's own `waits_for` says whether a worker has them.
 	WaitsFor string `protobuf:"bytes,22,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
-	// With a warm start: how many results of the earlier study the sampler began with. Absent until it has proposed a
-	// trial, and in lists of studies.
+	// With a warm start: how many results of the earlier study the sampler started with. Absent until it has
+	// proposed a trial, and in lists of studies.
 	WarmResults *int32 `protobuf:"varint,23,opt,name=warm_results,json=warmResults,proto3,oneof" json:"warm_results,omitempty"`
-	// With `fuse`: how many trials share a process, by kind of device and by what the trials of a bundle have in common.
-	// Only of what was measured. Not in lists of studies.
+	// With `fuse`: how many trials share a process, by kind of device and by the values that the trials of a bundle
+	// have in common. Only for measured cases. Not set in lists of studies.
 	BundleSizes []*BundleSize `protobuf:"bytes,40,rep,name=bundle_sizes,json=bundleSizes,proto3" json:"bundle_sizes,omitempty"`
-	// With `until`: how near the study is to its end. Absent of any other.
+	// With `until`: how close the study is to its end. Otherwise absent.
 	Until *UntilProgress `protobuf:"bytes,41,opt,name=until,proto3" json:"until,omitempty"`
-	// The source files of which trials ran more than one version, or may have; the first 16.
+	// The first 16 source files of which trials ran, or may have run, more than one version.
 	CodeChanged []string `protobuf:"bytes,46,rep,name=code_changed,json=codeChanged,proto3" json:"code_changed,omitempty"`
-	// The learning-rate schedules that end, of trials that a larger full budget may let continue; those that end first come
-	// first, at most 20. Not in lists of studies.
+	// The learning-rate schedules that end, of trials that may continue with a larger full budget; the earliest end
+	// first, at most 20. Not set in lists of studies.
 	Schedules []*EndingSchedule `protobuf:"bytes,45,rep,name=schedules,proto3" json:"schedules,omitempty"`
-	// When its first trial was first started; absent before.
+	// When its first trial started; absent until then.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,47,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
-	// For how long it had ended, in all, each time until a user let it continue.
+	// The total time for which it had ended, before users let it continue.
 	TimeOver *durationpb.Duration `protobuf:"bytes,48,opt,name=time_over,json=timeOver,proto3" json:"time_over,omitempty"`
-	// Of the terminated trials: those whose own code said that the configuration makes no sense.
+	// The number of terminated trials whose own code said that the configuration makes no sense.
 	Infeasible    int32 `protobuf:"varint,49,opt,name=infeasible,proto3" json:"infeasible,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -697,11 +699,11 @@ func (x *StudyStatus) GetInfeasible() int32 {
 	return 0
 }
 
-// A learning-rate schedule that ends, as some trials of a study track it alike.
+// A learning-rate schedule that ends, as one or more trials of a study track it.
 type EndingSchedule struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Schedule *Schedule              `protobuf:"bytes,1,opt,name=schedule,proto3" json:"schedule,omitempty"`
-	// How many trials track it so, and the first of them.
+	// How many trials track it, and the number of the first.
 	Trials        int32 `protobuf:"varint,2,opt,name=trials,proto3" json:"trials,omitempty"`
 	FirstTrial    int64 `protobuf:"varint,3,opt,name=first_trial,json=firstTrial,proto3" json:"first_trial,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -759,17 +761,17 @@ func (x *EndingSchedule) GetFirstTrial() int64 {
 	return 0
 }
 
-// How near a study is to what ends it before its trials have.
+// How close a study is to the conditions in `until`.
 type UntilProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many trials were tried since the best value got better.
+	// The number of trials tried since the best value last improved.
 	Tried int32 `protobuf:"varint,1,opt,name=tried,proto3" json:"tried,omitempty"`
-	// When its hours are over if trials run without a break until then. Absent where none are set, and while no trial runs:
-	// then no time counts.
+	// When its hours are used up, if trials run without a break until then. Absent if `hours` is not set, and while
+	// no trial runs, because that time does not count.
 	Deadline *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=deadline,proto3" json:"deadline,omitempty"`
-	// How much of its hours is left, some seconds ago. Absent where none are set.
+	// How much of its hours remained, as of a few seconds ago. Absent if `hours` is not set.
 	TimeLeft *durationpb.Duration `protobuf:"bytes,3,opt,name=time_left,json=timeLeft,proto3" json:"time_left,omitempty"`
-	// One of its conditions came true: it ends the study, or has, and took work from its trials.
+	// One of the conditions was met. It is ending the study, or has ended it, and cut off trials.
 	EndsStudy     bool `protobuf:"varint,4,opt,name=ends_study,json=endsStudy,proto3" json:"ends_study,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -836,19 +838,20 @@ func (x *UntilProgress) GetEndsStudy() bool {
 // How many trials of a study share a process on a kind of device.
 type BundleSize struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The model of the device.
+	// The device's model.
 	Device string `protobuf:"bytes,1,opt,name=device,proto3" json:"device,omitempty"`
-	// The values of `fuse.apart` that these trials have, as JSON; empty where it names none.
+	// The values of the `fuse.apart` parameters that these trials share, as JSON; empty if there are none.
 	Apart  string `protobuf:"bytes,2,opt,name=apart,proto3" json:"apart,omitempty"`
 	Trials int32  `protobuf:"varint,3,opt,name=trials,proto3" json:"trials,omitempty"`
-	// For people: why so many.
+	// Why this number, for people.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	// What was measured, the fewest members first.
+	// The measurements, fewest members first.
 	Turns []*BundleTurn `protobuf:"bytes,5,rep,name=turns,proto3" json:"turns,omitempty"`
-	// What each further trial takes of the device's memory; 0 where that is not known.
+	// How much device memory each additional trial takes; 0 if unknown.
 	MemberBytes int64 `protobuf:"varint,6,opt,name=member_bytes,json=memberBytes,proto3" json:"member_bytes,omitempty"`
-	// The step at which a process looks at how to train its trials together, the least of those with the most trials, in
-	// seconds; beside it a later step, and how many trials there were. 0 where that is not known.
+	// The duration, in seconds, of the step in which a process determines how to train its trials together: the
+	// shortest one with the largest number of trials. Then the duration of a later step, and that number of trials.
+	// 0 if unknown.
 	FirstStepS      float64 `protobuf:"fixed64,7,opt,name=first_step_s,json=firstStepS,proto3" json:"first_step_s,omitempty"`
 	LaterStepS      float64 `protobuf:"fixed64,8,opt,name=later_step_s,json=laterStepS,proto3" json:"later_step_s,omitempty"`
 	FirstStepTrials int32   `protobuf:"varint,9,opt,name=first_step_trials,json=firstStepTrials,proto3" json:"first_step_trials,omitempty"`
@@ -949,15 +952,15 @@ func (x *BundleSize) GetFirstStepTrials() int32 {
 	return 0
 }
 
-// What was measured of bundles with one number of members.
+// Measurements of bundles with a certain number of members.
 type BundleTurn struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Members int32                  `protobuf:"varint,1,opt,name=members,proto3" json:"members,omitempty"`
-	// The least time of a turn: one step of each member.
+	// The shortest time of a turn: one step of each member.
 	TurnS float64 `protobuf:"fixed64,2,opt,name=turn_s,json=turnS,proto3" json:"turn_s,omitempty"`
-	// The most memory that a process held; 0 where that is not known.
+	// The peak memory of a process; 0 if unknown.
 	MemoryBytes int64 `protobuf:"varint,3,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
-	// Trials joined or left right before each of these turns.
+	// True if trials joined or left right before each of these turns.
 	Fresh         bool `protobuf:"varint,4,opt,name=fresh,proto3" json:"fresh,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1025,9 +1028,9 @@ func (x *BundleTurn) GetFresh() bool {
 type TrialFailure struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	TrialNumber int64                  `protobuf:"varint,1,opt,name=trial_number,json=trialNumber,proto3" json:"trial_number,omitempty"`
-	// Its `detail`: the error.
+	// The trial's `detail`: the error.
 	Detail string `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
-	// `workers/{worker}` that ran it last; empty in a user's own loop.
+	// The worker that ran it last, as `workers/{worker}`; empty in a user's own loop.
 	Worker        string `protobuf:"bytes,3,opt,name=worker,proto3" json:"worker,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1084,15 +1087,15 @@ func (x *TrialFailure) GetWorker() string {
 	return ""
 }
 
-// How full a rung is.
+// The status of a rung.
 type RungStatus struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Rung      int32                  `protobuf:"varint,1,opt,name=rung,proto3" json:"rung,omitempty"`
 	Milestone int64                  `protobuf:"varint,2,opt,name=milestone,proto3" json:"milestone,omitempty"`
-	// Trials recorded at this rung, and of these the ones promoted past it.
+	// The number of trials recorded at this rung, and of those promoted past it.
 	Recorded int32 `protobuf:"varint,3,opt,name=recorded,proto3" json:"recorded,omitempty"`
 	Promoted int32 `protobuf:"varint,4,opt,name=promoted,proto3" json:"promoted,omitempty"`
-	// Trials on a worker now, on the way to this rung.
+	// The number of trials that are running towards this rung.
 	Running       int32 `protobuf:"varint,5,opt,name=running,proto3" json:"running,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1414,7 +1417,7 @@ type ListStudiesResponse struct {
 	Studies []*Study               `protobuf:"bytes,1,rep,name=studies,proto3" json:"studies,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// The studies of this page that cannot be shown.
+	// The studies on this page that cannot be shown.
 	Unshown       []*Unshown `protobuf:"bytes,3,rep,name=unshown,proto3" json:"unshown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1963,7 +1966,7 @@ type RetryTrialsRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	Study     string                 `protobuf:"bytes,2,opt,name=study,proto3" json:"study,omitempty"`
-	// The numbers of trials that failed or were cancelled; none means all that failed.
+	// The numbers of failed or cancelled trials; empty means all failed trials.
 	TrialNumbers  []int64 `protobuf:"varint,3,rep,packed,name=trial_numbers,json=trialNumbers,proto3" json:"trial_numbers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2022,9 +2025,9 @@ func (x *RetryTrialsRequest) GetTrialNumbers() []int64 {
 
 type RetryTrialsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The trials that are tried again, by number.
+	// The numbers of the trials that are retried.
 	TrialNumbers []int64 `protobuf:"varint,1,rep,packed,name=trial_numbers,json=trialNumbers,proto3" json:"trial_numbers,omitempty"`
-	// How many others go on because the end of the study had cut them off.
+	// How many other trials continue because the end of the study had cut them off.
 	Others        int32 `protobuf:"varint,2,opt,name=others,proto3" json:"others,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2078,9 +2081,9 @@ type ExtendStudyRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// How many configurations more; 0 means none. Exactly one of this and `steps` is set.
+	// How many more configurations; 0 means none. Exactly one of `trials` and `steps` must be set.
 	Trials int32 `protobuf:"varint,3,opt,name=trials,proto3" json:"trials,omitempty"`
-	// The new full budget, in steps; 0 means as before.
+	// The new full budget, in steps; 0 means unchanged.
 	Steps         int64 `protobuf:"varint,4,opt,name=steps,proto3" json:"steps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2282,7 +2285,7 @@ type ListTrialsRequest struct {
 	// 1 to 1000; 0 means 100.
 	PageSize  int32  `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Only trials in one of these states; none means all.
+	// Only trials in one of these states; empty means all.
 	States        []TrialState `protobuf:"varint,4,rep,packed,name=states,proto3,enum=headrace.v1.TrialState" json:"states,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2350,7 +2353,7 @@ type ListTrialsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Trials        []*Trial               `protobuf:"bytes,1,rep,name=trials,proto3" json:"trials,omitempty"`
 	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// The trials of this page that cannot be shown.
+	// The trials on this page that cannot be shown.
 	Unshown       []*Unshown `protobuf:"bytes,3,rep,name=unshown,proto3" json:"unshown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2706,7 +2709,7 @@ func (x *StopTrialResponse) GetTrial() *Trial {
 type WatchStudyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Events with a greater cursor are sent; 0 means all.
+	// Only events with a greater cursor are sent; 0 means all.
 	AfterCursor   int64 `protobuf:"varint,2,opt,name=after_cursor,json=afterCursor,proto3" json:"after_cursor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2760,7 +2763,7 @@ type WatchStudyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In the order of their cursors, without gaps.
 	Events []*Event `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
-	// The study as of the last event or later.
+	// The study, as of the last event or later.
 	Study         *Study `protobuf:"bytes,2,opt,name=study,proto3" json:"study,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2857,7 +2860,7 @@ func (x *ExplainTrialRequest) GetName() string {
 type ExplainTrialResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Trial *Trial                 `protobuf:"bytes,1,opt,name=trial,proto3" json:"trial,omitempty"`
-	// Everything that happened to the trial, in order; decisions carry their `Explanation`.
+	// Everything that happened to the trial, in order. Decisions include their `Explanation`.
 	Events        []*Event `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2910,11 +2913,12 @@ func (x *ExplainTrialResponse) GetEvents() []*Event {
 type PreviewStudyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Spec  *StudySpec             `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
-	// Parallel slots to assume for the wall time; 0 means what is connected now, at least 1.
+	// The number of slots to assume for the wall time; 0 means those connected now, at least 1.
 	Slots int32 `protobuf:"varint,2,opt,name=slots,proto3" json:"slots,omitempty"`
 	// Seconds per step, to turn steps into hours; 0 means unknown.
 	SecondsPerStep float64 `protobuf:"fixed64,3,opt,name=seconds_per_step,json=secondsPerStep,proto3" json:"seconds_per_step,omitempty"`
-	// Seconds per step of the trials of `transfer`, and of a pilot's trials of the model itself; 0 means as long as the others.
+	// Seconds per step of the trials of `transfer`, and of a pilot's trials with the full model; 0 means the same as
+	// the others.
 	TargetSecondsPerStep float64 `protobuf:"fixed64,4,opt,name=target_seconds_per_step,json=targetSecondsPerStep,proto3" json:"target_seconds_per_step,omitempty"`
 	unknownFields        protoimpl.UnknownFields
 	sizeCache            protoimpl.SizeCache
@@ -2980,23 +2984,26 @@ func (x *PreviewStudyRequest) GetTargetSecondsPerStep() float64 {
 
 type PreviewStudyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The number of configurations that will be tried, the baseline not counted.
+	// The number of configurations that will be tried, without the baseline.
 	Trials int32          `protobuf:"varint,1,opt,name=trials,proto3" json:"trials,omitempty"`
 	Rungs  []*PreviewRung `protobuf:"bytes,2,rep,name=rungs,proto3" json:"rungs,omitempty"`
-	// Steps that the policy is expected to spend, against run-all. Both include the baseline.
+	// The steps that the policy is expected to spend, and those that `run_all` would spend. Both include the
+	// baseline.
 	Steps       int64 `protobuf:"varint,3,opt,name=steps,proto3" json:"steps,omitempty"`
 	StepsRunAll int64 `protobuf:"varint,4,opt,name=steps_run_all,json=stepsRunAll,proto3" json:"steps_run_all,omitempty"`
 	Slots       int32 `protobuf:"varint,5,opt,name=slots,proto3" json:"slots,omitempty"`
-	// Absent where `seconds_per_step` is unknown.
+	// Absent if `seconds_per_step` is unknown.
 	WallTime *durationpb.Duration `protobuf:"bytes,6,opt,name=wall_time,json=wallTime,proto3" json:"wall_time,omitempty"`
 	SlotTime *durationpb.Duration `protobuf:"bytes,7,opt,name=slot_time,json=slotTime,proto3" json:"slot_time,omitempty"`
 	// The first configurations: the enqueued ones, then those that the sampler would propose.
 	Samples []*ParameterAssignment `protobuf:"bytes,8,rep,name=samples,proto3" json:"samples,omitempty"`
-	// How many trials take how much, the smallest first. Only where resources depend on a parameter.
+	// The number of trials of each size, smallest first. Only if resources depend on a parameter.
 	Sizes []*PreviewSize `protobuf:"bytes,9,rep,name=sizes,proto3" json:"sizes,omitempty"`
-	// Into how many groups `fuse.apart` parts the trials: those of one bundle are of one group. 0 without `fuse`.
+	// The number of groups into which `fuse.apart` divides the trials. All trials of a bundle are from one group. 0
+	// without `fuse`.
 	BundleGroups int32 `protobuf:"varint,10,opt,name=bundle_groups,json=bundleGroups,proto3" json:"bundle_groups,omitempty"`
-	// The studies that are created with this one, in the order in which they run. Their figures are in none of the others.
+	// The studies that are created with this one, in the order in which they run. The other fields do not include
+	// them.
 	Companions    []*PreviewCompanion `protobuf:"bytes,11,rep,name=companions,proto3" json:"companions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3109,14 +3116,14 @@ func (x *PreviewStudyResponse) GetCompanions() []*PreviewCompanion {
 	return nil
 }
 
-// What a study is expected to do that is created with the one previewed. Its trials run to the end.
+// A preview of a study that is created with the previewed one. Its trials run to the full budget.
 type PreviewCompanion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// `pilot`: it finds the scale, before the study. `target`: it trains the best configurations, behind it.
+	// `pilot`: determines the scale, before the study. `target`: trains the best configurations, after it.
 	Role   string `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
 	Trials int32  `protobuf:"varint,2,opt,name=trials,proto3" json:"trials,omitempty"`
 	Steps  int64  `protobuf:"varint,3,opt,name=steps,proto3" json:"steps,omitempty"`
-	// Absent where the seconds per step are unknown.
+	// Absent if the seconds per step are unknown.
 	WallTime      *durationpb.Duration `protobuf:"bytes,4,opt,name=wall_time,json=wallTime,proto3" json:"wall_time,omitempty"`
 	SlotTime      *durationpb.Duration `protobuf:"bytes,5,opt,name=slot_time,json=slotTime,proto3" json:"slot_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3188,12 +3195,12 @@ func (x *PreviewCompanion) GetSlotTime() *durationpb.Duration {
 	return nil
 }
 
-// How many of a study's trials, the baseline counted, take so much. Exact where the sampler has no model.
+// The number of trials of one size, including the baseline. Exact if the sampler has no model.
 type PreviewSize struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Gpus     int32                  `protobuf:"varint,1,opt,name=gpus,proto3" json:"gpus,omitempty"`
 	GpuMilli int32                  `protobuf:"varint,2,opt,name=gpu_milli,json=gpuMilli,proto3" json:"gpu_milli,omitempty"`
-	// CPU slots, or cores beside GPUs.
+	// CPU slots, or cores in addition to GPUs.
 	Cpus          int32 `protobuf:"varint,3,opt,name=cpus,proto3" json:"cpus,omitempty"`
 	Trials        int32 `protobuf:"varint,4,opt,name=trials,proto3" json:"trials,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3264,7 +3271,7 @@ type PreviewRung struct {
 	Bracket   int32                  `protobuf:"varint,1,opt,name=bracket,proto3" json:"bracket,omitempty"`
 	Rung      int32                  `protobuf:"varint,2,opt,name=rung,proto3" json:"rung,omitempty"`
 	Milestone int64                  `protobuf:"varint,3,opt,name=milestone,proto3" json:"milestone,omitempty"`
-	// Trials expected to be recorded at the rung, for results that arrive in random order.
+	// The number of trials expected to be recorded at the rung, if results arrive in random order.
 	Trials        int32 `protobuf:"varint,4,opt,name=trials,proto3" json:"trials,omitempty"`
 	Steps         int64 `protobuf:"varint,5,opt,name=steps,proto3" json:"steps,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3340,10 +3347,11 @@ type SuggestTrialRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	Study     string                 `protobuf:"bytes,2,opt,name=study,proto3" json:"study,omitempty"`
-	// Names the caller, who keeps the trial while it reports or renews within the lease time.
+	// Identifies the caller, who keeps the trial as long as it reports or renews within the lease time.
 	ClientId string `protobuf:"bytes,3,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
-	// How long the caller may go without a report or RenewTrial before the trial is offered to others; absent means 6 hours,
-	// which suits callers that do not renew. Until another caller is given the trial, a later report counts all the same.
+	// How long the caller may go without a report or RenewTrial before the trial is offered to others; absent means
+	// 6 hours, which suits callers that do not renew. A later report still counts, unless another caller was given
+	// the trial.
 	LeaseTime     *durationpb.Duration `protobuf:"bytes,4,opt,name=lease_time,json=leaseTime,proto3" json:"lease_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3409,13 +3417,13 @@ func (x *SuggestTrialRequest) GetLeaseTime() *durationpb.Duration {
 
 type SuggestTrialResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Absent when there is nothing to run now.
+	// Absent if there is nothing to run now.
 	Trial *Trial `protobuf:"bytes,1,opt,name=trial,proto3" json:"trial,omitempty"`
-	// The lease to name in reports.
+	// The lease to pass with reports.
 	Lease *LeaseRef `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
 	// The step to run up to.
 	NextMilestone int64 `protobuf:"varint,3,opt,name=next_milestone,json=nextMilestone,proto3" json:"next_milestone,omitempty"`
-	// True when the study is over and asking again is pointless.
+	// True if the study is over, so that asking again is pointless.
 	Done          bool `protobuf:"varint,4,opt,name=done,proto3" json:"done,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3485,9 +3493,10 @@ type ReportTrialRequest struct {
 	Lease     *LeaseRef              `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
 	Step      int64                  `protobuf:"varint,3,opt,name=step,proto3" json:"step,omitempty"`
 	Metrics   map[string]float64     `protobuf:"bytes,4,rep,name=metrics,proto3" json:"metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
-	// Where the caller saved its state, if it did; handed back when the trial is resumed.
+	// Where the caller saved its state, if it did; returned when the trial is resumed.
 	CheckpointUri string `protobuf:"bytes,5,opt,name=checkpoint_uri,json=checkpointUri,proto3" json:"checkpoint_uri,omitempty"`
-	// What the caller's program has imported from its own folder: with the first report of a lease, and where it has grown.
+	// The files that the caller's program has imported from its own folder. Set with the first report of a lease,
+	// and whenever there are more.
 	Code          *AttemptCode `protobuf:"bytes,8,opt,name=code,proto3" json:"code,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3568,7 +3577,7 @@ func (x *ReportTrialRequest) GetCode() *AttemptCode {
 type ReportTrialResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Decision *Decision              `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
-	// With the decision STOP: the metrics that constraints read and this last report lacks.
+	// With the decision STOP: the metrics that constraints need and this last report lacks.
 	MissingMetrics []string `protobuf:"bytes,2,rep,name=missing_metrics,json=missingMetrics,proto3" json:"missing_metrics,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -3622,9 +3631,9 @@ type CompleteTrialRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	Lease     *LeaseRef              `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
-	// Set when the trial failed; counts against its retries. With `infeasible`, the reason for it.
+	// Set if the trial failed, which counts against its retries. With `infeasible`, the reason.
 	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
-	// The configuration makes no sense: the trial ends as infeasible. It is not tried again, and has no result.
+	// The configuration makes no sense: the trial ends as infeasible, is not retried, and has no result.
 	Infeasible    bool `protobuf:"varint,4,opt,name=infeasible,proto3" json:"infeasible,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3691,7 +3700,7 @@ func (x *CompleteTrialRequest) GetInfeasible() bool {
 type CompleteTrialResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Trial *Trial                 `protobuf:"bytes,1,opt,name=trial,proto3" json:"trial,omitempty"`
-	// Where this call ended the trial, and not as failed: the metrics that constraints read and its last report lacks.
+	// If this call ended the trial, and not as failed: the metrics that constraints need and its last report lacks.
 	MissingMetrics []string `protobuf:"bytes,2,rep,name=missing_metrics,json=missingMetrics,proto3" json:"missing_metrics,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -3741,7 +3750,7 @@ func (x *CompleteTrialResponse) GetMissingMetrics() []string {
 	return nil
 }
 
-// A repeat does no harm, so it has no request id.
+// Repeating this call is harmless, so it has no request id.
 type RenewTrialRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Lease         *LeaseRef              `protobuf:"bytes,1,opt,name=lease,proto3" json:"lease,omitempty"`
@@ -3983,7 +3992,7 @@ type ListReportsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Reports       []*TrialReport         `protobuf:"bytes,1,rep,name=reports,proto3" json:"reports,omitempty"`
 	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// The reports of this page that cannot be shown, by their trials' names.
+	// The reports on this page that cannot be shown, by their trials' names.
 	Unshown       []*Unshown `protobuf:"bytes,3,rep,name=unshown,proto3" json:"unshown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4049,7 +4058,7 @@ type TrialReport struct {
 	Step        int64                  `protobuf:"varint,4,opt,name=step,proto3" json:"step,omitempty"`
 	Metrics     map[string]float64     `protobuf:"bytes,5,rep,name=metrics,proto3" json:"metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
 	Time        *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=time,proto3" json:"time,omitempty"`
-	// What was saved with the report; it may be deleted since. Absent where nothing was.
+	// The checkpoint that was saved with the report. It may have been deleted since. Absent if nothing was saved.
 	Checkpoint    *CheckpointRef `protobuf:"bytes,7,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4136,12 +4145,12 @@ func (x *TrialReport) GetCheckpoint() *CheckpointRef {
 
 type ReadLogRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Such as `studies/digits/trials/7`.
+	// The trial, such as `studies/digits/trials/7`.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The `next_cursor` of the part before; empty for the beginning.
+	// The `next_cursor` of the previous part; empty to start from the beginning.
 	Cursor string `protobuf:"bytes,2,opt,name=cursor,proto3" json:"cursor,omitempty"`
-	// With no cursor: leave out what was written longer ago. A few seconds more may come first, or a few percent of the time
-	// asked for.
+	// Without a cursor: only return what was written within this time. The result may start a few seconds, or a few
+	// percent of this time, earlier.
 	Within        *durationpb.Duration `protobuf:"bytes,3,opt,name=within,proto3" json:"within,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4198,15 +4207,17 @@ func (x *ReadLogRequest) GetWithin() *durationpb.Duration {
 	return nil
 }
 
-// The log of a trial is those of its attempts, one behind the other.
+// The log of a trial is the logs of its attempts, one after another.
 type ReadLogResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As the trial wrote it: not always text, and it may end within a character. Empty where there is nothing more now.
+	// The log as the trial wrote it. It may not be text, and may end within a character. Empty if there is nothing
+	// more yet.
 	Data       []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
 	NextCursor string `protobuf:"bytes,2,opt,name=next_cursor,json=nextCursor,proto3" json:"next_cursor,omitempty"`
-	// Nothing more will come: the trial is over, and this was the end.
+	// True if the trial has ended and this was the end of its log.
 	Complete bool `protobuf:"varint,3,opt,name=complete,proto3" json:"complete,omitempty"`
-	// For people: attempts whose log is gone, or is shown whole for want of the times at which it was written.
+	// For people: attempts whose log is missing, or is returned whole because the times at which it was written are
+	// unknown.
 	Notes         []string `protobuf:"bytes,4,rep,name=notes,proto3" json:"notes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4306,19 +4317,19 @@ func (*GetServerInfoRequest) Descriptor() ([]byte, []int) {
 	return file_headrace_v1_study_proto_rawDescGZIP(), []int{65}
 }
 
-// What a scheduler is.
+// Information about a scheduler.
 type GetServerInfoResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of Headrace.
+	// The version of Headrace.
 	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	// The replica's host and process id.
 	Replica string `protobuf:"bytes,2,opt,name=replica,proto3" json:"replica,omitempty"`
-	// The newest migration of its database, and the newest that it knows.
+	// The newest migration of its database, and the newest one that this program knows.
 	DatabaseSchema string `protobuf:"bytes,3,opt,name=database_schema,json=databaseSchema,proto3" json:"database_schema,omitempty"`
 	ProgramSchema  string `protobuf:"bytes,4,opt,name=program_schema,json=programSchema,proto3" json:"program_schema,omitempty"`
-	// The newest version of the session protocol that it speaks with workers.
+	// The newest version of the worker session protocol that it supports.
 	Protocol int32 `protobuf:"varint,5,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	// Where it shows metrics; empty where it does not.
+	// The address of its metrics; empty if it exports none.
 	Metrics       string `protobuf:"bytes,6,opt,name=metrics,proto3" json:"metrics,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4400,7 +4411,7 @@ type ListWorkersRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	PageSize  int32                  `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	PageToken string                 `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Whether slots come with their loads of the last hour, and not of the newest minute alone. Such a page is smaller.
+	// Whether to return the load of slots for the last hour instead of only the last minute. Pages are then smaller.
 	History       bool `protobuf:"varint,3,opt,name=history,proto3" json:"history,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4461,9 +4472,10 @@ type ListWorkersResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Workers       []*WorkerStatus        `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`
 	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// Every active study, the greatest claim first; on the first page only. Those of other projects without a name.
+	// All active studies, those with the greatest claim first; only on the first page. Studies of other projects
+	// have no name.
 	Shares []*StudyShare `protobuf:"bytes,3,rep,name=shares,proto3" json:"shares,omitempty"`
-	// The workers of this page, and the studies among the shares, that cannot be shown.
+	// The workers on this page, and the studies in `shares`, that cannot be shown.
 	Unshown       []*Unshown `protobuf:"bytes,4,rep,name=unshown,proto3" json:"unshown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4537,31 +4549,33 @@ type WorkerStatus struct {
 	Labels    map[string]string      `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	LastSeen  *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
 	Version   string                 `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`
-	// The trial that the worker's slots are kept for, if there is one.
+	// The trial for which the worker's slots are reserved, if any.
 	Reservation *SlotReservation `protobuf:"bytes,7,opt,name=reservation,proto3" json:"reservation,omitempty"`
 	// The machine's cores.
 	Cpus int32 `protobuf:"varint,8,opt,name=cpus,proto3" json:"cpus,omitempty"`
-	// What keeps the worker from its work now, such as a full disk, in its own words; empty while nothing does.
+	// What currently prevents the worker from working, such as a full disk, in its own words; empty if nothing does.
 	Trouble string `protobuf:"bytes,40,opt,name=trouble,proto3" json:"trouble,omitempty"`
-	// How many refused messages the worker keeps, in which folder, and why the last one was refused; empty while there
-	// are none.
-	SetAside string `protobuf:"bytes,41,opt,name=set_aside,json=setAside,proto3" json:"set_aside,omitempty"`
-	// The active studies that place nothing on this incarnation of it any more: their first attempts failed there, while
-	// other workers could run them.
+	// How many rejected messages the worker keeps, in which folder, and why the last one was rejected; empty if
+	// there are none.
+	Rejected string `protobuf:"bytes,41,opt,name=rejected,proto3" json:"rejected,omitempty"`
+	// The active studies that no longer use this incarnation of the worker, because their first attempts failed
+	// there and other workers can run them.
 	AvoidedBy []string `protobuf:"bytes,42,rep,name=avoided_by,json=avoidedBy,proto3" json:"avoided_by,omitempty"`
-	// When the certificate ends that the worker showed last. Absent where it needs none.
+	// When the certificate that the worker used last expires. Absent if it needs none.
 	CertificateEnd *timestamppb.Timestamp `protobuf:"bytes,70,opt,name=certificate_end,json=certificateEnd,proto3" json:"certificate_end,omitempty"`
-	// Why it is drained, by a user or because its daemon leaves; empty while it is not. It gets no trials.
+	// Why the worker is draining, by a user's request or because its daemon is exiting; empty if it is not. It gets
+	// no new trials.
 	Draining string `protobuf:"bytes,43,opt,name=draining,proto3" json:"draining,omitempty"`
-	// Since when, where a user drains it.
+	// Since when it is draining, if a user drained it.
 	DrainTime *timestamppb.Timestamp `protobuf:"bytes,44,opt,name=drain_time,json=drainTime,proto3" json:"drain_time,omitempty"`
-	// Why nothing new starts on it, as a user said; empty while something may.
+	// Why a user cordoned it, so that nothing new starts on it; empty if it is not cordoned.
 	Cordoned string `protobuf:"bytes,45,opt,name=cordoned,proto3" json:"cordoned,omitempty"`
-	// Its devices on which nothing starts.
+	// The devices on which nothing new starts.
 	Cordons []*DeviceCordon `protobuf:"bytes,46,rep,name=cordons,proto3" json:"cordons,omitempty"`
-	// Why nothing starts on it for a while: attempts in a row did not reach their programs there. Empty while they do.
-	PutAside string `protobuf:"bytes,47,opt,name=put_aside,json=putAside,proto3" json:"put_aside,omitempty"`
-	// When it is tried again; absent where it is being tried.
+	// Why the worker is suspended: several attempts in a row did not reach their programs. Nothing starts on it for
+	// a while. Empty if it is not suspended.
+	Suspended string `protobuf:"bytes,47,opt,name=suspended,proto3" json:"suspended,omitempty"`
+	// When a suspended worker is tried again; absent if it is being tried now.
 	NextTryTime   *timestamppb.Timestamp `protobuf:"bytes,48,opt,name=next_try_time,json=nextTryTime,proto3" json:"next_try_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4660,9 +4674,9 @@ func (x *WorkerStatus) GetTrouble() string {
 	return ""
 }
 
-func (x *WorkerStatus) GetSetAside() string {
+func (x *WorkerStatus) GetRejected() string {
 	if x != nil {
-		return x.SetAside
+		return x.Rejected
 	}
 	return ""
 }
@@ -4709,9 +4723,9 @@ func (x *WorkerStatus) GetCordons() []*DeviceCordon {
 	return nil
 }
 
-func (x *WorkerStatus) GetPutAside() string {
+func (x *WorkerStatus) GetSuspended() string {
 	if x != nil {
-		return x.PutAside
+		return x.Suspended
 	}
 	return ""
 }
@@ -4726,12 +4740,12 @@ func (x *WorkerStatus) GetNextTryTime() *timestamppb.Timestamp {
 // A device on which nothing starts until a user uncordons it.
 type DeviceCordon struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its slot.
+	// The index of its slot.
 	Device int32  `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
 	Uuid   string `protobuf:"bytes,2,opt,name=uuid,proto3" json:"uuid,omitempty"`
-	// For people: the driver's words, or the user's.
+	// The driver's or the user's words, for people.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// The device failed. Not set where a user cordoned it by hand.
+	// True if the device failed, false if a user cordoned it.
 	Quarantined   bool                   `protobuf:"varint,4,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
 	Time          *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -4803,14 +4817,14 @@ func (x *DeviceCordon) GetTime() *timestamppb.Timestamp {
 	return nil
 }
 
-// A worker kept free for a trial that fits nowhere yet.
+// A worker that is kept free for a trial that fits nowhere yet.
 type SlotReservation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty where it is another project's.
+	// The trial; empty if it is another project's.
 	Trial string                 `protobuf:"bytes,1,opt,name=trial,proto3" json:"trial,omitempty"`
 	Slots int32                  `protobuf:"varint,2,opt,name=slots,proto3" json:"slots,omitempty"`
 	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
-	// By measured times; absent where unknown.
+	// When the slots are expected to be free, estimated from measured times; absent if unknown.
 	Ready         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=ready,proto3" json:"ready,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4880,16 +4894,17 @@ type SlotStatus struct {
 	Index       int32                  `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
 	Device      string                 `protobuf:"bytes,2,opt,name=device,proto3" json:"device,omitempty"`
 	MemoryBytes int64                  `protobuf:"varint,3,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
-	// The trial that holds the slot; empty when free, or another project's. The first one where several share it.
+	// The trial that holds the slot; empty if the slot is free or the trial is another project's. If several share
+	// the slot, the first one.
 	Trial string `protobuf:"bytes,4,opt,name=trial,proto3" json:"trial,omitempty"`
-	// Everyone who holds a part of the slot.
+	// All trials that hold a part of the slot.
 	Holders []*SlotHolder `protobuf:"bytes,5,rep,name=holders,proto3" json:"holders,omitempty"`
-	// Why nothing is placed on it: its device failed. Empty while it is sound. One with a uuid is remembered until a user
-	// uncordons it; any other the worker's restart brings back.
+	// Why its device failed, so that nothing is placed on it; empty if it has not failed. A device with a uuid stays
+	// out of use until a user uncordons it; any other until the worker restarts.
 	Defect string `protobuf:"bytes,40,opt,name=defect,proto3" json:"defect,omitempty"`
-	// How busy its device was, the oldest minute first; empty where its worker measures nothing.
+	// How busy its device was, oldest minute first; empty if the worker measures nothing.
 	Loads []*SlotLoad `protobuf:"bytes,41,rep,name=loads,proto3" json:"loads,omitempty"`
-	// As its driver names the device, such as `GPU-…`; empty where that is unknown.
+	// The driver's identifier of the device, such as `GPU-…`; empty if unknown.
 	Uuid          string `protobuf:"bytes,42,opt,name=uuid,proto3" json:"uuid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4981,13 +4996,13 @@ func (x *SlotStatus) GetUuid() string {
 	return ""
 }
 
-// How busy a slot's device was within a minute, whoever used it.
+// How busy a slot's device was during one minute, whoever used it.
 type SlotLoad struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Minute *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=minute,proto3" json:"minute,omitempty"`
-	// The mean, 0 to 1. CPU slots have their machine's.
+	// The mean, from 0 to 1. CPU slots have that of their machine.
 	Utilization float64 `protobuf:"fixed64,2,opt,name=utilization,proto3" json:"utilization,omitempty"`
-	// The most that was in use.
+	// The peak memory in use.
 	MemoryUsedBytes int64 `protobuf:"varint,3,opt,name=memory_used_bytes,json=memoryUsedBytes,proto3" json:"memory_used_bytes,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -5047,15 +5062,15 @@ func (x *SlotLoad) GetMemoryUsedBytes() int64 {
 // A trial on a slot.
 type SlotHolder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty where it is another project's.
+	// The trial; empty if it is another project's.
 	Trial string `protobuf:"bytes,1,opt,name=trial,proto3" json:"trial,omitempty"`
-	// Thousandths of the slot.
+	// The trial's share of the slot, in thousandths.
 	Milli int32 `protobuf:"varint,2,opt,name=milli,proto3" json:"milli,omitempty"`
-	// Its memory budget; 0 where it has the whole slot.
+	// Its memory budget; 0 if it has the whole slot.
 	MemoryBytes int64 `protobuf:"varint,3,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
-	// Why it is to leave at its next rung or report; empty while it may stay.
+	// Why it must leave at its next rung or report; empty if it may stay.
 	Leaving string `protobuf:"bytes,4,opt,name=leaving,proto3" json:"leaving,omitempty"`
-	// The bundle that it runs in, and how many trials that may have; empty where it has a process of its own.
+	// The bundle that it runs in, and the maximum number of trials in it; empty if it has its own process.
 	Bundle        string `protobuf:"bytes,5,opt,name=bundle,proto3" json:"bundle,omitempty"`
 	BundleSeats   int32  `protobuf:"varint,6,opt,name=bundle_seats,json=bundleSeats,proto3" json:"bundle_seats,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -5134,22 +5149,23 @@ func (x *SlotHolder) GetBundleSeats() int32 {
 	return 0
 }
 
-// What an active study has of the cluster.
+// An active study's share of the cluster.
 type StudyShare struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// `studies/{study}`; empty where it is another project's.
+	// `studies/{study}`; empty if it is another project's.
 	Study    string  `protobuf:"bytes,1,opt,name=study,proto3" json:"study,omitempty"`
 	Weight   float64 `protobuf:"fixed64,2,opt,name=weight,proto3" json:"weight,omitempty"`
 	Priority int32   `protobuf:"varint,3,opt,name=priority,proto3" json:"priority,omitempty"`
 	// GPUs and CPU slots held now.
 	Gpus     float64 `protobuf:"fixed64,4,opt,name=gpus,proto3" json:"gpus,omitempty"`
 	CpuSlots float64 `protobuf:"fixed64,5,opt,name=cpu_slots,json=cpuSlots,proto3" json:"cpu_slots,omitempty"`
-	// Used since the study began.
+	// GPU and CPU time used since the study started.
 	GpuSeconds float64 `protobuf:"fixed64,6,opt,name=gpu_seconds,json=gpuSeconds,proto3" json:"gpu_seconds,omitempty"`
 	CpuSeconds float64 `protobuf:"fixed64,7,opt,name=cpu_seconds,json=cpuSeconds,proto3" json:"cpu_seconds,omitempty"`
-	// Use by weight since it last joined the others; the least one goes first.
+	// The use divided by the weight, since the study last started to compete for slots. The study with the smallest
+	// value goes first.
 	VirtualTimeS float64 `protobuf:"fixed64,8,opt,name=virtual_time_s,json=virtualTimeS,proto3" json:"virtual_time_s,omitempty"`
-	// Whether a trial of it waits for slots.
+	// True if one of its trials waits for slots.
 	Waiting       bool `protobuf:"varint,9,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5253,9 +5269,9 @@ type DrainWorkerRequest struct {
 	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// `workers/{worker}`.
 	Worker string `protobuf:"bytes,2,opt,name=worker,proto3" json:"worker,omitempty"`
-	// For people: why.
+	// The reason, for people.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Trials that are still there after so long are ended, and nobody is charged. Absent: as long as they take.
+	// Trials that are still running after this time are ended, without counting a failure. Absent means no limit.
 	Grace         *durationpb.Duration `protobuf:"bytes,4,opt,name=grace,proto3" json:"grace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5321,7 +5337,7 @@ func (x *DrainWorkerRequest) GetGrace() *durationpb.Duration {
 
 type DrainWorkerResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// With the trials that are to leave, as holders of its slots.
+	// The worker. The holders of its slots are the trials that must leave.
 	Worker        *WorkerStatus `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5466,9 +5482,9 @@ type CordonDevicesRequest struct {
 	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// `workers/{worker}`.
 	Worker string `protobuf:"bytes,2,opt,name=worker,proto3" json:"worker,omitempty"`
-	// Its slots; none: the whole worker.
+	// The indices of its slots; empty means the whole worker.
 	Devices []int32 `protobuf:"varint,3,rep,packed,name=devices,proto3" json:"devices,omitempty"`
-	// For people: why.
+	// The reason, for people.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5581,7 +5597,7 @@ type UncordonDevicesRequest struct {
 	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// `workers/{worker}`.
 	Worker string `protobuf:"bytes,2,opt,name=worker,proto3" json:"worker,omitempty"`
-	// Its slots; none: the worker and all its devices.
+	// The indices of its slots; empty means the worker and all its devices.
 	Devices       []int32 `protobuf:"varint,3,rep,packed,name=devices,proto3" json:"devices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5729,9 +5745,9 @@ func (x *FindRoomRequest) GetStudy() string {
 
 type FindRoomResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// For people: each size of a trial that fits nowhere, such as `2 GPUs of 40 GiB`. Empty where all sizes fit.
+	// The trial sizes that fit nowhere, such as `2 GPUs of 40 GiB`, for people. Empty if all sizes fit.
 	Lacking []string `protobuf:"bytes,1,rep,name=lacking,proto3" json:"lacking,omitempty"`
-	// How many sizes there are: more than one where resources depend on a parameter.
+	// The number of trial sizes: more than one if resources depend on a parameter.
 	Sizes         int32 `protobuf:"varint,2,opt,name=sizes,proto3" json:"sizes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5828,7 +5844,7 @@ func (x *MeasureImportanceRequest) GetStudy() string {
 
 type MeasureImportanceResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One for each objective, in the order of the spec.
+	// One entry for each objective, in the order of the spec.
 	Importances   []*Importance `protobuf:"bytes,1,rep,name=importances,proto3" json:"importances,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5871,17 +5887,17 @@ func (x *MeasureImportanceResponse) GetImportances() []*Importance {
 	return nil
 }
 
-// How much each parameter has to do with being among the best trials by one objective.
+// How much each parameter matters for being among the best trials by one objective.
 type Importance struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Metric string                 `protobuf:"bytes,1,opt,name=metric,proto3" json:"metric,omitempty"`
-	// The step at which trials are compared: the highest rung that enough trials came to. 0 where none are compared.
+	// The step at which trials are compared: the highest rung that enough trials reached. 0 if none are compared.
 	Step int64 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
-	// How many trials are compared there.
+	// The number of trials compared there.
 	Trials int32 `protobuf:"varint,3,opt,name=trials,proto3" json:"trials,omitempty"`
-	// The most important one first; the shares add up to 1. Empty where nothing can be said.
+	// The parameters, most important first. The shares add up to 1. Empty if nothing can be said.
 	Parameters []*ParameterImportance `protobuf:"bytes,4,rep,name=parameters,proto3" json:"parameters,omitempty"`
-	// For people: why nothing can be said; empty where it can.
+	// Why nothing can be said, for people; otherwise empty.
 	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5952,12 +5968,12 @@ func (x *Importance) GetReason() string {
 	return ""
 }
 
-// One parameter's part of an importance.
+// The importance of one parameter.
 type ParameterImportance struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Parameter string                 `protobuf:"bytes,1,opt,name=parameter,proto3" json:"parameter,omitempty"`
 	Share     float64                `protobuf:"fixed64,2,opt,name=share,proto3" json:"share,omitempty"`
-	// How many of the trials have the parameter: all, unless it is conditional.
+	// The number of trials with the parameter: all, unless it is conditional.
 	Trials        int32 `protobuf:"varint,3,opt,name=trials,proto3" json:"trials,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -6050,17 +6066,17 @@ func (*GetUpkeepRequest) Descriptor() ([]byte, []int) {
 	return file_headrace_v1_study_proto_rawDescGZIP(), []int{90}
 }
 
-// Of the caller's project. Admins of the project `default`, and callers of a scheduler that asks for no token, get that
-// of all projects.
+// The data of the caller's project. Admins of the project `default`, and callers of a scheduler that requires no
+// token, get the data of all projects.
 type GetUpkeepResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What has an age. For a project without the kinds that are of no study.
+	// The kinds of data with a retention age. For a project, only kinds that belong to studies.
 	Kinds []*KeptKind `protobuf:"bytes,1,rep,name=kinds,proto3" json:"kinds,omitempty"`
-	// The tables, the largest first; none for a project.
+	// The tables, largest first; empty for a project.
 	Tables []*TableSize `protobuf:"bytes,2,rep,name=tables,proto3" json:"tables,omitempty"`
-	// Studies that users deleted, or that have lasted for their age, and whose rows are still to be removed.
+	// The number of studies that were deleted, or have reached their age, and whose rows are not removed yet.
 	DeletedStudies int64 `protobuf:"varint,3,opt,name=deleted_studies,json=deletedStudies,proto3" json:"deleted_studies,omitempty"`
-	// How often this database was restored from a copy; 0 for a project.
+	// How often this database was restored from a copy; always 0 for a project.
 	Restores      int64 `protobuf:"varint,4,opt,name=restores,proto3" json:"restores,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -6124,16 +6140,17 @@ func (x *GetUpkeepResponse) GetRestores() int64 {
 	return 0
 }
 
-// For how long the scheduler keeps one kind of thing.
+// How long the scheduler keeps one kind of data.
 type KeptKind struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Such as `events`.
+	// The kind, such as `events`.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Such as `90d`, or `forever`.
+	// The age, such as `90d` or `forever`.
 	Age string `protobuf:"bytes,2,opt,name=age,proto3" json:"age,omitempty"`
-	// How many are due: studies of which something of this kind is to go, or rows where a kind is of no study.
+	// How many are due for deletion: the number of studies with data of this kind to delete, or the number of rows
+	// if the kind belongs to no study.
 	Due int64 `protobuf:"varint,3,opt,name=due,proto3" json:"due,omitempty"`
-	// For people: what is meant.
+	// A description of the kind, for people.
 	What          string `protobuf:"bytes,4,opt,name=what,proto3" json:"what,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -6197,13 +6214,13 @@ func (x *KeptKind) GetWhat() string {
 	return ""
 }
 
-// What a table takes.
+// The size of a table.
 type TableSize struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Table string                 `protobuf:"bytes,1,opt,name=table,proto3" json:"table,omitempty"`
-	// With its indexes.
+	// Its size, including its indexes.
 	SizeBytes int64 `protobuf:"varint,2,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
-	// About how many rows it has.
+	// The approximate number of rows.
 	Rows          int64 `protobuf:"varint,3,opt,name=rows,proto3" json:"rows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -6697,8 +6714,8 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\aversion\x18\x06 \x01(\tR\aversion\x12>\n" +
 	"\vreservation\x18\a \x01(\v2\x1c.headrace.v1.SlotReservationR\vreservation\x12\x12\n" +
 	"\x04cpus\x18\b \x01(\x05R\x04cpus\x12\x18\n" +
-	"\atrouble\x18( \x01(\tR\atrouble\x12\x1b\n" +
-	"\tset_aside\x18) \x01(\tR\bsetAside\x12\x1d\n" +
+	"\atrouble\x18( \x01(\tR\atrouble\x12\x1a\n" +
+	"\brejected\x18) \x01(\tR\brejected\x12\x1d\n" +
 	"\n" +
 	"avoided_by\x18* \x03(\tR\tavoidedBy\x12C\n" +
 	"\x0fcertificate_end\x18F \x01(\v2\x1a.google.protobuf.TimestampR\x0ecertificateEnd\x12\x1a\n" +
@@ -6706,8 +6723,8 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\n" +
 	"drain_time\x18, \x01(\v2\x1a.google.protobuf.TimestampR\tdrainTime\x12\x1a\n" +
 	"\bcordoned\x18- \x01(\tR\bcordoned\x123\n" +
-	"\acordons\x18. \x03(\v2\x19.headrace.v1.DeviceCordonR\acordons\x12\x1b\n" +
-	"\tput_aside\x18/ \x01(\tR\bputAside\x12>\n" +
+	"\acordons\x18. \x03(\v2\x19.headrace.v1.DeviceCordonR\acordons\x12\x1c\n" +
+	"\tsuspended\x18/ \x01(\tR\tsuspended\x12>\n" +
 	"\rnext_try_time\x180 \x01(\v2\x1a.google.protobuf.TimestampR\vnextTryTime\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +

@@ -4,7 +4,7 @@
 // - protoc             v6.31.1
 // source: headrace/v1/study.proto
 
-// Studies, and the service that users call.
+// Studies, and the service for users.
 
 package headracev1
 
@@ -62,89 +62,94 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// What users call: the SDK, the CLI, the console and clients in other languages.
+// The service for users. The SDK, the CLI, the console and clients in other languages call it.
 //
-// A caller belongs to one project: by its token, or `default` where no token is asked for. Such a caller may name another
-// project in the metadata `headrace-project`. A study of another project is NOT_FOUND, and its name is free.
+// A caller belongs to one project: that of its token, or `default` if the server requires no token. Without
+// tokens, a caller may choose another project with the metadata `headrace-project`. A study of another project is
+// NOT_FOUND, and its name is available.
 //
-// Every mutating call carries a `request_id`; a repeat with the same id and the same content returns the
-// first answer and changes nothing, the same id with other content is ALREADY_EXISTS. An id counts for all calls
-// of a project's members. It is remembered for a day; a call that was refused is not remembered. Errors carry
-// `google.rpc.ErrorInfo` (the reason is an `ErrorReason`), and, where a field is at fault,
-// `google.rpc.BadRequest` with the field's path.
+// Every call that changes something has a `request_id`. Repeating a call with the same id and content returns the
+// first response and changes nothing. The same id with different content is ALREADY_EXISTS. Ids are shared by all
+// members of a project and remembered for a day. Rejected calls are not remembered. Errors carry
+// `google.rpc.ErrorInfo` (the reason is an `ErrorReason`) and, if a field is invalid, `google.rpc.BadRequest` with
+// the field's path.
 type StudyServiceClient interface {
-	// Validates the spec and creates the study, which begins at once.
+	// Validates the spec and creates the study, which starts at once.
 	CreateStudy(ctx context.Context, in *CreateStudyRequest, opts ...grpc.CallOption) (*CreateStudyResponse, error)
-	// One study with its status.
+	// Returns a study with its status.
 	GetStudy(ctx context.Context, in *GetStudyRequest, opts ...grpc.CallOption) (*GetStudyResponse, error)
-	// All studies of the caller's project, newest first, a page at a time.
+	// Lists the studies of the caller's project, newest first.
 	ListStudies(ctx context.Context, in *ListStudiesRequest, opts ...grpc.CallOption) (*ListStudiesResponse, error)
-	// Lets running trials go on to their next rung, where they pause; starts none.
+	// Pauses a study. Running trials continue to their next rung and pause there; no others start.
 	PauseStudy(ctx context.Context, in *PauseStudyRequest, opts ...grpc.CallOption) (*PauseStudyResponse, error)
-	// Undoes PauseStudy.
+	// Resumes a paused study.
 	ResumeStudy(ctx context.Context, in *ResumeStudyRequest, opts ...grpc.CallOption) (*ResumeStudyResponse, error)
 	// Cancels every live trial and ends the study.
 	StopStudy(ctx context.Context, in *StopStudyRequest, opts ...grpc.CallOption) (*StopStudyResponse, error)
-	// Removes an ended study. Its name is free at once; its rows, and its files on the workers, go soon after.
+	// Deletes an ended study. Its name is available at once. Its rows, and its files on the workers, are deleted
+	// soon after.
 	DeleteStudy(ctx context.Context, in *DeleteStudyRequest, opts ...grpc.CallOption) (*DeleteStudyResponse, error)
 	// Adds configurations to try before the sampler is asked again.
 	AddTrials(ctx context.Context, in *AddTrialsRequest, opts ...grpc.CallOption) (*AddTrialsResponse, error)
-	// Lets trials that failed go on from their last checkpoints. A study that has ended becomes active again.
+	// Retries failed trials from their last checkpoints. A study that has ended becomes active again.
 	RetryTrials(ctx context.Context, in *RetryTrialsRequest, opts ...grpc.CallOption) (*RetryTrialsResponse, error)
-	// Gives a study, which may have ended, more configurations or a larger full budget.
+	// Gives a study more configurations or a larger full budget. The study may have ended; it becomes active again.
 	ExtendStudy(ctx context.Context, in *ExtendStudyRequest, opts ...grpc.CallOption) (*ExtendStudyResponse, error)
-	// One trial.
+	// Returns a trial.
 	GetTrial(ctx context.Context, in *GetTrialRequest, opts ...grpc.CallOption) (*GetTrialResponse, error)
-	// A study's trials in the order of their numbers, a page at a time.
+	// Lists a study's trials, ordered by number.
 	ListTrials(ctx context.Context, in *ListTrialsRequest, opts ...grpc.CallOption) (*ListTrialsResponse, error)
 	// Pauses one trial at its next rung; it stays paused until it is resumed.
 	PauseTrial(ctx context.Context, in *PauseTrialRequest, opts ...grpc.CallOption) (*PauseTrialResponse, error)
-	// Undoes PauseTrial.
+	// Resumes a trial that PauseTrial paused.
 	ResumeTrial(ctx context.Context, in *ResumeTrialRequest, opts ...grpc.CallOption) (*ResumeTrialResponse, error)
 	// Cancels one trial.
 	StopTrial(ctx context.Context, in *StopTrialRequest, opts ...grpc.CallOption) (*StopTrialResponse, error)
-	// Follows a study: events after the cursor, then new ones as they are committed. The stream ends with
-	// the study. A client that was cut off continues from the last cursor that it saw and misses nothing.
+	// Follows a study. Streams the events after the cursor, then new ones as they are committed. The stream ends
+	// when the study ends. A client that was disconnected can continue from the last cursor it saw without missing
+	// anything.
 	WatchStudy(ctx context.Context, in *WatchStudyRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchStudyResponse], error)
-	// Says for each decision on a trial which rule was applied to which values, and what became of the slot.
+	// Explains each decision on a trial: the rule, the values it was applied to, and what happened to the slot.
 	ExplainTrial(ctx context.Context, in *ExplainTrialRequest, opts ...grpc.CallOption) (*ExplainTrialResponse, error)
-	// Says what a spec would do (rungs, trial counts, steps) before anything is spent.
+	// Predicts what a spec would do (rungs, trial counts, steps), without running anything.
 	PreviewStudy(ctx context.Context, in *PreviewStudyRequest, opts ...grpc.CallOption) (*PreviewStudyResponse, error)
-	// Ask: the next configuration for a loop that the user runs.
+	// Asks for the next configuration, for a loop that the user runs.
 	SuggestTrial(ctx context.Context, in *SuggestTrialRequest, opts ...grpc.CallOption) (*SuggestTrialResponse, error)
-	// Tells an intermediate result and returns what to do next.
+	// Reports an intermediate result, and returns what to do next.
 	ReportTrial(ctx context.Context, in *ReportTrialRequest, opts ...grpc.CallOption) (*ReportTrialResponse, error)
-	// Tells that the user's loop is done with a trial.
+	// Completes a trial that the user's loop has finished.
 	CompleteTrial(ctx context.Context, in *CompleteTrialRequest, opts ...grpc.CallOption) (*CompleteTrialResponse, error)
-	// Says that the caller is still at work on a trial. Its lease time begins again, as with a report; nothing is recorded.
-	// A lease that has ended meanwhile is taken up again, as long as nobody else was given the trial.
+	// Renews the lease of a trial that the caller is still working on. The lease time starts again, as after a
+	// report, and nothing is recorded. A lease that has expired is renewed too, unless another caller was given the
+	// trial.
 	RenewTrial(ctx context.Context, in *RenewTrialRequest, opts ...grpc.CallOption) (*RenewTrialResponse, error)
-	// Gives a trial back: whoever asks next goes on from its last checkpoint, and nothing is charged.
+	// Gives a trial back, without counting a failure. The next caller that asks continues it from its last checkpoint.
 	ReleaseTrial(ctx context.Context, in *ReleaseTrialRequest, opts ...grpc.CallOption) (*ReleaseTrialResponse, error)
-	// The metric reports of a trial, in order.
+	// Lists the reports of a trial, in order.
 	ListReports(ctx context.Context, in *ListReportsRequest, opts ...grpc.CallOption) (*ListReportsResponse, error)
-	// The workers that are or were connected. Of the trials on them those of other projects are not named.
+	// Lists workers, connected or not. Trials of other projects appear without their names.
 	ListWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (*ListWorkersResponse, error)
-	// Empties a worker: it gets no trials, and those on it save at their next report and go on elsewhere. Then its daemon
-	// ends. Of a worker that is away it is noted, and holds when it comes back.
+	// Drains a worker. It gets no new trials; its trials save at their next report and continue elsewhere. Then its
+	// daemon exits. If the worker is disconnected, the drain takes effect when it returns.
 	DrainWorker(ctx context.Context, in *DrainWorkerRequest, opts ...grpc.CallOption) (*DrainWorkerResponse, error)
-	// Undoes DrainWorker. A daemon that has ended is not started again.
+	// Undoes DrainWorker. A daemon that has exited is not started again.
 	UndrainWorker(ctx context.Context, in *UndrainWorkerRequest, opts ...grpc.CallOption) (*UndrainWorkerResponse, error)
-	// Lets nothing new start on a worker, or on some of its devices; what runs there stays.
+	// Stops new trials from starting on a worker, or on some of its devices. Running trials stay.
 	CordonDevices(ctx context.Context, in *CordonDevicesRequest, opts ...grpc.CallOption) (*CordonDevicesResponse, error)
-	// Undoes CordonDevices, and takes devices for sound again that failed.
+	// Undoes CordonDevices. Devices that failed are used again too.
 	UncordonDevices(ctx context.Context, in *UncordonDevicesRequest, opts ...grpc.CallOption) (*UncordonDevicesResponse, error)
-	// A part of what a trial printed, from where the part before ended.
+	// Returns part of a trial's log, from where the previous part ended.
 	ReadLog(ctx context.Context, in *ReadLogRequest, opts ...grpc.CallOption) (*ReadLogResponse, error)
-	// What serves here: for people, and for checks.
+	// Returns the server's version and configuration, for people and for health checks.
 	GetServerInfo(ctx context.Context, in *GetServerInfoRequest, opts ...grpc.CallOption) (*GetServerInfoResponse, error)
-	// Says what a study's trials need that no connected worker has, whoever is on it.
+	// Returns what a study's trials need that no connected worker has, even if it were idle.
 	FindRoom(ctx context.Context, in *FindRoomRequest, opts ...grpc.CallOption) (*FindRoomResponse, error)
-	// Says how much each parameter has to do with being among the best trials.
+	// Measures how much each parameter matters for being among the best trials.
 	MeasureImportance(ctx context.Context, in *MeasureImportanceRequest, opts ...grpc.CallOption) (*MeasureImportanceResponse, error)
-	// Says for how long the scheduler keeps what has ended, what of it is due to go, and how large its tables are.
+	// Returns how long the scheduler keeps ended studies and other data, what is due for deletion, and the size of
+	// its tables.
 	GetUpkeep(ctx context.Context, in *GetUpkeepRequest, opts ...grpc.CallOption) (*GetUpkeepResponse, error)
-	// Has the scheduler begin now to delete what is due. By itself it looks every minute.
+	// Makes the scheduler delete what is due now. On its own it checks every minute.
 	CleanUp(ctx context.Context, in *CleanUpRequest, opts ...grpc.CallOption) (*CleanUpResponse, error)
 }
 
@@ -519,89 +524,94 @@ func (c *studyServiceClient) CleanUp(ctx context.Context, in *CleanUpRequest, op
 // All implementations must embed UnimplementedStudyServiceServer
 // for forward compatibility.
 //
-// What users call: the SDK, the CLI, the console and clients in other languages.
+// The service for users. The SDK, the CLI, the console and clients in other languages call it.
 //
-// A caller belongs to one project: by its token, or `default` where no token is asked for. Such a caller may name another
-// project in the metadata `headrace-project`. A study of another project is NOT_FOUND, and its name is free.
+// A caller belongs to one project: that of its token, or `default` if the server requires no token. Without
+// tokens, a caller may choose another project with the metadata `headrace-project`. A study of another project is
+// NOT_FOUND, and its name is available.
 //
-// Every mutating call carries a `request_id`; a repeat with the same id and the same content returns the
-// first answer and changes nothing, the same id with other content is ALREADY_EXISTS. An id counts for all calls
-// of a project's members. It is remembered for a day; a call that was refused is not remembered. Errors carry
-// `google.rpc.ErrorInfo` (the reason is an `ErrorReason`), and, where a field is at fault,
-// `google.rpc.BadRequest` with the field's path.
+// Every call that changes something has a `request_id`. Repeating a call with the same id and content returns the
+// first response and changes nothing. The same id with different content is ALREADY_EXISTS. Ids are shared by all
+// members of a project and remembered for a day. Rejected calls are not remembered. Errors carry
+// `google.rpc.ErrorInfo` (the reason is an `ErrorReason`) and, if a field is invalid, `google.rpc.BadRequest` with
+// the field's path.
 type StudyServiceServer interface {
-	// Validates the spec and creates the study, which begins at once.
+	// Validates the spec and creates the study, which starts at once.
 	CreateStudy(context.Context, *CreateStudyRequest) (*CreateStudyResponse, error)
-	// One study with its status.
+	// Returns a study with its status.
 	GetStudy(context.Context, *GetStudyRequest) (*GetStudyResponse, error)
-	// All studies of the caller's project, newest first, a page at a time.
+	// Lists the studies of the caller's project, newest first.
 	ListStudies(context.Context, *ListStudiesRequest) (*ListStudiesResponse, error)
-	// Lets running trials go on to their next rung, where they pause; starts none.
+	// Pauses a study. Running trials continue to their next rung and pause there; no others start.
 	PauseStudy(context.Context, *PauseStudyRequest) (*PauseStudyResponse, error)
-	// Undoes PauseStudy.
+	// Resumes a paused study.
 	ResumeStudy(context.Context, *ResumeStudyRequest) (*ResumeStudyResponse, error)
 	// Cancels every live trial and ends the study.
 	StopStudy(context.Context, *StopStudyRequest) (*StopStudyResponse, error)
-	// Removes an ended study. Its name is free at once; its rows, and its files on the workers, go soon after.
+	// Deletes an ended study. Its name is available at once. Its rows, and its files on the workers, are deleted
+	// soon after.
 	DeleteStudy(context.Context, *DeleteStudyRequest) (*DeleteStudyResponse, error)
 	// Adds configurations to try before the sampler is asked again.
 	AddTrials(context.Context, *AddTrialsRequest) (*AddTrialsResponse, error)
-	// Lets trials that failed go on from their last checkpoints. A study that has ended becomes active again.
+	// Retries failed trials from their last checkpoints. A study that has ended becomes active again.
 	RetryTrials(context.Context, *RetryTrialsRequest) (*RetryTrialsResponse, error)
-	// Gives a study, which may have ended, more configurations or a larger full budget.
+	// Gives a study more configurations or a larger full budget. The study may have ended; it becomes active again.
 	ExtendStudy(context.Context, *ExtendStudyRequest) (*ExtendStudyResponse, error)
-	// One trial.
+	// Returns a trial.
 	GetTrial(context.Context, *GetTrialRequest) (*GetTrialResponse, error)
-	// A study's trials in the order of their numbers, a page at a time.
+	// Lists a study's trials, ordered by number.
 	ListTrials(context.Context, *ListTrialsRequest) (*ListTrialsResponse, error)
 	// Pauses one trial at its next rung; it stays paused until it is resumed.
 	PauseTrial(context.Context, *PauseTrialRequest) (*PauseTrialResponse, error)
-	// Undoes PauseTrial.
+	// Resumes a trial that PauseTrial paused.
 	ResumeTrial(context.Context, *ResumeTrialRequest) (*ResumeTrialResponse, error)
 	// Cancels one trial.
 	StopTrial(context.Context, *StopTrialRequest) (*StopTrialResponse, error)
-	// Follows a study: events after the cursor, then new ones as they are committed. The stream ends with
-	// the study. A client that was cut off continues from the last cursor that it saw and misses nothing.
+	// Follows a study. Streams the events after the cursor, then new ones as they are committed. The stream ends
+	// when the study ends. A client that was disconnected can continue from the last cursor it saw without missing
+	// anything.
 	WatchStudy(*WatchStudyRequest, grpc.ServerStreamingServer[WatchStudyResponse]) error
-	// Says for each decision on a trial which rule was applied to which values, and what became of the slot.
+	// Explains each decision on a trial: the rule, the values it was applied to, and what happened to the slot.
 	ExplainTrial(context.Context, *ExplainTrialRequest) (*ExplainTrialResponse, error)
-	// Says what a spec would do (rungs, trial counts, steps) before anything is spent.
+	// Predicts what a spec would do (rungs, trial counts, steps), without running anything.
 	PreviewStudy(context.Context, *PreviewStudyRequest) (*PreviewStudyResponse, error)
-	// Ask: the next configuration for a loop that the user runs.
+	// Asks for the next configuration, for a loop that the user runs.
 	SuggestTrial(context.Context, *SuggestTrialRequest) (*SuggestTrialResponse, error)
-	// Tells an intermediate result and returns what to do next.
+	// Reports an intermediate result, and returns what to do next.
 	ReportTrial(context.Context, *ReportTrialRequest) (*ReportTrialResponse, error)
-	// Tells that the user's loop is done with a trial.
+	// Completes a trial that the user's loop has finished.
 	CompleteTrial(context.Context, *CompleteTrialRequest) (*CompleteTrialResponse, error)
-	// Says that the caller is still at work on a trial. Its lease time begins again, as with a report; nothing is recorded.
-	// A lease that has ended meanwhile is taken up again, as long as nobody else was given the trial.
+	// Renews the lease of a trial that the caller is still working on. The lease time starts again, as after a
+	// report, and nothing is recorded. A lease that has expired is renewed too, unless another caller was given the
+	// trial.
 	RenewTrial(context.Context, *RenewTrialRequest) (*RenewTrialResponse, error)
-	// Gives a trial back: whoever asks next goes on from its last checkpoint, and nothing is charged.
+	// Gives a trial back, without counting a failure. The next caller that asks continues it from its last checkpoint.
 	ReleaseTrial(context.Context, *ReleaseTrialRequest) (*ReleaseTrialResponse, error)
-	// The metric reports of a trial, in order.
+	// Lists the reports of a trial, in order.
 	ListReports(context.Context, *ListReportsRequest) (*ListReportsResponse, error)
-	// The workers that are or were connected. Of the trials on them those of other projects are not named.
+	// Lists workers, connected or not. Trials of other projects appear without their names.
 	ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error)
-	// Empties a worker: it gets no trials, and those on it save at their next report and go on elsewhere. Then its daemon
-	// ends. Of a worker that is away it is noted, and holds when it comes back.
+	// Drains a worker. It gets no new trials; its trials save at their next report and continue elsewhere. Then its
+	// daemon exits. If the worker is disconnected, the drain takes effect when it returns.
 	DrainWorker(context.Context, *DrainWorkerRequest) (*DrainWorkerResponse, error)
-	// Undoes DrainWorker. A daemon that has ended is not started again.
+	// Undoes DrainWorker. A daemon that has exited is not started again.
 	UndrainWorker(context.Context, *UndrainWorkerRequest) (*UndrainWorkerResponse, error)
-	// Lets nothing new start on a worker, or on some of its devices; what runs there stays.
+	// Stops new trials from starting on a worker, or on some of its devices. Running trials stay.
 	CordonDevices(context.Context, *CordonDevicesRequest) (*CordonDevicesResponse, error)
-	// Undoes CordonDevices, and takes devices for sound again that failed.
+	// Undoes CordonDevices. Devices that failed are used again too.
 	UncordonDevices(context.Context, *UncordonDevicesRequest) (*UncordonDevicesResponse, error)
-	// A part of what a trial printed, from where the part before ended.
+	// Returns part of a trial's log, from where the previous part ended.
 	ReadLog(context.Context, *ReadLogRequest) (*ReadLogResponse, error)
-	// What serves here: for people, and for checks.
+	// Returns the server's version and configuration, for people and for health checks.
 	GetServerInfo(context.Context, *GetServerInfoRequest) (*GetServerInfoResponse, error)
-	// Says what a study's trials need that no connected worker has, whoever is on it.
+	// Returns what a study's trials need that no connected worker has, even if it were idle.
 	FindRoom(context.Context, *FindRoomRequest) (*FindRoomResponse, error)
-	// Says how much each parameter has to do with being among the best trials.
+	// Measures how much each parameter matters for being among the best trials.
 	MeasureImportance(context.Context, *MeasureImportanceRequest) (*MeasureImportanceResponse, error)
-	// Says for how long the scheduler keeps what has ended, what of it is due to go, and how large its tables are.
+	// Returns how long the scheduler keeps ended studies and other data, what is due for deletion, and the size of
+	// its tables.
 	GetUpkeep(context.Context, *GetUpkeepRequest) (*GetUpkeepResponse, error)
-	// Has the scheduler begin now to delete what is due. By itself it looks every minute.
+	// Makes the scheduler delete what is due now. On its own it checks every minute.
 	CleanUp(context.Context, *CleanUpRequest) (*CleanUpResponse, error)
 	mustEmbedUnimplementedStudyServiceServer()
 }

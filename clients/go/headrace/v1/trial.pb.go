@@ -4,7 +4,7 @@
 // 	protoc        v6.31.1
 // source: headrace/v1/trial.proto
 
-// A trial: one configuration on its way through the five states.
+// Trials: their states, rungs and checkpoints.
 
 package headracev1
 
@@ -30,7 +30,7 @@ type PastEnd int32
 
 const (
 	PastEnd_PAST_END_UNSPECIFIED PastEnd = 0
-	// It raises an error, by which the trial fails.
+	// It raises an error, and the trial fails.
 	PastEnd_PAST_END_RAISES PastEnd = 1
 	// The learning rate rises again.
 	PastEnd_PAST_END_RISES PastEnd = 2
@@ -77,20 +77,21 @@ func (PastEnd) EnumDescriptor() ([]byte, []int) {
 	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{0}
 }
 
-// The five states. `TRANSITIONS` in headrace_services.scheduler.core.lifecycle says what leads where.
+// The five states. The transitions between them are in `TRANSITIONS` in
+// headrace_services.scheduler.core.lifecycle.
 type TrialState int32
 
 const (
 	TrialState_TRIAL_STATE_UNSPECIFIED TrialState = 0
-	// Configured, not on a worker.
+	// It has a configuration, and is not on a worker.
 	TrialState_TRIAL_STATE_PENDING TrialState = 1
-	// On a worker.
+	// It runs on a worker.
 	TrialState_TRIAL_STATE_RUNNING TrialState = 2
-	// Checkpointed, off the worker.
+	// It saved a checkpoint, and is not on a worker.
 	TrialState_TRIAL_STATE_PAUSED TrialState = 3
-	// On a worker that is loading the checkpoint.
+	// It is on a worker that is loading the checkpoint.
 	TrialState_TRIAL_STATE_RESUMED TrialState = 4
-	// Over.
+	// It has ended.
 	TrialState_TRIAL_STATE_TERMINATED TrialState = 5
 )
 
@@ -141,12 +142,12 @@ func (TrialState) EnumDescriptor() ([]byte, []int) {
 	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{1}
 }
 
-// Why a trial is over.
+// Why a trial ended.
 type TerminationReason int32
 
 const (
 	TerminationReason_TERMINATION_REASON_UNSPECIFIED TerminationReason = 0
-	// It reached the full budget, or its program ended by itself after a report.
+	// It reached the full budget, or its program ended by itself after reporting.
 	TerminationReason_TERMINATION_REASON_COMPLETED TerminationReason = 1
 	// The policy stopped it, or the study ended while it waited for a promotion.
 	TerminationReason_TERMINATION_REASON_STOPPED_EARLY TerminationReason = 2
@@ -205,7 +206,7 @@ func (TerminationReason) EnumDescriptor() ([]byte, []int) {
 	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{2}
 }
 
-// One configuration and all that is known of it. The next field gets number 61.
+// A trial: one configuration, and everything known about it. The next field gets number 61.
 type Trial struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// `studies/{study}/trials/{number}`.
@@ -214,100 +215,107 @@ type Trial struct {
 	Number     int64                `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
 	State      TrialState           `protobuf:"varint,3,opt,name=state,proto3,enum=headrace.v1.TrialState" json:"state,omitempty"`
 	Parameters *ParameterAssignment `protobuf:"bytes,4,opt,name=parameters,proto3" json:"parameters,omitempty"`
-	// True for the study's baseline, which no policy judges.
+	// True for the study's baseline, to which no policy applies.
 	Baseline bool `protobuf:"varint,5,opt,name=baseline,proto3" json:"baseline,omitempty"`
 	// The ASHA bracket, drawn when the trial was created.
 	Bracket int32 `protobuf:"varint,6,opt,name=bracket,proto3" json:"bracket,omitempty"`
-	// The lease attempt: how often the trial was placed. Messages of an older attempt change nothing.
+	// The number of the current attempt: how often the trial was placed. Messages from older attempts change
+	// nothing.
 	Attempt int64 `protobuf:"varint,7,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// The last step that was reported; 0 before the first report.
 	Step int64 `protobuf:"varint,8,opt,name=step,proto3" json:"step,omitempty"`
 	// The step up to which the trial may run now; absent while it waits for a promotion.
 	Milestone *int64 `protobuf:"varint,9,opt,name=milestone,proto3,oneof" json:"milestone,omitempty"`
-	// The objective in the last report; absent before it, and where the metric was missing.
+	// The objective in the last report; absent before the first report, and if the metric was missing.
 	Value *float64 `protobuf:"fixed64,10,opt,name=value,proto3,oneof" json:"value,omitempty"`
-	// The best finite value of the objective so far, and the step it was seen at.
+	// The best finite value of the objective so far, and the step at which it was reported.
 	BestValue *float64 `protobuf:"fixed64,11,opt,name=best_value,json=bestValue,proto3,oneof" json:"best_value,omitempty"`
 	BestStep  int64    `protobuf:"varint,12,opt,name=best_step,json=bestStep,proto3" json:"best_step,omitempty"`
-	// The value that counts, by the objective's `scope`, and the step of the report that made it so. Absent where none does.
+	// The value that counts, according to the objective's `scope`, and the step of the report that determined it.
+	// Absent if no value counts.
 	Score     *float64 `protobuf:"fixed64,46,opt,name=score,proto3,oneof" json:"score,omitempty"`
 	ScoreStep int64    `protobuf:"varint,48,opt,name=score_step,json=scoreStep,proto3" json:"score_step,omitempty"`
-	// Every rung the trial was recorded at, lowest first.
+	// The rungs at which the trial was recorded, lowest first.
 	RungResults []*RungResult `protobuf:"bytes,13,rep,name=rung_results,json=rungResults,proto3" json:"rung_results,omitempty"`
-	// Why the trial is terminated; unspecified before.
+	// Why the trial was terminated; unspecified until then.
 	TerminationReason TerminationReason `protobuf:"varint,14,opt,name=termination_reason,json=terminationReason,proto3,enum=headrace.v1.TerminationReason" json:"termination_reason,omitempty"`
-	// For people: the failure's message, the rule that stopped the trial, who cancelled it.
+	// For people: the error, the rule that stopped the trial, or who cancelled it.
 	Detail string `protobuf:"bytes,15,opt,name=detail,proto3" json:"detail,omitempty"`
 	// The newest durable checkpoint.
 	Checkpoint *CheckpointRef `protobuf:"bytes,16,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
-	// `workers/{worker}` and the slot, while the trial holds a lease.
+	// The worker, as `workers/{worker}`, and the slots, while the trial holds a lease.
 	Worker string  `protobuf:"bytes,17,opt,name=worker,proto3" json:"worker,omitempty"`
 	Slots  []int32 `protobuf:"varint,18,rep,packed,name=slots,proto3" json:"slots,omitempty"`
-	// How often the user's code failed (charged), and how often a machine did (never charged).
+	// How often the user's code failed, which counts against `max_retries`, and how often a machine failed, which
+	// does not.
 	Failures      int32 `protobuf:"varint,19,opt,name=failures,proto3" json:"failures,omitempty"`
 	Interruptions int32 `protobuf:"varint,20,opt,name=interruptions,proto3" json:"interruptions,omitempty"`
-	// Steps computed over all attempts, work lost to interruptions included.
+	// The steps computed in all attempts, including work lost to interruptions.
 	StepsSpent int64                  `protobuf:"varint,21,opt,name=steps_spent,json=stepsSpent,proto3" json:"steps_spent,omitempty"`
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	StartTime  *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	EndTime    *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
-	// Every metric in the last report, the objective included. Another report may count: see `best_metrics` and
+	// Every metric in the last report, the objective included. A different report may count: see `best_metrics` and
 	// `counted_end`.
 	Metrics map[string]float64 `protobuf:"bytes,25,rep,name=metrics,proto3" json:"metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
-	// The log file, on the machine of the worker that ran the trial last; empty before.
+	// The log file, on the machine of the worker that ran the trial last; empty before the first attempt.
 	LogPath string `protobuf:"bytes,26,opt,name=log_path,json=logPath,proto3" json:"log_path,omitempty"`
 	// The end of the log of the last attempt that failed or was lost.
 	LogTail string `protobuf:"bytes,27,opt,name=log_tail,json=logTail,proto3" json:"log_tail,omitempty"`
-	// Thousandths of each slot that the trial holds: 1000, or less where it shares a GPU; 0 off the workers.
+	// The share of each slot that the trial holds, in thousandths: 1000, or less if it shares a GPU; 0 if it is on
+	// no worker.
 	SlotMilli int32 `protobuf:"varint,32,opt,name=slot_milli,json=slotMilli,proto3" json:"slot_milli,omitempty"`
-	// While it could run and does not: what it waits for. Empty in the answers to changes.
+	// What the trial waits for, if it could run and does not. Empty in responses to calls that change something.
 	WaitsFor string `protobuf:"bytes,33,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
 	// What the trial copied from others, in order; `parameters` are those of the last exploit.
 	Lineage []*Exploit `protobuf:"bytes,28,rep,name=lineage,proto3" json:"lineage,omitempty"`
-	// Every objective in the report that counts, by metric; only in studies with several objectives. That is the last
-	// report, or that of the earlier end that counts.
+	// Every objective in the report that counts, by metric; only in studies with several objectives. That report is
+	// the last one, or the one of the earlier end that counts.
 	ObjectiveValues map[string]float64 `protobuf:"bytes,29,rep,name=objective_values,json=objectiveValues,proto3" json:"objective_values,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
-	// Whether the report that counts meets every constraint; absent without constraints, and before the first report.
+	// Whether the report that counts meets all constraints; absent without constraints, and before the first report.
 	Feasible *bool `protobuf:"varint,30,opt,name=feasible,proto3,oneof" json:"feasible,omitempty"`
-	// The generation that an evolutionary sampler proposed the trial for; absent for others.
+	// The generation for which an evolutionary sampler proposed the trial; absent for other samplers.
 	Generation *int32 `protobuf:"varint,31,opt,name=generation,proto3,oneof" json:"generation,omitempty"`
-	// `workers/{worker}` that runs the trial, or ran it last; empty before, and in a user's own loop.
+	// The worker that runs the trial or ran it last, as `workers/{worker}`; empty before the first attempt, and in a
+	// user's own loop.
 	LastWorker string `protobuf:"bytes,34,opt,name=last_worker,json=lastWorker,proto3" json:"last_worker,omitempty"`
-	// What is left out of this message because it would be too large; empty where nothing is.
+	// What was omitted from this message because it would be too large; empty if nothing was.
 	Unshown string `protobuf:"bytes,40,opt,name=unshown,proto3" json:"unshown,omitempty"`
-	// The number of the trial whose configuration it has, in the study that a `best_of` sampler names; absent for others.
+	// With the sampler `best_of`: the number of the trial, in the study that it names, whose configuration this
+	// trial has. Otherwise absent.
 	Source *int64 `protobuf:"varint,44,opt,name=source,proto3,oneof" json:"source,omitempty"`
-	// The bundle that the trial runs in: the id of its grant; empty where it has a process of its own.
+	// The bundle that the trial runs in, as the id of its grant; empty if the trial has its own process.
 	Bundle string `protobuf:"bytes,41,opt,name=bundle,proto3" json:"bundle,omitempty"`
-	// How many trials the bundle has now, this one included, and how many it may have.
+	// The number of trials in the bundle now, this one included, and the maximum.
 	BundleMembers int32 `protobuf:"varint,42,opt,name=bundle_members,json=bundleMembers,proto3" json:"bundle_members,omitempty"`
 	BundleSeats   int32 `protobuf:"varint,43,opt,name=bundle_seats,json=bundleSeats,proto3" json:"bundle_seats,omitempty"`
-	// The stages in whose bubbles the trial ran or runs, in order, such as `job gpt, stage 2`.
+	// The pipeline stages in whose bubbles the trial has run, in order, such as `job gpt, stage 2`.
 	Bubbles []string `protobuf:"bytes,47,rep,name=bubbles,proto3" json:"bubbles,omitempty"`
-	// With `KEEP_BEST`: the checkpoint of the best value. It is of an earlier step than `best_step` where the trial saved
-	// nothing at that one.
+	// With `KEEP_BEST`: the checkpoint of the best value. It is from an earlier step than `best_step` if the trial
+	// saved nothing at that step.
 	BestCheckpoint *CheckpointRef `protobuf:"bytes,45,opt,name=best_checkpoint,json=bestCheckpoint,proto3" json:"best_checkpoint,omitempty"`
-	// The digest of the code that its last attempt ran; empty before its first report, and where that is not known.
+	// The digest of the code that the last attempt ran; empty before the first report, and if unknown.
 	Code string `protobuf:"bytes,52,opt,name=code,proto3" json:"code,omitempty"`
-	// The source files in which it ran other code than the study began with, in any attempt, or took over the state of a
-	// trial that did; the first 16. A question mark follows a file that was changed while the program was starting: it is
-	// not known which version ran. Empty for a trial whose code is the study's first.
+	// The first 16 source files that differ from the study's original ones, in any attempt of this trial, or in
+	// trials whose state it took over. A question mark follows a file that changed while the program was starting,
+	// so that it is unknown which version ran. Empty if the trial ran only the study's original code.
 	CodeChanged []string `protobuf:"bytes,53,rep,name=code_changed,json=codeChanged,proto3" json:"code_changed,omitempty"`
-	// What the trial had come to each time it was over, before a user let it continue (`ExtendStudy`, `RetryTrials`); the
-	// first end first. Their checkpoints stay.
+	// The result of the trial each time it had ended before a user let it continue (`ExtendStudy`, `RetryTrials`),
+	// oldest first. The checkpoints of these results are kept.
 	EarlierEnds []*EarlierEnd `protobuf:"bytes,55,rep,name=earlier_ends,json=earlierEnds,proto3" json:"earlier_ends,omitempty"`
-	// The index of the earlier end that counts in place of what the trial has come to since: where it failed since,
-	// diverged, or has a worse value. `score`, `score_step`, `objective_values` and `feasible` are then of that end. Absent
-	// where what it has come to counts.
+	// The index of the earlier end that counts instead of the current result, because the trial has since failed,
+	// diverged, or got a worse value. `score`, `score_step`, `objective_values` and `feasible` are then those of
+	// that end. Absent if the current result counts.
 	CountedEnd *int32 `protobuf:"varint,56,opt,name=counted_end,json=countedEnd,proto3,oneof" json:"counted_end,omitempty"`
-	// The learning-rate schedules that the trial tracks and that end, as far as it has said.
+	// The learning-rate schedules that the trial tracks and that end, as far as it has reported them.
 	Schedules []*Schedule `protobuf:"bytes,57,rep,name=schedules,proto3" json:"schedules,omitempty"`
-	// The steps that such code trained: those of this trial, and those of others whose state it took over.
+	// The steps trained by the changed code in `code_changed`: those of this trial, and of trials whose state it
+	// took over.
 	OtherCode []*OtherCode `protobuf:"bytes,58,rep,name=other_code,json=otherCode,proto3" json:"other_code,omitempty"`
-	// Whether the result that counts was reported once the trial had `code_changed`.
+	// True if the result that counts was reported after the trial's code had changed.
 	ResultOfOtherCode bool `protobuf:"varint,59,opt,name=result_of_other_code,json=resultOfOtherCode,proto3" json:"result_of_other_code,omitempty"`
-	// Every metric in the report with the best value, where that report counts: with `SCOPE_BEST` and one objective. An
-	// earlier end that counts goes before it.
+	// Every metric in the report with the best value. Set only if that report counts: with `SCOPE_BEST` and one
+	// objective, and unless an earlier end counts.
 	BestMetrics   map[string]float64 `protobuf:"bytes,60,rep,name=best_metrics,json=bestMetrics,proto3" json:"best_metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -700,13 +708,13 @@ func (x *Trial) GetBestMetrics() map[string]float64 {
 	return nil
 }
 
-// Steps of a trial that other code trained than its study began with.
+// Steps of a trial that were trained by code other than the study's original code.
 type OtherCode struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	TrialNumber int64                  `protobuf:"varint,1,opt,name=trial_number,json=trialNumber,proto3" json:"trial_number,omitempty"`
 	FirstStep   int64                  `protobuf:"varint,2,opt,name=first_step,json=firstStep,proto3" json:"first_step,omitempty"`
 	LastStep    int64                  `protobuf:"varint,3,opt,name=last_step,json=lastStep,proto3" json:"last_step,omitempty"`
-	// The source files in which it was other code; the first 16.
+	// The first 16 source files that differed.
 	Files         []string `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -770,23 +778,23 @@ func (x *OtherCode) GetFiles() []string {
 	return nil
 }
 
-// What a trial had come to when it was over. It counts, whatever became of the trial since.
+// The result of a trial when it had ended. It is not lost, whatever happens to the trial later.
 type EarlierEnd struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Reason TerminationReason      `protobuf:"varint,1,opt,name=reason,proto3,enum=headrace.v1.TerminationReason" json:"reason,omitempty"`
-	// The step of its last report then.
+	// The step of its last report at that time.
 	Step int64 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
-	// The full budget that it completed; absent where it ended otherwise.
+	// The full budget that it completed; absent if it ended for another reason.
 	Budget *int64 `protobuf:"varint,3,opt,name=budget,proto3,oneof" json:"budget,omitempty"`
-	// The value that counted, and the step of the report that made it so.
+	// The value that counted, and the step of the report that determined it.
 	Score     *float64 `protobuf:"fixed64,4,opt,name=score,proto3,oneof" json:"score,omitempty"`
 	ScoreStep int64    `protobuf:"varint,5,opt,name=score_step,json=scoreStep,proto3" json:"score_step,omitempty"`
 	// The metrics that the study reads (objectives and constraints) in the report that counted then.
 	Metrics map[string]float64 `protobuf:"bytes,6,rep,name=metrics,proto3" json:"metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
-	// The one to load: that of the best value with `KEEP_BEST`, else the last one.
+	// The checkpoint to load: with `KEEP_BEST` that of the best value, otherwise the last one.
 	Checkpoint *CheckpointRef         `protobuf:"bytes,7,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	EndTime    *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
-	// As `code_changed` of the trial, when the report behind its score was recorded.
+	// The trial's `code_changed` at the time when the report that determined the score was recorded.
 	CodeChanged   []string `protobuf:"bytes,9,rep,name=code_changed,json=codeChanged,proto3" json:"code_changed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -885,14 +893,15 @@ func (x *EarlierEnd) GetCodeChanged() []string {
 	return nil
 }
 
-// A learning-rate schedule with an end, as a trial tracks it. A schedule that stays constant behind its end has none.
+// A learning-rate schedule that ends, as a trial tracks it. A schedule that stays constant after its last step
+// does not count as one that ends.
 type Schedule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The name that it is tracked by.
+	// The name by which it is tracked.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Its class, such as `OneCycleLR`.
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	// The last step of the trial that it covers.
+	// The last step of the trial that the schedule covers.
 	LastStep      int64   `protobuf:"varint,3,opt,name=last_step,json=lastStep,proto3" json:"last_step,omitempty"`
 	PastEnd       PastEnd `protobuf:"varint,4,opt,name=past_end,json=pastEnd,proto3,enum=headrace.v1.PastEnd" json:"past_end,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -957,7 +966,7 @@ func (x *Schedule) GetPastEnd() PastEnd {
 	return PastEnd_PAST_END_UNSPECIFIED
 }
 
-// All schedules of a trial that end. None where there are none any more.
+// All schedules of a trial that end. Empty if there are none any more.
 type Schedules struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Schedules     []*Schedule            `protobuf:"bytes,1,rep,name=schedules,proto3" json:"schedules,omitempty"`
@@ -1002,10 +1011,10 @@ func (x *Schedules) GetSchedules() []*Schedule {
 	return nil
 }
 
-// One exploit: the state of a donor, taken over at a rung, and the mutated configuration to go on with.
+// One exploit: the state copied from a donor at a rung, and the mutated configuration to continue with.
 type Exploit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The rung at which the trial stopped and copied, and the step that the donor's state is from.
+	// The rung at which the trial copied, and the step of the donor's state.
 	Rung int32 `protobuf:"varint,1,opt,name=rung,proto3" json:"rung,omitempty"`
 	Step int64 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
 	// `studies/{study}/trials/{number}`.
@@ -1014,7 +1023,7 @@ type Exploit struct {
 	// The donor's value at the rung.
 	DonorValue *float64             `protobuf:"fixed64,5,opt,name=donor_value,json=donorValue,proto3,oneof" json:"donor_value,omitempty"`
 	Parameters *ParameterAssignment `protobuf:"bytes,6,opt,name=parameters,proto3" json:"parameters,omitempty"`
-	// The configuration that the trial had before.
+	// The trial's configuration before the exploit.
 	PreviousParameters *ParameterAssignment `protobuf:"bytes,7,opt,name=previous_parameters,json=previousParameters,proto3" json:"previous_parameters,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
@@ -1099,21 +1108,21 @@ func (x *Exploit) GetPreviousParameters() *ParameterAssignment {
 	return nil
 }
 
-// A trial's entry at a rung: the first report at or past the milestone.
+// A trial's result at a rung: its first report at or past the milestone.
 type RungResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Rung  int32                  `protobuf:"varint,1,opt,name=rung,proto3" json:"rung,omitempty"`
 	// The rung's level, in steps.
 	Milestone int64 `protobuf:"varint,2,opt,name=milestone,proto3" json:"milestone,omitempty"`
-	// The step that was reported, at or past the milestone.
+	// The step of the report, at or past the milestone.
 	Step int64 `protobuf:"varint,3,opt,name=step,proto3" json:"step,omitempty"`
-	// Absent where the metric was missing; NaN and infinities are kept as reported, and rank last.
+	// Absent if the metric was missing. NaN and infinities are stored as reported, and rank last.
 	Value *float64 `protobuf:"fixed64,4,opt,name=value,proto3,oneof" json:"value,omitempty"`
 	// The position in the order of arrival at this rung, from 1; breaks ties.
 	Arrival  int64                  `protobuf:"varint,5,opt,name=arrival,proto3" json:"arrival,omitempty"`
 	Promoted bool                   `protobuf:"varint,6,opt,name=promoted,proto3" json:"promoted,omitempty"`
 	Time     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=time,proto3" json:"time,omitempty"`
-	// What was measured on the way to the rung; only where the policy prices pauses.
+	// What was measured before the rung. Set only if the policy has `price_pauses`.
 	Cost          *RungCost `protobuf:"bytes,20,opt,name=cost,proto3" json:"cost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1205,13 +1214,13 @@ func (x *RungResult) GetCost() *RungCost {
 	return nil
 }
 
-// What was measured on the way to a rung; absent where nothing was.
+// What was measured before a rung. A field is absent if it was not measured.
 type RungCost struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Training time a step, in seconds.
+	// Training time per step, in seconds.
 	StepS           *float64 `protobuf:"fixed64,1,opt,name=step_s,json=stepS,proto3,oneof" json:"step_s,omitempty"`
 	CheckpointBytes *int64   `protobuf:"varint,2,opt,name=checkpoint_bytes,json=checkpointBytes,proto3,oneof" json:"checkpoint_bytes,omitempty"`
-	// How long the checkpoint took to write, and the last restore to read.
+	// How long the checkpoint took to write, and how long the last restore took to read.
 	WriteS        *float64 `protobuf:"fixed64,3,opt,name=write_s,json=writeS,proto3,oneof" json:"write_s,omitempty"`
 	ReadS         *float64 `protobuf:"fixed64,4,opt,name=read_s,json=readS,proto3,oneof" json:"read_s,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1276,14 +1285,14 @@ func (x *RungCost) GetReadS() float64 {
 	return 0
 }
 
-// Where a durable checkpoint lies. Bytes never pass through the scheduler.
+// Where a durable checkpoint is stored. Its bytes never pass through the scheduler.
 type CheckpointRef struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// `file:///…/` or `s3://bucket/…/`: the folder that holds the files and, written last, `manifest.json`.
+	// `file:///…/` or `s3://bucket/…/`: the folder with the files and `manifest.json`, which is written last.
 	Uri       string `protobuf:"bytes,1,opt,name=uri,proto3" json:"uri,omitempty"`
 	Step      int64  `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
 	SizeBytes int64  `protobuf:"varint,3,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
-	// Of `manifest.json`, which in turn holds every file's own SHA-256.
+	// The SHA-256 of `manifest.json`, which in turn contains the SHA-256 of every file.
 	ManifestSha256 string `protobuf:"bytes,4,opt,name=manifest_sha256,json=manifestSha256,proto3" json:"manifest_sha256,omitempty"`
 	// How long it took to write.
 	WriteTime     *durationpb.Duration `protobuf:"bytes,5,opt,name=write_time,json=writeTime,proto3" json:"write_time,omitempty"`

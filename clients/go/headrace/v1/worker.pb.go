@@ -24,17 +24,17 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// How two devices of a machine are joined.
+// The interconnect of two devices of a machine.
 type LinkKind int32
 
 const (
-	// Unknown, or one and the same device.
+	// Unknown, or the same device.
 	LinkKind_LINK_KIND_UNSPECIFIED LinkKind = 0
 	LinkKind_LINK_KIND_NVLINK      LinkKind = 1
-	// Below one PCIe switch.
+	// Under the same PCIe switch.
 	LinkKind_LINK_KIND_SWITCH    LinkKind = 2
 	LinkKind_LINK_KIND_NUMA_NODE LinkKind = 3
-	// Only across the machine: between NUMA nodes.
+	// Across the machine, between NUMA nodes.
 	LinkKind_LINK_KIND_MACHINE LinkKind = 4
 )
 
@@ -83,7 +83,7 @@ func (LinkKind) EnumDescriptor() ([]byte, []int) {
 	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{0}
 }
 
-// What a slot is made of.
+// The kind of device behind a slot.
 type DeviceKind int32
 
 const (
@@ -133,38 +133,38 @@ func (DeviceKind) EnumDescriptor() ([]byte, []int) {
 	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{1}
 }
 
-// How a trial's process ended, and who is to blame.
+// How a trial's process ended, and whether it is charged to the trial.
 type ExitOutcome int32
 
 const (
 	ExitOutcome_EXIT_OUTCOME_UNSPECIFIED ExitOutcome = 0
-	// By itself, with success.
+	// It ended by itself, with success.
 	ExitOutcome_EXIT_OUTCOME_FINISHED ExitOutcome = 1
-	// As it was told to by a decision or a cancel.
+	// It ended as told by a decision or a `Cancel`.
 	ExitOutcome_EXIT_OUTCOME_RELEASED ExitOutcome = 2
-	// The user's code failed: an exception, or a non-zero exit. Charged to the configuration.
+	// The user's code failed: an exception, or a non-zero exit code. Charged to the configuration.
 	ExitOutcome_EXIT_OUTCOME_FAILED ExitOutcome = 3
-	// The machine failed: the daemon died and took the process along, the checkpoint could not be fetched,
-	// the process was killed from outside (SIGKILL, the OOM killer). Not charged.
+	// The machine failed: the daemon died with the process, the checkpoint could not be fetched, or the process was
+	// killed from outside (SIGKILL, the OOM killer). Not charged.
 	ExitOutcome_EXIT_OUTCOME_LOST ExitOutcome = 4
-	// The checkpoint to go on from is not in the store any more. Not charged: the trial begins anew.
+	// The checkpoint to continue from is no longer in the store. Not charged: the trial starts again from scratch.
 	ExitOutcome_EXIT_OUTCOME_NO_CHECKPOINT ExitOutcome = 5
-	// The worker could not prepare the program: its code is gone, or its requirements cannot be installed. Not charged:
-	// the study is tried on other workers, and fails where there is none.
+	// The worker could not prepare the program: its code is gone, or its requirements cannot be installed. Not
+	// charged: the study is tried on other workers, and fails if there are none.
 	ExitOutcome_EXIT_OUTCOME_UNPREPARED ExitOutcome = 6
-	// The program was not reached: this machine could not start it, or it never got through to the daemon. Not charged,
-	// and no loss either. The trial is tried on another worker after the second time, and after three attempts in a row
-	// that ended so the worker is put aside for a while.
+	// The program was not reached: the machine could not start it, or it never connected to the daemon. Not charged,
+	// and not counted as a loss. After the second time in a row, the trial is tried on another worker. After three
+	// such attempts in a row, the worker is suspended for a while.
 	ExitOutcome_EXIT_OUTCOME_UNREACHED ExitOutcome = 7
-	// The checkpoint to continue from is in the store, and cannot be loaded: its bytes are not what was stored, the store
-	// does not give them, or the trial's library cannot read them. Not charged: it is tried again after a pause, then the
-	// checkpoint before it.
+	// The checkpoint to continue from is in the store, but cannot be loaded: its bytes differ from what was stored,
+	// the store does not return them, or the trial's library cannot read them. Not charged: it is tried again after
+	// a pause, then the checkpoint before it is tried.
 	ExitOutcome_EXIT_OUTCOME_UNREADABLE_CHECKPOINT ExitOutcome = 8
-	// The worker's store is away, or is not the one where the checkpoint lies. Not charged: the trial waits.
+	// The worker's store is unavailable, or is not the one that holds the checkpoint. Not charged: the trial waits.
 	ExitOutcome_EXIT_OUTCOME_STORE_AWAY ExitOutcome = 9
-	// The program says that its configuration makes no sense. Not charged, and not tried again.
+	// The program said that its configuration makes no sense. Not charged, and not retried.
 	ExitOutcome_EXIT_OUTCOME_INFEASIBLE ExitOutcome = 10
-	// It has run for as long as the study lets a trial run. What it has reported counts.
+	// It reached the study's time limit for trials. Its reports count.
 	ExitOutcome_EXIT_OUTCOME_TIMED_OUT ExitOutcome = 11
 )
 
@@ -279,10 +279,10 @@ func (LogTrouble) EnumDescriptor() ([]byte, []int) {
 	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{3}
 }
 
-// From the worker.
+// A message from the worker.
 type SessionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What the worker says; `Hello` first.
+	// The message; the first one is `Hello`.
 	//
 	// Types that are valid to be assigned to Message:
 	//
@@ -444,10 +444,10 @@ func (*SessionRequest_LogChunk) isSessionRequest_Message() {}
 
 func (*SessionRequest_Reports) isSessionRequest_Message() {}
 
-// From the scheduler.
+// A message from the scheduler.
 type SessionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What the scheduler says; `Welcome` first.
+	// The message; the first one is `Welcome`.
 	//
 	// Types that are valid to be assigned to Message:
 	//
@@ -464,8 +464,8 @@ type SessionResponse struct {
 	//	*SessionResponse_Withdraw
 	//	*SessionResponse_Uncordon
 	Message isSessionResponse_Message `protobuf_oneof:"message"`
-	// Durable messages that are settled, as an `Ack` behind this message would say. An acknowledgement travels with
-	// what else there is to say, the decision on the report above all; an `Ack` is sent where there is nothing.
+	// The sequences of durable messages that this message also acknowledges. Acknowledgements travel with other
+	// messages, usually with the decision on the report; an `Ack` is sent only if there is no other message.
 	Acknowledged  []int64 `protobuf:"varint,8,rep,packed,name=acknowledged,proto3" json:"acknowledged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -702,37 +702,40 @@ func (*SessionResponse_Uncordon) isSessionResponse_Message() {}
 // Opens a session.
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The worker's name: stable over restarts, unique in the cluster.
+	// The worker's name: stable across restarts, unique in the cluster.
 	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
-	// Differs for every start of the daemon. A new incarnation ends the sessions of the ones before.
+	// Different for every start of the daemon. A new incarnation ends the sessions of earlier ones.
 	Incarnation string            `protobuf:"bytes,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	Devices     []*Device         `protobuf:"bytes,3,rep,name=devices,proto3" json:"devices,omitempty"`
 	Labels      map[string]string `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// The leases that this incarnation holds: their processes run, or their `Exited` is not acknowledged yet.
+	// The leases that this incarnation holds: their processes are running, or their `Exited` is not acknowledged
+	// yet.
 	Held    []*LeaseRef `protobuf:"bytes,5,rep,name=held,proto3" json:"held,omitempty"`
 	Version string      `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`
-	// Where the worker writes trial logs, as `{log_dir}/{study}-{uid}/{number}.log` (the uid is `Assign.study_uid`): an
-	// absolute path on its machine.
+	// The folder of trial logs, as an absolute path on the worker's machine. Logs are named
+	// `{log_dir}/{study}-{uid}/{number}.log`, where the uid is `Assign.study_uid`.
 	LogDir string `protobuf:"bytes,7,opt,name=log_dir,json=logDir,proto3" json:"log_dir,omitempty"`
-	// The machine's cores that trials may use; 0 means unknown.
+	// The number of cores that trials may use; 0 means unknown.
 	Cpus int32 `protobuf:"varint,8,opt,name=cpus,proto3" json:"cpus,omitempty"`
 	// The machine's name, for people.
 	Host string `protobuf:"bytes,40,opt,name=host,proto3" json:"host,omitempty"`
-	// Identifies the worker's home, where its outbox is: drawn when the home is made. A lock admits one daemon to a home, so
-	// one with the same home is the same worker again. Another one of the same name is refused while this one is there.
+	// Identifies the worker's home, which holds its outbox. It is a random id, created with the home. A lock admits
+	// only one daemon to a home, so a daemon with the same home is the same worker again. Another worker of the same
+	// name is refused while this one is connected.
 	Home string `protobuf:"bytes,41,opt,name=home,proto3" json:"home,omitempty"`
 	// As in Heartbeat.
 	Leaving string `protobuf:"bytes,43,opt,name=leaving,proto3" json:"leaving,omitempty"`
-	// A `Withdraw` holds, as far as the worker knows.
+	// True if a `Withdraw` is in effect, as far as the worker knows.
 	Withdrawn bool `protobuf:"varint,44,opt,name=withdrawn,proto3" json:"withdrawn,omitempty"`
-	// The newest version of this protocol that the worker speaks.
+	// The newest version of this protocol that the worker supports.
 	Protocol int32 `protobuf:"varint,45,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	// The oldest that it understands of a scheduler.
+	// The oldest version of a scheduler's protocol that it understands.
 	OldestProtocol int32 `protobuf:"varint,46,opt,name=oldest_protocol,json=oldestProtocol,proto3" json:"oldest_protocol,omitempty"`
-	// Names the lock that the daemon holds on its home: the file, on this machine, since it was booted. A copy of a home has
-	// another one. A worker of the same home and lock is the same again, and the daemon before it is gone.
+	// Identifies the lock that the daemon holds on its home: the file, the machine and its boot. A copy of a home
+	// has a different lock. A worker with the same home and lock is the same worker again, and its earlier daemon is
+	// gone.
 	HomeLock string `protobuf:"bytes,47,opt,name=home_lock,json=homeLock,proto3" json:"home_lock,omitempty"`
-	// The worker's store of checkpoints, as it finds it now.
+	// The state of the worker's checkpoint store now.
 	Store         *Store `protobuf:"bytes,48,opt,name=store,proto3" json:"store,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -880,13 +883,13 @@ func (x *Hello) GetStore() *Store {
 	return nil
 }
 
-// A store of checkpoints. Its marker, a small file in its root, holds its id.
+// A checkpoint store. Its marker, a small file in its root, contains its id.
 type Store struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Url   string                 `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
-	// What its marker says; empty where there is none.
+	// The id in its marker; empty if there is no marker.
 	Id string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
-	// Nobody could look yet, as the store does not answer: whether there is a marker is not known.
+	// True if the store has not answered yet, so that it is unknown whether there is a marker.
 	Unseen        bool `protobuf:"varint,3,opt,name=unseen,proto3" json:"unseen,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -943,15 +946,16 @@ func (x *Store) GetUnseen() bool {
 	return false
 }
 
-// What the cluster knows of a worker's store.
+// What the cluster knows about a worker's store.
 type StoreOrder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The id that its marker must have. Without it the store is away, or is another one: nothing is saved there, and what is
-	// not found there is not taken for deleted. Empty where that depends on what the worker has not seen yet.
+	// The id that its marker must have. If the marker does not have it, the store is unavailable or is a different
+	// one: nothing is saved there, and a file that is not found there is not assumed to be deleted. Empty if that
+	// depends on something that the worker has not seen yet.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// The worker is to write the marker if there is none: no worker has used this address before.
+	// The worker must write the marker if there is none. No worker has used this address before.
 	SetUp bool `protobuf:"varint,2,opt,name=set_up,json=setUp,proto3" json:"set_up,omitempty"`
-	// Checkpoints were stored there already, so an empty place is not the store.
+	// Checkpoints have been stored there before, so an empty folder is not the store.
 	Used          bool `protobuf:"varint,3,opt,name=used,proto3" json:"used,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1008,22 +1012,23 @@ func (x *StoreOrder) GetUsed() bool {
 	return false
 }
 
-// One slot: a GPU, or a CPU slot where there is none.
+// One slot: a GPU, or a CPU slot.
 type Device struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Index int32                  `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
 	Kind  DeviceKind             `protobuf:"varint,2,opt,name=kind,proto3,enum=headrace.v1.DeviceKind" json:"kind,omitempty"`
-	// Such as `NVIDIA H200`, or `cpu`.
+	// The model, such as `NVIDIA H200`, or `cpu`.
 	Model       string `protobuf:"bytes,3,opt,name=model,proto3" json:"model,omitempty"`
 	MemoryBytes int64  `protobuf:"varint,4,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	Uuid        string `protobuf:"bytes,5,opt,name=uuid,proto3" json:"uuid,omitempty"`
-	// Why nothing may be placed on it: the device itself failed since the daemon's start. Empty while it is sound. The
-	// scheduler remembers it by the device's uuid, until a user takes it back.
+	// Why the device failed since the daemon started, so that nothing may be placed on it; empty if it has not
+	// failed. The scheduler remembers it by the device's uuid until a user uncordons the device.
 	Defect string `protobuf:"bytes,40,opt,name=defect,proto3" json:"defect,omitempty"`
-	// How it is joined to the worker's other devices: the n-th entry to the device of index n. Empty where that is unknown.
+	// Its interconnects with the worker's other devices: entry n is the one with the device of index n. Empty if
+	// unknown.
 	Links []LinkKind `protobuf:"varint,41,rep,packed,name=links,proto3,enum=headrace.v1.LinkKind" json:"links,omitempty"`
-	// Set where the device belongs to a large job, and can be had in its bubbles alone; `memory_bytes` is then what the
-	// job leaves of its memory. Such a slot may be taken back at any time: its `defect` then says why.
+	// Set if the device belongs to a large job, and is available only in that job's bubbles. `memory_bytes` is then
+	// the memory that the job leaves free. The job may take such a slot back at any time; `defect` then says why.
 	Bubbles       *Bubbles `protobuf:"bytes,47,opt,name=bubbles,proto3" json:"bubbles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1115,7 +1120,7 @@ func (x *Device) GetBubbles() *Bubbles {
 	return nil
 }
 
-// The stage of a pipeline-parallel job in whose idle windows a slot's trials work.
+// The stage of a pipeline-parallel job in whose idle windows a slot's trials run.
 type Bubbles struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The job that owns the device.
@@ -1123,7 +1128,7 @@ type Bubbles struct {
 	Stage int32  `protobuf:"varint,2,opt,name=stage,proto3" json:"stage,omitempty"`
 	// Its data-parallel group.
 	Replica int32 `protobuf:"varint,3,opt,name=replica,proto3" json:"replica,omitempty"`
-	// The share of its time that trials may expect, from 0 to 1, when the slot was offered.
+	// The share of its time that trials could expect when the slot was offered, from 0 to 1.
 	Duty          float64 `protobuf:"fixed64,4,opt,name=duty,proto3" json:"duty,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1187,28 +1192,30 @@ func (x *Bubbles) GetDuty() float64 {
 	return 0
 }
 
-// Says that the worker lives and extends the leases it names. Never stored before it is sent, never
-// repeated: only the newest one matters.
+// Shows that the worker is alive, and extends the leases it names. A heartbeat is never stored or resent: only the
+// newest one matters.
 type Heartbeat struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Sequence  int64                  `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	Telemetry []*DeviceTelemetry     `protobuf:"bytes,2,rep,name=telemetry,proto3" json:"telemetry,omitempty"`
-	// As in Hello. A live lease that stays missing here never reached the worker, and is assigned again.
+	// As in Hello. A live lease that keeps missing here never reached the worker, and is assigned again.
 	Held []*LeaseRef `protobuf:"bytes,3,rep,name=held,proto3" json:"held,omitempty"`
-	// For people: what keeps the worker from its work now (a full disk), empty while nothing does. It goes on trying.
+	// What currently prevents the worker from working, such as a full disk, for people; empty if nothing does. The
+	// worker keeps trying.
 	Trouble string `protobuf:"bytes,40,opt,name=trouble,proto3" json:"trouble,omitempty"`
-	// For people: how many refused messages the worker keeps, in which folder, and why the last one was refused. Empty
-	// while the folder is empty.
-	SetAside string `protobuf:"bytes,41,opt,name=set_aside,json=setAside,proto3" json:"set_aside,omitempty"`
-	// The devices that failed since the daemon's start. Sent before the `Exited` of a trial that such a device ended, so
-	// that nothing is placed on it again.
+	// How many rejected messages the worker keeps, in which folder, and why the last one was rejected, for people.
+	// Empty if there are none.
+	Rejected string `protobuf:"bytes,41,opt,name=rejected,proto3" json:"rejected,omitempty"`
+	// The devices that failed since the daemon started. Sent before the `Exited` of a trial that such a device
+	// ended, so that nothing is placed on it again.
 	Defects []*DeviceDefect `protobuf:"bytes,42,rep,name=defects,proto3" json:"defects,omitempty"`
-	// For people: why the daemon leaves (a signal, a spot notice), empty while it does not. Nothing is placed on it any
-	// more, and its trials are asked to leave at their next reports. Only to a scheduler whose `Welcome` takes it.
+	// Why the daemon is exiting, such as a signal or a spot notice, for people; empty if it is not. Nothing more is
+	// placed on the worker, and its trials are asked to leave at their next reports. Sent only to a scheduler whose
+	// `Welcome` supports it.
 	Leaving string `protobuf:"bytes,43,opt,name=leaving,proto3" json:"leaving,omitempty"`
-	// How many durable messages the worker keeps until they are acknowledged.
+	// The number of durable messages that are not acknowledged yet.
 	Unacknowledged int64 `protobuf:"varint,44,opt,name=unacknowledged,proto3" json:"unacknowledged,omitempty"`
-	// As in Store: what the marker of the worker's store says now.
+	// The id in the marker of the worker's store now, as in Store.
 	StoreId       string `protobuf:"bytes,47,opt,name=store_id,json=storeId,proto3" json:"store_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1272,9 +1279,9 @@ func (x *Heartbeat) GetTrouble() string {
 	return ""
 }
 
-func (x *Heartbeat) GetSetAside() string {
+func (x *Heartbeat) GetRejected() string {
 	if x != nil {
-		return x.SetAside
+		return x.Rejected
 	}
 	return ""
 }
@@ -1311,7 +1318,7 @@ func (x *Heartbeat) GetStoreId() string {
 type DeviceDefect struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Index int32                  `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
-	// For people: the driver's own words.
+	// The driver's own words, for people.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1365,7 +1372,7 @@ func (x *DeviceDefect) GetReason() string {
 type DeviceTelemetry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Index int32                  `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
-	// 0 to 1.
+	// From 0 to 1.
 	Utilization     float64 `protobuf:"fixed64,2,opt,name=utilization,proto3" json:"utilization,omitempty"`
 	MemoryUsedBytes int64   `protobuf:"varint,3,opt,name=memory_used_bytes,json=memoryUsedBytes,proto3" json:"memory_used_bytes,omitempty"`
 	unknownFields   protoimpl.UnknownFields
@@ -1423,17 +1430,17 @@ func (x *DeviceTelemetry) GetMemoryUsedBytes() int64 {
 	return 0
 }
 
-// A trial reported metrics.
+// A trial's report of metrics.
 type Report struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The worker's own count of durable messages; increases over restarts of the daemon too.
+	// The worker's own count of durable messages. It keeps increasing across restarts of the daemon.
 	Sequence int64     `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	Lease    *LeaseRef `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
-	// In the trial's unit; a step that is not greater than the last one is recorded but moves nothing.
+	// The step, in the trial's unit. A step that is not greater than the last one is recorded but has no effect.
 	Step int64 `protobuf:"varint,3,opt,name=step,proto3" json:"step,omitempty"`
-	// May hold NaN and infinities. A metric that is missing was not reported, or was None.
+	// The metrics; values may be NaN or infinite. A missing metric was not reported, or was None.
 	Metrics map[string]float64 `protobuf:"bytes,4,rep,name=metrics,proto3" json:"metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
-	// Durable already; absent when the trial saved nothing.
+	// The checkpoint, which is already durable; absent if the trial saved nothing.
 	Checkpoint *CheckpointRef `protobuf:"bytes,5,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	// Training time since the last report.
 	TrainTime *durationpb.Duration `protobuf:"bytes,6,opt,name=train_time,json=trainTime,proto3" json:"train_time,omitempty"`
@@ -1445,7 +1452,8 @@ type Report struct {
 	Schedules *Schedules `protobuf:"bytes,15,opt,name=schedules,proto3" json:"schedules,omitempty"`
 	// As in ReportRequest.
 	Returned bool `protobuf:"varint,16,opt,name=returned,proto3" json:"returned,omitempty"`
-	// With the first report of an attempt, and where the code has grown since.
+	// The code that the attempt runs. Set with the first report of an attempt, and whenever more code was imported
+	// since.
 	Code          *AttemptCode `protobuf:"bytes,12,opt,name=code,proto3" json:"code,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1558,8 +1566,8 @@ func (x *Report) GetCode() *AttemptCode {
 	return nil
 }
 
-// Reports that wait to be sent, in the order of their sequences: those of a bundle's turn above all. Each is taken,
-// answered and acknowledged as if it had come alone.
+// Several reports, ordered by sequence, such as those of a bundle's turn. Each is processed, answered and
+// acknowledged as if it had been sent alone.
 type Reports struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Reports       []*Report              `protobuf:"bytes,1,rep,name=reports,proto3" json:"reports,omitempty"`
@@ -1604,15 +1612,15 @@ func (x *Reports) GetReports() []*Report {
 	return nil
 }
 
-// A resumed trial has loaded its checkpoint; or, with `code`, an attempt runs code that it is to tell of at once.
+// A resumed trial has loaded its checkpoint. Or, with `code`, an attempt runs code that it must report at once.
 type Restored struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Sequence int64                  `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	Lease    *LeaseRef              `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
 	ReadTime *durationpb.Duration   `protobuf:"bytes,3,opt,name=read_time,json=readTime,proto3" json:"read_time,omitempty"`
-	// All source files that the attempt runs so far. Such a message says nothing of a checkpoint. It comes where a file has
-	// another content than the worker has told of the study before and, with `Assign.guards_code`, whenever files were
-	// imported. All other code is told with reports.
+	// All source files that the attempt runs so far. If set, the message says nothing about a checkpoint. It is sent
+	// if a file's content differs from what the worker reported for this study before and, with
+	// `Assign.guards_code`, whenever files were imported. Otherwise code is sent with reports.
 	Code          *AttemptCode `protobuf:"bytes,12,opt,name=code,proto3" json:"code,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1676,35 +1684,37 @@ func (x *Restored) GetCode() *AttemptCode {
 	return nil
 }
 
-// A trial's process is gone.
+// A trial's process has ended.
 type Exited struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Sequence int64                  `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	Lease    *LeaseRef              `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
 	Outcome  ExitOutcome            `protobuf:"varint,3,opt,name=outcome,proto3,enum=headrace.v1.ExitOutcome" json:"outcome,omitempty"`
-	// For people: the exception's last line, the signal's name, the missing checkpoint.
+	// The exception's last line, the signal's name, or the missing checkpoint, for people.
 	Error string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	// The end of the trial's log, at most 8 KiB.
 	LogTail string `protobuf:"bytes,5,opt,name=log_tail,json=logTail,proto3" json:"log_tail,omitempty"`
-	// Of its process; negative for a signal, which also ends a program that was told to leave and does not.
+	// The exit code of its process; negative for a signal. A program that was told to leave and does not is ended by
+	// a signal too.
 	ExitCode int32 `protobuf:"varint,6,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
-	// The trial's bundle ran out of memory with so many members; 0: it did not. Nobody is charged, and the next bundle of
-	// the study on such a device has half as many.
+	// The number of members with which the trial's bundle ran out of memory; 0 if it did not. No failure is counted,
+	// and the study's next bundle on such a device has half as many members.
 	OutOfMemory int32 `protobuf:"varint,7,opt,name=out_of_memory,json=outOfMemory,proto3" json:"out_of_memory,omitempty"`
-	// With FAILED: the words of the failure that may be the device's doing as well as the program's, such as `CUDA error:
-	// an illegal memory access`. The first ones of a trial are not charged.
+	// With FAILED: the part of the error that may be caused by the device as well as by the program, such as `CUDA
+	// error: an illegal memory access`. A trial's first failures of this kind are not charged.
 	DeviceWords string `protobuf:"bytes,40,opt,name=device_words,json=deviceWords,proto3" json:"device_words,omitempty"`
-	// So many attempts in a row ended so on its devices, this one included. From three on the devices are taken out, where
-	// trials of the study get on elsewhere.
+	// The number of attempts in a row, this one included, that ended this way on its devices. From three on, the
+	// devices are quarantined, if the study's trials succeed elsewhere.
 	DeviceFailures int32 `protobuf:"varint,41,opt,name=device_failures,json=deviceFailures,proto3" json:"device_failures,omitempty"`
-	// With FINISHED: what the program saved at its end. Durable already; absent when it saved nothing.
+	// With FINISHED: the checkpoint that the program saved at its end, which is already durable; absent if it saved
+	// nothing.
 	Checkpoint *CheckpointRef `protobuf:"bytes,42,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
-	// As in FinishRequest; also where the worker could not store it.
+	// As in FinishRequest; also set if the worker could not store the checkpoint.
 	Unsaved string `protobuf:"bytes,43,opt,name=unsaved,proto3" json:"unsaved,omitempty"`
 	// As in FinishRequest.
 	ByItself bool `protobuf:"varint,44,opt,name=by_itself,json=byItself,proto3" json:"by_itself,omitempty"`
-	// With UNREADABLE_CHECKPOINT and NO_CHECKPOINT: the addresses of the complete checkpoints in the same place, the newest
-	// ones first.
+	// With UNREADABLE_CHECKPOINT and NO_CHECKPOINT: the URIs of the trial's complete checkpoints in the store,
+	// newest first.
 	Stored        []string `protobuf:"bytes,46,rep,name=stored,proto3" json:"stored,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1835,18 +1845,19 @@ func (x *Exited) GetStored() []string {
 type Welcome struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	HeartbeatInterval *durationpb.Duration   `protobuf:"bytes,1,opt,name=heartbeat_interval,json=heartbeatInterval,proto3" json:"heartbeat_interval,omitempty"`
-	// A worker not heard of for this long loses its leases.
+	// A worker that is silent for this long loses its leases.
 	LeaseTtl *durationpb.Duration `protobuf:"bytes,2,opt,name=lease_ttl,json=leaseTtl,proto3" json:"lease_ttl,omitempty"`
-	// Of the leases that the worker named, those that are still its own. It kills the others.
+	// Which of the leases in `Hello` the worker still holds. It kills the others.
 	Held []*LeaseRef `protobuf:"bytes,3,rep,name=held,proto3" json:"held,omitempty"`
 	// The replica's host and process id, for the worker's log.
 	Scheduler string `protobuf:"bytes,4,opt,name=scheduler,proto3" json:"scheduler,omitempty"`
-	// As in Hello: what the scheduler speaks. A worker that cannot speak with it says so and asks the next one.
+	// As in Hello, for the scheduler. A worker that does not support the scheduler's version logs this and tries the
+	// next scheduler.
 	Protocol       int32 `protobuf:"varint,42,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	OldestProtocol int32 `protobuf:"varint,43,opt,name=oldest_protocol,json=oldestProtocol,proto3" json:"oldest_protocol,omitempty"`
 	// The scheduler's release.
 	Version string `protobuf:"bytes,44,opt,name=version,proto3" json:"version,omitempty"`
-	// Absent for a worker that names no store.
+	// Absent if the worker names no store.
 	Store         *StoreOrder `protobuf:"bytes,45,opt,name=store,proto3" json:"store,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1938,51 +1949,55 @@ func (x *Welcome) GetStore() *StoreOrder {
 	return nil
 }
 
-// Run this trial.
+// Tells the worker to run a trial.
 type Assign struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Lease      *LeaseRef              `protobuf:"bytes,1,opt,name=lease,proto3" json:"lease,omitempty"`
 	Parameters *ParameterAssignment   `protobuf:"bytes,2,opt,name=parameters,proto3" json:"parameters,omitempty"`
 	Template   *TrialTemplate         `protobuf:"bytes,3,opt,name=template,proto3" json:"template,omitempty"`
-	// Continue from here; absent for a start from nothing.
+	// The checkpoint to continue from; absent if the trial starts from scratch.
 	Checkpoint *CheckpointRef `protobuf:"bytes,4,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
-	// The step up to which the trial may run without asking.
+	// The step up to which the trial may run before it must ask.
 	NextMilestone int64  `protobuf:"varint,5,opt,name=next_milestone,json=nextMilestone,proto3" json:"next_milestone,omitempty"`
 	MaxSteps      int64  `protobuf:"varint,6,opt,name=max_steps,json=maxSteps,proto3" json:"max_steps,omitempty"`
 	Grant         *Grant `protobuf:"bytes,7,opt,name=grant,proto3" json:"grant,omitempty"`
-	// Seeds the trial's random generators: depends on the study's seed and the trial's number alone.
+	// The seed of the trial's random generators. It depends only on the study's seed and the trial's number.
 	Seed int64 `protobuf:"varint,8,opt,name=seed,proto3" json:"seed,omitempty"`
-	// The objective's metric, so that a trial can say at once that it does not report it.
+	// The objective's metric, so that a trial can detect at once that it does not report it.
 	Metric string `protobuf:"bytes,9,opt,name=metric,proto3" json:"metric,omitempty"`
-	// How many checkpoints of the trial to keep beside those of pauses.
+	// How many checkpoints of the trial to keep, besides those of pauses.
 	CheckpointsKept int32 `protobuf:"varint,10,opt,name=checkpoints_kept,json=checkpointsKept,proto3" json:"checkpoints_kept,omitempty"`
-	// The step the checkpoint was taken at; 0 for a start from nothing.
+	// The step of the checkpoint; 0 if the trial starts from scratch.
 	ResumeStep int64 `protobuf:"varint,11,opt,name=resume_step,json=resumeStep,proto3" json:"resume_step,omitempty"`
-	// The rungs that the trial must report at, in steps, up to `max_steps`: a report that jumps over one is refused.
+	// The rungs at which the trial must report, in steps, up to `max_steps`. A report that skips a rung is rejected.
 	Rungs []int64 `protobuf:"varint,12,rep,packed,name=rungs,proto3" json:"rungs,omitempty"`
-	// The other metrics that the study reads: those of further objectives, and those of constraints.
+	// The other metrics that the study needs: those of further objectives, and those of constraints.
 	FurtherMetrics    []string `protobuf:"bytes,13,rep,name=further_metrics,json=furtherMetrics,proto3" json:"further_metrics,omitempty"`
 	ConstraintMetrics []string `protobuf:"bytes,14,rep,name=constraint_metrics,json=constraintMetrics,proto3" json:"constraint_metrics,omitempty"`
-	// The step that the trial reported last, in an earlier attempt; 0 before its first report. It is above `resume_step`
-	// where nothing was saved since.
+	// The step of the trial's last report in an earlier attempt; 0 before its first report. It is greater than
+	// `resume_step` if nothing was saved since.
 	LastStep int64 `protobuf:"varint,15,opt,name=last_step,json=lastStep,proto3" json:"last_step,omitempty"`
-	// Not only the last checkpoints stay: other trials may be given one, or the best one is kept. Delete none but after a
-	// decision, which names those to keep.
+	// More than the latest checkpoints must be kept: other trials may use one, or the best one is kept. Checkpoints
+	// may be deleted only after a decision, which names those to keep.
 	CheckpointsShared bool `protobuf:"varint,20,opt,name=checkpoints_shared,json=checkpointsShared,proto3" json:"checkpoints_shared,omitempty"`
 	// The `uid` of the trial's study, which names the folders of its logs and checkpoints.
 	StudyUid string `protobuf:"bytes,21,opt,name=study_uid,json=studyUid,proto3" json:"study_uid,omitempty"`
-	// The trial's function asks for a model, and gets a small copy of it; absent: it gets the model.
+	// If set, the trial's function gets a small copy of the model that it requests. If absent, it gets the model
+	// itself.
 	Surrogate *Surrogate `protobuf:"bytes,22,opt,name=surrogate,proto3" json:"surrogate,omitempty"`
 	Gate      *Gate      `protobuf:"bytes,23,opt,name=gate,proto3" json:"gate,omitempty"`
-	// The trial saves at each report that is its best so far; absent: it need not.
+	// If set, the trial saves at each report that is its best so far.
 	KeepBest *KeepBest `protobuf:"bytes,24,opt,name=keep_best,json=keepBest,proto3" json:"keep_best,omitempty"`
-	// The trial saves at a report that ends its study, and waits for the answer; absent: no value does.
+	// If set, the trial saves at a report that ends the study, and waits for the answer. If absent, no value ends
+	// it.
 	EndsStudy *EndsStudy `protobuf:"bytes,25,opt,name=ends_study,json=endsStudy,proto3" json:"ends_study,omitempty"`
-	// Changed code is not let pass (`on_code_change`): each attempt says what it runs as soon as it has imported it.
+	// Changed code is not accepted (`on_code_change`), so each attempt reports the code that it runs as soon as it
+	// has imported it.
 	GuardsCode bool `protobuf:"varint,30,opt,name=guards_code,json=guardsCode,proto3" json:"guards_code,omitempty"`
-	// The project of the trial's study. No other project gets what is installed for it.
+	// The project of the trial's study. What is installed for it is not shared with other projects.
 	Project string `protobuf:"bytes,31,opt,name=project,proto3" json:"project,omitempty"`
-	// How long the attempt may run, with all attempts before it within the template's timeout; absent: no limit.
+	// How long the attempt may run: what earlier attempts have left of the template's timeout. Absent means no
+	// limit.
 	TimeLeft      *durationpb.Duration `protobuf:"bytes,32,opt,name=time_left,json=timeLeft,proto3" json:"time_left,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2186,19 +2201,20 @@ func (x *Assign) GetTimeLeft() *durationpb.Duration {
 	return nil
 }
 
-// What a trial may use.
+// The slots that a trial may use.
 type Grant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Indices into the worker's devices.
 	Slots []int32 `protobuf:"varint,1,rep,packed,name=slots,proto3" json:"slots,omitempty"`
-	// Thousandths of each slot; 0 means 1000.
+	// The share of each slot, in thousandths; 0 means 1000.
 	Milli int32 `protobuf:"varint,2,opt,name=milli,proto3" json:"milli,omitempty"`
 	// The memory budget on each slot; 0 means all of it.
 	MemoryBytes int64     `protobuf:"varint,3,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	Processes   Processes `protobuf:"varint,4,opt,name=processes,proto3,enum=headrace.v1.Processes" json:"processes,omitempty"`
-	// Names the grant. Leases of one grant run in one process.
+	// The grant's id. Leases of one grant run in one process.
 	Id string `protobuf:"bytes,5,opt,name=id,proto3" json:"id,omitempty"`
-	// How many trials the process may hold: above 1 it is a bundle, and further leases may name the same grant; 0 means 1.
+	// The maximum number of trials in the process. Above 1 it is a bundle, and further leases may have the same
+	// grant; 0 means 1.
 	Seats         int32 `protobuf:"varint,6,opt,name=seats,proto3" json:"seats,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2337,7 +2353,7 @@ func (x *LeaseDecision) GetDecision() *Decision {
 	return nil
 }
 
-// Answers that were there at once.
+// Several answers that were ready at the same time.
 type Decisions struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Decisions     []*LeaseDecision       `protobuf:"bytes,1,rep,name=decisions,proto3" json:"decisions,omitempty"`
@@ -2382,7 +2398,8 @@ func (x *Decisions) GetDecisions() []*LeaseDecision {
 	return nil
 }
 
-// Kill the trial of this lease: it is not the worker's any more, or a user stopped it.
+// Tells the worker to kill the trial of a lease, because the lease is no longer the worker's or a user stopped the
+// trial.
 type Cancel struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Lease         *LeaseRef              `protobuf:"bytes,1,opt,name=lease,proto3" json:"lease,omitempty"`
@@ -2435,8 +2452,9 @@ func (x *Cancel) GetReason() string {
 	return ""
 }
 
-// Others need the slots of this lease: the trial is to save at its next report and wait for the decision, as it does
-// at a milestone. Nothing is lost where this message is: the scheduler asks again, and at the next rung at the latest.
+// Asks for the slots of a lease, because other trials need them. The trial must save at its next report and wait
+// for the decision, as at a milestone. Losing this message is harmless: the scheduler asks again, at the next rung
+// at the latest.
 type Vacate struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Lease         *LeaseRef              `protobuf:"bytes,1,opt,name=lease,proto3" json:"lease,omitempty"`
@@ -2489,14 +2507,14 @@ func (x *Vacate) GetReason() string {
 	return ""
 }
 
-// A user drains the worker, or takes that back. Its trials are asked to leave, each with a `Vacate`.
+// Tells the worker that a user drains it, or no longer does. Its trials are asked to leave, each with a `Vacate`.
 type Withdraw struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// For people. Empty: the worker is not drained any more.
+	// The reason, for people. Empty if the worker is no longer draining.
 	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Those that are still there after so long are ended, and nobody is charged. Absent: as long as they take.
+	// Trials that are still running after this time are ended, without counting a failure. Absent means no limit.
 	Grace *durationpb.Duration `protobuf:"bytes,2,opt,name=grace,proto3" json:"grace,omitempty"`
-	// The daemon is to end when it is empty. Not set where it was started after the drain was asked for.
+	// The daemon must exit once it has no trials. Not set if it was started after the drain was requested.
 	Leave         bool `protobuf:"varint,3,opt,name=leave,proto3" json:"leave,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2553,10 +2571,10 @@ func (x *Withdraw) GetLeave() bool {
 	return false
 }
 
-// Users take these devices for sound again: the defects that the daemon knows of them are void.
+// Tells the worker that users uncordoned these devices. The daemon must forget their defects.
 type Uncordon struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Their indices.
+	// The indices of the devices.
 	Devices       []int32 `protobuf:"varint,1,rep,packed,name=devices,proto3" json:"devices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2599,7 +2617,8 @@ func (x *Uncordon) GetDevices() []int32 {
 	return nil
 }
 
-// This replica goes away: finish what is in flight and connect to another.
+// Tells the worker that this replica is shutting down: it must finish what is in flight and connect to another
+// one.
 type Drain struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Grace         *durationpb.Duration   `protobuf:"bytes,1,opt,name=grace,proto3" json:"grace,omitempty"`
@@ -2644,12 +2663,14 @@ func (x *Drain) GetGrace() *durationpb.Duration {
 	return nil
 }
 
-// These durable messages are committed (or were stale, which is final too) and may be forgotten.
+// Acknowledges durable messages: they are committed, or were stale, which is final too. The worker may delete
+// them.
 type Ack struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Sequences []int64                `protobuf:"varint,1,rep,packed,name=sequences,proto3" json:"sequences,omitempty"`
-	// Answers the heartbeat of this sequence as soon as it is read, so that a worker whose scheduler is gone without a
-	// word (a half-open connection, a frozen process) notices well before its leases end. 0 in answers to messages.
+	// The sequence of a heartbeat, which is acknowledged as soon as it is read. So a worker notices well before its
+	// leases expire that its scheduler no longer answers (a half-open connection, a frozen process). 0 if this
+	// acknowledges other messages.
 	Heartbeat     int64 `protobuf:"varint,40,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2699,13 +2720,13 @@ func (x *Ack) GetHeartbeat() int64 {
 	return 0
 }
 
-// The durable message of this sequence can never be taken: a field is out of bounds, or the scheduler failed on it. The
-// worker keeps it in a folder of its own, with the reason, and never sends it again. The lease of a refused message
-// ends. The sequence is acknowledged too, for workers that do not know this message.
+// Rejects a durable message that can never be accepted: a field is out of bounds, or the scheduler failed on it.
+// The worker keeps the message in a separate folder, with the reason, and never resends it. The message's lease
+// ends. The sequence is also acknowledged, for workers that do not know `Refused`.
 type Refused struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Sequence int64                  `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// For people: what is wrong, and whose doing it is.
+	// What is wrong, and who caused it, for people.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2755,18 +2776,19 @@ func (x *Refused) GetReason() string {
 	return ""
 }
 
-// Send a part of the log of one attempt. Somebody waits for it; nothing else does.
+// Asks for a part of an attempt's log. A user is waiting for it, but nothing else is.
 type ReadLog struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names the answer.
+	// The id that the answer carries.
 	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Of the attempt, which may be over, and may have run on another worker: then its log is read from the store.
+	// The lease of the attempt. The attempt may have ended, and may have run on another worker; then its log is read
+	// from the store.
 	Lease *LeaseRef `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
 	// As in Assign.
 	StudyUid string `protobuf:"bytes,3,opt,name=study_uid,json=studyUid,proto3" json:"study_uid,omitempty"`
-	// Where in the attempt's log to begin.
+	// Where to start in the attempt's log.
 	Offset int64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
-	// Leave out what was written longer ago, by the worker's clock; `offset` is 0 then.
+	// Only return what was written within this time, by the worker's clock. `offset` is then 0.
 	Within        *durationpb.Duration `protobuf:"bytes,5,opt,name=within,proto3" json:"within,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2837,18 +2859,19 @@ func (x *ReadLog) GetWithin() *durationpb.Duration {
 	return nil
 }
 
-// Answers ReadLog. Never stored before it is sent, never repeated.
+// Answers ReadLog. It is never stored or resent.
 type LogChunk struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// At most 64 KiB; empty where nothing was printed since.
+	// A part of the log, at most 64 KiB; empty if nothing was printed since.
 	Data []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
-	// Where the next part begins. It may lie before the asked one: a log that grew too large was cut meanwhile.
+	// Where the next part starts. It may be before the requested offset, if the log grew too large and was cut.
 	NextOffset int64 `protobuf:"varint,3,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
-	// The attempt still runs here.
+	// True if the attempt is still running on this worker.
 	Live    bool       `protobuf:"varint,4,opt,name=live,proto3" json:"live,omitempty"`
 	Trouble LogTrouble `protobuf:"varint,5,opt,name=trouble,proto3,enum=headrace.v1.LogTrouble" json:"trouble,omitempty"`
-	// `within` was heeded. False where it is not known when the log was written, and in workers that do not know the field.
+	// True if `within` was applied. False if it is unknown when the log was written, and for workers that do not
+	// know the field.
 	Timed         bool `protobuf:"varint,6,opt,name=timed,proto3" json:"timed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2928,7 +2951,7 @@ func (x *LogChunk) GetTimed() bool {
 
 type JudgeFoldersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names of folders, each `{study}-{uid}`.
+	// The names of the folders, each `{study}-{uid}`.
 	Folders       []string `protobuf:"bytes,1,rep,name=folders,proto3" json:"folders,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2973,7 +2996,7 @@ func (x *JudgeFoldersRequest) GetFolders() []string {
 
 type JudgeFoldersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Those of which something may go.
+	// Only folders of which something may be deleted.
 	Verdicts      []*FolderVerdict `protobuf:"bytes,1,rep,name=verdicts,proto3" json:"verdicts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3016,17 +3039,18 @@ func (x *JudgeFoldersResponse) GetVerdicts() []*FolderVerdict {
 	return nil
 }
 
-// What of a study's folders may go.
+// What may be deleted of a study's folder.
 type FolderVerdict struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Folder string                 `protobuf:"bytes,1,opt,name=folder,proto3" json:"folder,omitempty"`
-	// The study was deleted: all of it may go.
+	// True if the study was deleted: all of the folder may be deleted.
 	Deleted bool `protobuf:"varint,2,opt,name=deleted,proto3" json:"deleted,omitempty"`
-	// Its checkpoints may go, but for those of `kept`. A checkpoint that was stored after the question was asked stays.
+	// True if its checkpoints may be deleted, except those in `kept` and those that were stored after the request
+	// was sent.
 	Checkpoints bool `protobuf:"varint,3,opt,name=checkpoints,proto3" json:"checkpoints,omitempty"`
-	// Its logs may go.
+	// True if its logs may be deleted.
 	Logs bool `protobuf:"varint,4,opt,name=logs,proto3" json:"logs,omitempty"`
-	// The addresses of checkpoints that stay.
+	// The URIs of checkpoints that must stay.
 	Kept          []string `protobuf:"bytes,5,rep,name=kept,proto3" json:"kept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3168,13 +3192,13 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
 	"\x05stage\x18\x02 \x01(\x05R\x05stage\x12\x18\n" +
 	"\areplica\x18\x03 \x01(\x05R\areplica\x12\x12\n" +
-	"\x04duty\x18\x04 \x01(\x01R\x04duty\"\xd7\x02\n" +
+	"\x04duty\x18\x04 \x01(\x01R\x04duty\"\xd6\x02\n" +
 	"\tHeartbeat\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12:\n" +
 	"\ttelemetry\x18\x02 \x03(\v2\x1c.headrace.v1.DeviceTelemetryR\ttelemetry\x12)\n" +
 	"\x04held\x18\x03 \x03(\v2\x15.headrace.v1.LeaseRefR\x04held\x12\x18\n" +
-	"\atrouble\x18( \x01(\tR\atrouble\x12\x1b\n" +
-	"\tset_aside\x18) \x01(\tR\bsetAside\x123\n" +
+	"\atrouble\x18( \x01(\tR\atrouble\x12\x1a\n" +
+	"\brejected\x18) \x01(\tR\brejected\x123\n" +
 	"\adefects\x18* \x03(\v2\x19.headrace.v1.DeviceDefectR\adefects\x12\x18\n" +
 	"\aleaving\x18+ \x01(\tR\aleaving\x12&\n" +
 	"\x0eunacknowledged\x18, \x01(\x03R\x0eunacknowledged\x12\x19\n" +

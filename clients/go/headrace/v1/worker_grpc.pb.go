@@ -29,20 +29,19 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// What worker daemons call.
+// The service for worker daemons.
 type WorkerServiceClient interface {
-	// One stream per worker. The worker says `Hello` first; the scheduler answers `Welcome`, after which
-	// both sides speak freely.
+	// Opens the session of a worker: one stream per worker. The worker sends `Hello` first, and the scheduler
+	// answers `Welcome`. After that both sides send messages at any time.
 	//
-	// The stream is a cache, the lease row is the truth. Durable messages (`Report`, `Restored`, `Exited`)
-	// carry a sequence that the worker keeps on disk with the message until the scheduler, after its
-	// commit, acknowledges it; after a reconnect the worker sends what is unacknowledged again, in order,
-	// to whichever replica answers. Duplicates are recognised, acknowledged again and answered with the
-	// decision of the first time. The scheduler repeats `Assign` and `Cancel` in the same way, and the
-	// worker recognises a lease that it already holds.
+	// The stream is a cache, the lease row is the truth. Durable messages (`Report`, `Restored`, `Exited`) have a
+	// sequence. The worker keeps them on disk until the scheduler has committed and acknowledged them. After a
+	// reconnect, the worker resends its unacknowledged messages, in order, to whichever replica answers. The
+	// scheduler recognizes duplicates, acknowledges them again, and repeats the first decision. It repeats `Assign`
+	// and `Cancel` in the same way, and the worker recognizes a lease that it already holds.
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionRequest, SessionResponse], error)
-	// Says which of the folders that a worker keeps for studies may go, or what in them. A folder of a study that the
-	// scheduler does not know, and never deleted, stays: it may be another cluster's.
+	// Returns which of a worker's study folders may be deleted, or which parts of them. The folder of a study that
+	// this scheduler neither knows nor deleted stays: it may belong to another cluster.
 	JudgeFolders(ctx context.Context, in *JudgeFoldersRequest, opts ...grpc.CallOption) (*JudgeFoldersResponse, error)
 }
 
@@ -81,20 +80,19 @@ func (c *workerServiceClient) JudgeFolders(ctx context.Context, in *JudgeFolders
 // All implementations must embed UnimplementedWorkerServiceServer
 // for forward compatibility.
 //
-// What worker daemons call.
+// The service for worker daemons.
 type WorkerServiceServer interface {
-	// One stream per worker. The worker says `Hello` first; the scheduler answers `Welcome`, after which
-	// both sides speak freely.
+	// Opens the session of a worker: one stream per worker. The worker sends `Hello` first, and the scheduler
+	// answers `Welcome`. After that both sides send messages at any time.
 	//
-	// The stream is a cache, the lease row is the truth. Durable messages (`Report`, `Restored`, `Exited`)
-	// carry a sequence that the worker keeps on disk with the message until the scheduler, after its
-	// commit, acknowledges it; after a reconnect the worker sends what is unacknowledged again, in order,
-	// to whichever replica answers. Duplicates are recognised, acknowledged again and answered with the
-	// decision of the first time. The scheduler repeats `Assign` and `Cancel` in the same way, and the
-	// worker recognises a lease that it already holds.
+	// The stream is a cache, the lease row is the truth. Durable messages (`Report`, `Restored`, `Exited`) have a
+	// sequence. The worker keeps them on disk until the scheduler has committed and acknowledged them. After a
+	// reconnect, the worker resends its unacknowledged messages, in order, to whichever replica answers. The
+	// scheduler recognizes duplicates, acknowledges them again, and repeats the first decision. It repeats `Assign`
+	// and `Cancel` in the same way, and the worker recognizes a lease that it already holds.
 	Session(grpc.BidiStreamingServer[SessionRequest, SessionResponse]) error
-	// Says which of the folders that a worker keeps for studies may go, or what in them. A folder of a study that the
-	// scheduler does not know, and never deleted, stays: it may be another cluster's.
+	// Returns which of a worker's study folders may be deleted, or which parts of them. The folder of a study that
+	// this scheduler neither knows nor deleted stays: it may belong to another cluster.
 	JudgeFolders(context.Context, *JudgeFoldersRequest) (*JudgeFoldersResponse, error)
 	mustEmbedUnimplementedWorkerServiceServer()
 }

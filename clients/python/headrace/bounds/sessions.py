@@ -58,7 +58,7 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "telemetry": Items(n.DEVICES),
         "held": Items(n.HELD),
         "trouble": TROUBLE,
-        "set_aside": TROUBLE,
+        "rejected": TROUBLE,
         "defects": Items(n.DEVICES),
         "leaving": TROUBLE,
         "unacknowledged": Whole(0, n.EXACT),

@@ -153,11 +153,11 @@ def _service(session: Session) -> Iterator[Finding]:
                 "the worker then continues.",
             )
     for worker in workers:
-        if worker.set_aside:
+        if worker.rejected:
             yield Finding(
                 Level.WARN,
                 f"worker {worker.name}",
-                f"has rejected messages: {worker.set_aside}",
+                f"has rejected messages: {worker.rejected}",
                 "Read them, fix what sent them (headrace why STUDY TRIAL), then delete the files.",
             )
 
@@ -220,9 +220,9 @@ def _kept_off(connected: Iterable[Worker]) -> Iterator[Finding]:
         if worker.cordoned:
             text = f"gets no trials, it is cordoned: {worker.cordoned}"
             yield Finding(Level.WARN, what, text, f"headrace uncordon {worker.name}")
-        if aside := wording.put_aside(worker):
+        if why := wording.suspended(worker):
             remedy = "Fix the cause and restart the worker, or wait: it is tried again automatically."
-            yield Finding(Level.WARN, what, aside, remedy)
+            yield Finding(Level.WARN, what, why, remedy)
         for slot in worker.slots:
             if slot.defect:
                 text = f"slot {slot.index} ({slot.device}) gets no trials, its device failed: {slot.defect}"

@@ -168,8 +168,8 @@ def workers(context: typer.Context, as_json: AsJson = False) -> None:
             )
         if worker.connected and worker.trouble:
             session.output.note(f"{worker.name} waits: {worker.trouble}")
-        if worker.set_aside:
-            session.output.note(f"{worker.name} has rejected messages: {worker.set_aside}")
+        if worker.rejected:
+            session.output.note(f"{worker.name} has rejected messages: {worker.rejected}")
     for worker in certificates.ended(found):
         session.output.note(
             f"{worker.name} cannot connect: its certificate has expired. It has to join again."

@@ -284,7 +284,7 @@ def worker(info: Worker) -> Json:
         "version": info.version,
         "labels": info.labels,
         "trouble": info.trouble,
-        "set_aside": info.set_aside,
+        "rejected": info.rejected,
         "avoided_by": list(info.avoided_by),
         "certificate_end": info.certificate_end,
         "draining": info.draining,
@@ -300,7 +300,7 @@ def worker(info: Worker) -> Json:
             }
             for cordon in info.cordons
         ],
-        "put_aside": info.put_aside,
+        "suspended": info.suspended,
         "next_try": info.next_try,
         "slots": [
             {

@@ -171,16 +171,16 @@ def off(worker: Worker) -> str:
     """In one or two words, why a connected worker gets no trials; empty if it does."""
     if worker.draining or worker.cordoned:
         return "draining" if worker.draining else "cordoned"
-    return "put aside" if worker.next_try is not None else ""
+    return "suspended" if worker.next_try is not None else ""
 
 
-def put_aside(worker: Worker) -> str:
+def suspended(worker: Worker) -> str:
     """Why nothing starts on a worker for a while, and until when; empty if trials start there."""
-    if not worker.put_aside:
+    if not worker.suspended:
         return ""
     if worker.next_try is None:
-        return f"is tried again, after it was put aside: {worker.put_aside}"
-    return f"is put aside until {worker.next_try.astimezone():%H:%M:%S}: {worker.put_aside}"
+        return f"was suspended and is tried again: {worker.suspended}"
+    return f"is suspended until {worker.next_try.astimezone():%H:%M:%S}: {worker.suspended}"
 
 
 def kept_off(worker: Worker) -> list[str]:
@@ -191,8 +191,8 @@ def kept_off(worker: Worker) -> list[str]:
         said.append(f"{name} is draining and gets no trials: {worker.draining}{left}")
     if worker.cordoned:
         said.append(f"{name} gets no trials, it is cordoned: {worker.cordoned}")
-    if aside := put_aside(worker):
-        said.append(f"{name} {aside}")
+    if why := suspended(worker):
+        said.append(f"{name} {why}")
     said += [
         f"{name} slot {slot.index} gets no trials, its device failed: {slot.defect}. "
         f"When it is fixed: `headrace uncordon {name} --device {slot.index}`."

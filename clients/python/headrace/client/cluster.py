@@ -37,7 +37,7 @@ def worker(proto: study_pb2.WorkerStatus) -> Worker:
         last_seen=proto.last_seen.ToDatetime(UTC) if proto.HasField("last_seen") else None,
         version=proto.version,
         trouble=proto.trouble,
-        set_aside=proto.set_aside,
+        rejected=proto.rejected,
         avoided_by=tuple(proto.avoided_by),
         reservation=reservation(proto),
         certificate_end=proto.certificate_end.ToDatetime(UTC) if proto.HasField("certificate_end") else None,
@@ -54,7 +54,7 @@ def worker(proto: study_pb2.WorkerStatus) -> Worker:
             )
             for cordon in proto.cordons
         ),
-        put_aside=proto.put_aside,
+        suspended=proto.suspended,
         next_try=proto.next_try_time.ToDatetime(UTC) if proto.HasField("next_try_time") else None,
     )
 

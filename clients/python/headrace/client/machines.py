@@ -134,7 +134,7 @@ class Worker:
     version: str
     trouble: str = ""
     """What keeps it from working now, such as a full disk; empty if nothing does."""
-    set_aside: str = ""
+    rejected: str = ""
     """How many rejected messages it keeps, in which folder, and why the last one was rejected; empty for none."""
     avoided_by: tuple[str, ...] = ()
     """The active studies that place nothing on it until it restarts, because their first attempts failed there."""
@@ -152,12 +152,12 @@ class Worker:
     """Why a user cordoned it, so that nothing new starts there; empty if it is not cordoned."""
     cordons: tuple[Cordon, ...] = ()
     """Its devices on which nothing starts."""
-    put_aside: str = ""
+    suspended: str = ""
     """Why nothing starts on it for a while: several attempts in a row did not reach their programs. Empty
     otherwise.
     """
     next_try: datetime | None = None
-    """When it gets trials again; None if it is being tried, or is not put aside."""
+    """When it gets trials again; None if it is being tried, or is not suspended."""
 
     @property
     def trials(self) -> tuple[TrialRef, ...]:

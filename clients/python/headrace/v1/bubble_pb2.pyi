@@ -30,40 +30,44 @@ class _BubbleSpanKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Bubble
     BUBBLE_SPAN_KIND_STEP: _BubbleSpanKind.ValueType  # 1
     """A step in which trials may work."""
     BUBBLE_SPAN_KIND_CONTROL_STEP: _BubbleSpanKind.ValueType  # 2
-    """A step that is left free of trials."""
+    """A step that is kept free of trials."""
     BUBBLE_SPAN_KIND_WINDOW: _BubbleSpanKind.ValueType  # 3
-    """A wait of the stage."""
+    """The stage waits."""
     BUBBLE_SPAN_KIND_QUANTA: _BubbleSpanKind.ValueType  # 4
-    """Quanta of the trial, in a row."""
+    """Consecutive quanta of the trial."""
     BUBBLE_SPAN_KIND_LATE: _BubbleSpanKind.ValueType  # 5
-    """From a window's end to the end of the quantum that was under way then. On a CPU the trial mostly has no core."""
+    """From the end of a window to the end of the quantum that was running then. On a CPU the trial usually gets no
+    core during that time.
+    """
 
 class BubbleSpanKind(_BubbleSpanKind, metaclass=_BubbleSpanKindEnumTypeWrapper):
-    """What a span shows."""
+    """What a span represents."""
 
 BUBBLE_SPAN_KIND_UNSPECIFIED: BubbleSpanKind.ValueType  # 0
 """Not used."""
 BUBBLE_SPAN_KIND_STEP: BubbleSpanKind.ValueType  # 1
 """A step in which trials may work."""
 BUBBLE_SPAN_KIND_CONTROL_STEP: BubbleSpanKind.ValueType  # 2
-"""A step that is left free of trials."""
+"""A step that is kept free of trials."""
 BUBBLE_SPAN_KIND_WINDOW: BubbleSpanKind.ValueType  # 3
-"""A wait of the stage."""
+"""The stage waits."""
 BUBBLE_SPAN_KIND_QUANTA: BubbleSpanKind.ValueType  # 4
-"""Quanta of the trial, in a row."""
+"""Consecutive quanta of the trial."""
 BUBBLE_SPAN_KIND_LATE: BubbleSpanKind.ValueType  # 5
-"""From a window's end to the end of the quantum that was under way then. On a CPU the trial mostly has no core."""
+"""From the end of a window to the end of the quantum that was running then. On a CPU the trial usually gets no
+core during that time.
+"""
 Global___BubbleSpanKind: _TypeAlias = BubbleSpanKind  # noqa: Y015
 
 @_typing.final
 class ListBubbleJobsRequest(_message.Message):
-    """Which jobs."""
+    """Selects the jobs to list."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_FIELD_NUMBER: _builtins.int
     job: _builtins.str
-    """A job's name; all jobs when empty."""
+    """A job's name; empty for all jobs."""
     def __init__(
         self,
         *,
@@ -79,7 +83,7 @@ Global___ListBubbleJobsRequest: _TypeAlias = ListBubbleJobsRequest  # noqa: Y015
 
 @_typing.final
 class ListBubbleJobsResponse(_message.Message):
-    """The jobs, by name."""
+    """The jobs, ordered by name."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -87,12 +91,12 @@ class ListBubbleJobsResponse(_message.Message):
     AGENT_PID_FIELD_NUMBER: _builtins.int
     FOLDER_FIELD_NUMBER: _builtins.int
     agent_pid: _builtins.int
-    """The agent's process."""
+    """The agent's process ID."""
     folder: _builtins.str
-    """The folder of the stages' files."""
+    """The folder that holds the stages' files."""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___BubbleJob]:
-        """Empty where no rank runs here."""
+        """Empty if no rank runs on this machine."""
 
     def __init__(
         self,
@@ -129,25 +133,25 @@ class BubbleJob(_message.Message):
     LOCAL_STAGES_FIELD_NUMBER: _builtins.int
     PEERS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Its name."""
+    """The job's name."""
     stages: _builtins.int
-    """Stages of its pipeline."""
+    """The number of pipeline stages."""
     micro_batches: _builtins.int
     """Micro-batches per step."""
     disagreement: _builtins.str
-    """In what its ranks disagree; no gate opens while this is not empty."""
+    """What the job's ranks disagree about. While this is not empty, no gate opens."""
     level: _builtins.int
-    """Level of the budget: 0 is the whole budget; the last one is nothing."""
+    """The budget level: 0 is the full budget, and the highest level is no budget at all."""
     windows_share: _builtins.float
     """Share of each predicted window that trials may use."""
     members_share: _builtins.float
     """Share of a fused trial's members that may run."""
     control_share: _builtins.float
-    """Share of steps that stay free of trials, for comparison."""
+    """Share of steps without trials, kept for comparison."""
     disabled: _builtins.bool
-    """Whether trials get nothing."""
+    """True if the budget is zero: no trial may run."""
     why: _builtins.str
-    """Why the level is what it is; empty where nothing has changed it."""
+    """Why the budget is at this level; empty if nothing has changed it."""
     @_builtins.property
     def slowdown(self) -> Global___BubbleSlowdown:
         """Unset while there are too few steps of either kind."""
@@ -158,7 +162,7 @@ class BubbleJob(_message.Message):
 
     @_builtins.property
     def peers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Other agents that have told of this job lately."""
+        """Other agents that recently sent the progress of this job."""
 
     def __init__(
         self,
@@ -189,7 +193,7 @@ Global___BubbleJob: _TypeAlias = BubbleJob  # noqa: Y015
 
 @_typing.final
 class BubbleSlowdown(_message.Message):
-    """By how much steps with trials are slower than steps without. A share: 0.01 is one percent."""
+    """How much slower steps with trials are than steps without, as a fraction: 0.01 is one percent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -205,9 +209,9 @@ class BubbleSlowdown(_message.Message):
     high: _builtins.float
     """Upper one-sided 95 % bound."""
     filled_steps: _builtins.int
-    """Steps with trials."""
+    """The number of steps with trials."""
     control_steps: _builtins.int
-    """Steps without."""
+    """The number of steps without trials."""
     def __init__(
         self,
         *,
@@ -227,7 +231,7 @@ Global___BubbleSlowdown: _TypeAlias = BubbleSlowdown  # noqa: Y015
 
 @_typing.final
 class BubbleStage(_message.Message):
-    """One stage on this machine."""
+    """A pipeline stage on this machine."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -250,38 +254,38 @@ class BubbleStage(_message.Message):
     replica: _builtins.int
     """Its data-parallel group."""
     stage: _builtins.int
-    """Its place in the pipeline, from 0."""
+    """Its position in the pipeline, from 0."""
     pid: _builtins.int
-    """The rank's process."""
+    """The process ID of its rank."""
     device: _builtins.str
     """The device's identifier, or `cpu`."""
     gate: _builtins.str
-    """The stage's file: the value of HEADRACE_BUBBLE_GATE for a trial."""
+    """The path of the stage's file, which a trial gets in HEADRACE_BUBBLE_GATE."""
     steps: _builtins.int
-    """Steps since the agent knows it."""
+    """The number of steps since the agent first saw the stage."""
     step_seconds: _builtins.float
-    """Mean length of the latest steps, in seconds."""
+    """The mean duration of the latest steps, in seconds."""
     waiting_share: _builtins.float
-    """Share of its steps that it waits."""
+    """Share of its time that the stage waits."""
     duty: _builtins.float
-    """Share of its steps that trials may use."""
+    """Share of its time that trials may use."""
     free_bytes: _builtins.int
-    """Memory that trials may allocate on its device, in bytes; 0 while that is not known."""
+    """Memory that trials may allocate on its device, in bytes; 0 if unknown."""
     harvested_seconds: _builtins.float
-    """Work that trials have done in its windows since the agent knows it, in seconds."""
+    """How long trials have worked in its windows since the agent first saw it, in seconds."""
     waited_seconds: _builtins.float
-    """Time that it waited since the agent knows it, in seconds."""
+    """How long it has waited since the agent first saw it, in seconds."""
     relearnt: _builtins.int
-    """How often its windows were learnt anew."""
+    """How often its windows were relearned."""
     problem: _builtins.str
-    """What keeps trials from working here; empty where nothing does."""
+    """What prevents trials from working here; empty if nothing does."""
     @_builtins.property
     def windows(self) -> _containers.RepeatedCompositeFieldContainer[Global___BubbleWindow]:
-        """The windows that open a gate."""
+        """The windows in which its gate opens."""
 
     @_builtins.property
     def trial(self) -> Global___BubbleTrial:
-        """The trial beside it, if there is one."""
+        """The trial that runs beside it, if any."""
 
     def __init__(
         self,
@@ -315,16 +319,16 @@ Global___BubbleStage: _TypeAlias = BubbleStage  # noqa: Y015
 
 @_typing.final
 class BubbleWindow(_message.Message):
-    """A window of a stage's step."""
+    """A window in the step of a stage."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SLOT_FIELD_NUMBER: _builtins.int
     PREDICTED_SECONDS_FIELD_NUMBER: _builtins.int
     slot: _builtins.int
-    """Place of the communication instruction in the step."""
+    """The position of the communication instruction in the step."""
     predicted_seconds: _builtins.float
-    """How long it will last at least, in seconds."""
+    """Its predicted minimum duration, in seconds."""
     def __init__(
         self,
         *,
@@ -341,7 +345,7 @@ Global___BubbleWindow: _TypeAlias = BubbleWindow  # noqa: Y015
 
 @_typing.final
 class BubbleTrial(_message.Message):
-    """A trial beside a stage."""
+    """A trial that runs beside a stage."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -355,23 +359,23 @@ class BubbleTrial(_message.Message):
     STOPPED_FIELD_NUMBER: _builtins.int
     EVICTED_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Its process."""
+    """Its process ID."""
     harvested_seconds: _builtins.float
-    """Work done in windows, in seconds."""
+    """How long it has worked in windows, in seconds."""
     quanta: _builtins.int
-    """Quanta done."""
+    """The number of quanta completed."""
     overruns: _builtins.int
-    """Quanta that ended after their window."""
+    """The number of quanta that ended after their window."""
     longest_overrun_seconds: _builtins.float
-    """By how much the worst of them was late, in seconds."""
+    """How late the worst of them ended, in seconds."""
     quantum_seconds: _builtins.float
-    """The longest way between two of its points, in seconds."""
+    """The longest time between two of its gate points, in seconds."""
     offences: _builtins.int
     """How often it had to be stopped by a signal."""
     stopped: _builtins.bool
-    """Whether it is stopped now."""
+    """True if it is stopped now."""
     evicted: _builtins.bool
-    """Whether it was told to leave at its next checkpoint."""
+    """True if it was asked to leave at its next checkpoint."""
     def __init__(
         self,
         *,
@@ -395,16 +399,16 @@ Global___BubbleTrial: _TypeAlias = BubbleTrial  # noqa: Y015
 
 @_typing.final
 class GetBubbleTimelineRequest(_message.Message):
-    """Which job, and how much of its past."""
+    """Selects a job, and how much of its past to return."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
-    """The job's name; may be empty where there is one job."""
+    """The job's name; may be empty if there is only one job."""
     seconds: _builtins.float
-    """How far back, in seconds; 2 when not set, at most 60."""
+    """How far back to look, in seconds, at most 60. Defaults to 2."""
     def __init__(
         self,
         *,
@@ -423,7 +427,7 @@ Global___GetBubbleTimelineRequest: _TypeAlias = GetBubbleTimelineRequest  # noqa
 
 @_typing.final
 class GetBubbleTimelineResponse(_message.Message):
-    """The stages in order."""
+    """The timeline of a job, with the stages in order."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -433,7 +437,7 @@ class GetBubbleTimelineResponse(_message.Message):
     job: _builtins.str
     """The job's name."""
     seconds: _builtins.float
-    """How far the spans reach, in seconds."""
+    """The length of the timeline, in seconds."""
     @_builtins.property
     def tracks(self) -> _containers.RepeatedCompositeFieldContainer[Global___BubbleTrack]:
         """One for each stage on this machine."""
@@ -455,7 +459,7 @@ Global___GetBubbleTimelineResponse: _TypeAlias = GetBubbleTimelineResponse  # no
 
 @_typing.final
 class BubbleTrack(_message.Message):
-    """The past of one stage."""
+    """The timeline of one stage."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -465,10 +469,10 @@ class BubbleTrack(_message.Message):
     replica: _builtins.int
     """Its data-parallel group."""
     stage: _builtins.int
-    """Its place in the pipeline, from 0."""
+    """Its position in the pipeline, from 0."""
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___BubbleSpan]:
-        """In the order in which they ended."""
+        """The spans, ordered by when they ended."""
 
     def __init__(
         self,
@@ -487,7 +491,7 @@ Global___BubbleTrack: _TypeAlias = BubbleTrack  # noqa: Y015
 
 @_typing.final
 class BubbleSpan(_message.Message):
-    """A time during which something went on."""
+    """A span of time on a timeline."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -496,13 +500,13 @@ class BubbleSpan(_message.Message):
     ENDED_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
     kind: Global___BubbleSpanKind.ValueType
-    """What."""
+    """What the span represents."""
     began: _builtins.float
-    """Seconds since the timeline's beginning; may be negative where it began before."""
+    """When the span started, in seconds from the start of the timeline; negative if it started earlier."""
     ended: _builtins.float
-    """Likewise."""
+    """When the span ended, in seconds from the start of the timeline."""
     number: _builtins.int
-    """Of a step its number, of a window its slot, of quanta how many."""
+    """The number of a step, the slot of a window, or how many quanta."""
     def __init__(
         self,
         *,
@@ -521,7 +525,7 @@ Global___BubbleSpan: _TypeAlias = BubbleSpan  # noqa: Y015
 
 @_typing.final
 class ShareProgressRequest(_message.Message):
-    """How one stage on another machine progresses."""
+    """The progress of one stage on another machine."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -538,29 +542,29 @@ class ShareProgressRequest(_message.Message):
     CONTROL_SHARE_FIELD_NUMBER: _builtins.int
     BUSY_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
-    """Name of the agent that tells: its machine's, or what it was given."""
+    """The name of the sending agent: its machine's name, unless it was given another."""
     job: _builtins.str
     """The job's name."""
     replica: _builtins.int
     """The stage's data-parallel group."""
     stage: _builtins.int
-    """Its place in the pipeline, from 0."""
+    """Its position in the pipeline, from 0."""
     stages: _builtins.int
-    """Stages of the pipeline."""
+    """The number of pipeline stages."""
     micro_batches: _builtins.int
     """Micro-batches per step."""
     step: _builtins.int
-    """The step that it is in."""
+    """The current step."""
     forwards: _builtins.int
-    """Forward passes that it has begun in this step."""
+    """The number of forward passes started in this step."""
     backwards: _builtins.int
-    """Backward passes that it has begun in this step."""
+    """The number of backward passes started in this step."""
     level: _builtins.int
-    """The teller's level of the budget: all agents of a job keep to the lowest."""
+    """The sender's budget level. All agents of a job use the smallest budget."""
     control_share: _builtins.float
-    """The teller's share of control steps: all agents of a job keep to the largest."""
+    """The sender's share of control steps. All agents of a job use the largest share."""
     busy: _builtins.bool
-    """Whether a trial runs beside one of its stages."""
+    """True if a trial runs beside one of the sender's stages of this job."""
     def __init__(
         self,
         *,
@@ -587,13 +591,13 @@ Global___ShareProgressRequest: _TypeAlias = ShareProgressRequest  # noqa: Y015
 
 @_typing.final
 class ShareProgressResponse(_message.Message):
-    """Sent when the teller ends its stream."""
+    """Sent when the sender ends its stream."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TAKEN_FIELD_NUMBER: _builtins.int
     taken: _builtins.int
-    """Messages that were taken."""
+    """The number of messages received."""
     def __init__(
         self,
         *,

@@ -26,9 +26,10 @@ if _version_not_supported:
 
 
 class BubbleServiceStub(object):
-    """The bubble agent of one machine. Ranks and trials never call it: they meet it in shared memory.
+    """The bubble agent of one machine. Ranks and trials never call it; they communicate with it through shared memory.
 
-    It serves a Unix socket in the folder of the stages' files, and TCP where it is asked to, for other agents.
+    It serves a Unix socket in the folder that holds the stages' files. If configured, it also serves TCP, for other
+    agents.
     """
 
     def __init__(self, channel):
@@ -55,27 +56,28 @@ class BubbleServiceStub(object):
 
 
 class BubbleServiceServicer(object):
-    """The bubble agent of one machine. Ranks and trials never call it: they meet it in shared memory.
+    """The bubble agent of one machine. Ranks and trials never call it; they communicate with it through shared memory.
 
-    It serves a Unix socket in the folder of the stages' files, and TCP where it is asked to, for other agents.
+    It serves a Unix socket in the folder that holds the stages' files. If configured, it also serves TCP, for other
+    agents.
     """
 
     def ListBubbleJobs(self, request, context):
-        """What the agent knows of each training job on its machine.
+        """Lists the training jobs on this machine.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetBubbleTimeline(self, request, context):
-        """The last seconds of a job: its stages' steps and waits, and when trials worked.
+        """Returns the last seconds of a job: the steps and waits of its stages, and when trials worked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ShareProgress(self, request_iterator, context):
-        """Another machine's agent says how its stages of a job progress. A message that is lost costs a hint.
+        """Receives the progress of a job's stages from another machine's agent. A lost message costs nothing but a hint.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -108,9 +110,10 @@ def add_BubbleServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class BubbleService(object):
-    """The bubble agent of one machine. Ranks and trials never call it: they meet it in shared memory.
+    """The bubble agent of one machine. Ranks and trials never call it; they communicate with it through shared memory.
 
-    It serves a Unix socket in the folder of the stages' files, and TCP where it is asked to, for other agents.
+    It serves a Unix socket in the folder that holds the stages' files. If configured, it also serves TCP, for other
+    agents.
     """
 
     @staticmethod

@@ -27,9 +27,10 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class BubbleServiceStub:
-    """The bubble agent of one machine. Ranks and trials never call it: they meet it in shared memory.
+    """The bubble agent of one machine. Ranks and trials never call it; they communicate with it through shared memory.
 
-    It serves a Unix socket in the folder of the stages' files, and TCP where it is asked to, for other agents.
+    It serves a Unix socket in the folder that holds the stages' files. If configured, it also serves TCP, for other
+    agents.
     """
 
     @_typing.overload
@@ -37,31 +38,33 @@ class BubbleServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> BubbleServiceAsyncStub: ...
     ListBubbleJobs: _grpc.UnaryUnaryMultiCallable[_bubble_pb2.ListBubbleJobsRequest, _bubble_pb2.ListBubbleJobsResponse]
-    """What the agent knows of each training job on its machine."""
+    """Lists the training jobs on this machine."""
     GetBubbleTimeline: _grpc.UnaryUnaryMultiCallable[_bubble_pb2.GetBubbleTimelineRequest, _bubble_pb2.GetBubbleTimelineResponse]
-    """The last seconds of a job: its stages' steps and waits, and when trials worked."""
+    """Returns the last seconds of a job: the steps and waits of its stages, and when trials worked."""
     ShareProgress: _grpc.StreamUnaryMultiCallable[_bubble_pb2.ShareProgressRequest, _bubble_pb2.ShareProgressResponse]
-    """Another machine's agent says how its stages of a job progress. A message that is lost costs a hint."""
+    """Receives the progress of a job's stages from another machine's agent. A lost message costs nothing but a hint."""
 
 @_typing.type_check_only
 class BubbleServiceAsyncStub(BubbleServiceStub):
-    """The bubble agent of one machine. Ranks and trials never call it: they meet it in shared memory.
+    """The bubble agent of one machine. Ranks and trials never call it; they communicate with it through shared memory.
 
-    It serves a Unix socket in the folder of the stages' files, and TCP where it is asked to, for other agents.
+    It serves a Unix socket in the folder that holds the stages' files. If configured, it also serves TCP, for other
+    agents.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListBubbleJobs: _aio.UnaryUnaryMultiCallable[_bubble_pb2.ListBubbleJobsRequest, _bubble_pb2.ListBubbleJobsResponse]  # type: ignore[assignment]
-    """What the agent knows of each training job on its machine."""
+    """Lists the training jobs on this machine."""
     GetBubbleTimeline: _aio.UnaryUnaryMultiCallable[_bubble_pb2.GetBubbleTimelineRequest, _bubble_pb2.GetBubbleTimelineResponse]  # type: ignore[assignment]
-    """The last seconds of a job: its stages' steps and waits, and when trials worked."""
+    """Returns the last seconds of a job: the steps and waits of its stages, and when trials worked."""
     ShareProgress: _aio.StreamUnaryMultiCallable[_bubble_pb2.ShareProgressRequest, _bubble_pb2.ShareProgressResponse]  # type: ignore[assignment]
-    """Another machine's agent says how its stages of a job progress. A message that is lost costs a hint."""
+    """Receives the progress of a job's stages from another machine's agent. A lost message costs nothing but a hint."""
 
 class BubbleServiceServicer(metaclass=_abc_1.ABCMeta):
-    """The bubble agent of one machine. Ranks and trials never call it: they meet it in shared memory.
+    """The bubble agent of one machine. Ranks and trials never call it; they communicate with it through shared memory.
 
-    It serves a Unix socket in the folder of the stages' files, and TCP where it is asked to, for other agents.
+    It serves a Unix socket in the folder that holds the stages' files. If configured, it also serves TCP, for other
+    agents.
     """
 
     @_abc_1.abstractmethod
@@ -70,7 +73,7 @@ class BubbleServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _bubble_pb2.ListBubbleJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_bubble_pb2.ListBubbleJobsResponse, _abc.Awaitable[_bubble_pb2.ListBubbleJobsResponse]]:
-        """What the agent knows of each training job on its machine."""
+        """Lists the training jobs on this machine."""
 
     @_abc_1.abstractmethod
     def GetBubbleTimeline(
@@ -78,7 +81,7 @@ class BubbleServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _bubble_pb2.GetBubbleTimelineRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_bubble_pb2.GetBubbleTimelineResponse, _abc.Awaitable[_bubble_pb2.GetBubbleTimelineResponse]]:
-        """The last seconds of a job: its stages' steps and waits, and when trials worked."""
+        """Returns the last seconds of a job: the steps and waits of its stages, and when trials worked."""
 
     @_abc_1.abstractmethod
     def ShareProgress(
@@ -86,6 +89,6 @@ class BubbleServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_bubble_pb2.ShareProgressRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_bubble_pb2.ShareProgressResponse, _abc.Awaitable[_bubble_pb2.ShareProgressResponse]]:
-        """Another machine's agent says how its stages of a job progress. A message that is lost costs a hint."""
+        """Receives the progress of a job's stages from another machine's agent. A lost message costs nothing but a hint."""
 
 def add_BubbleServiceServicer_to_server(servicer: BubbleServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

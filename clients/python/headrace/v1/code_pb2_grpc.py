@@ -26,12 +26,12 @@ if _version_not_supported:
 
 
 class CodeServiceStub(object):
-    """Keeps the code of studies, by the digest of its manifest. Clients put it, workers get it.
+    """Stores the code of studies, identified by the digest of its manifest. Clients upload code, workers download it.
 
-    An archive is a tar that is not compressed: first the manifest, then its entries in their order. What is kept was
-    compared with its digest. It stays while a study needs it.
+    An archive is an uncompressed tar file: first the manifest, then the entries in the manifest's order. The server
+    checks an archive against its digest before storing it, and keeps it as long as a study needs it.
 
-    For a project only the code is there that it put itself. There is one copy of what several projects have put.
+    A project sees only the code that it uploaded itself. Code uploaded by several projects is stored once.
     """
 
     def __init__(self, channel):
@@ -58,30 +58,32 @@ class CodeServiceStub(object):
 
 
 class CodeServiceServicer(object):
-    """Keeps the code of studies, by the digest of its manifest. Clients put it, workers get it.
+    """Stores the code of studies, identified by the digest of its manifest. Clients upload code, workers download it.
 
-    An archive is a tar that is not compressed: first the manifest, then its entries in their order. What is kept was
-    compared with its digest. It stays while a study needs it.
+    An archive is an uncompressed tar file: first the manifest, then the entries in the manifest's order. The server
+    checks an archive against its digest before storing it, and keeps it as long as a study needs it.
 
-    For a project only the code is there that it put itself. There is one copy of what several projects have put.
+    A project sees only the code that it uploaded itself. Code uploaded by several projects is stored once.
     """
 
     def HasCode(self, request, context):
-        """Whether the code of a digest is kept for the caller's project. What is kept then stays for a day at least.
+        """Reports whether the caller's project has stored the code with this digest. If so, the code is kept for at
+        least another day.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutCode(self, request_iterator, context):
-        """Takes an archive, in pieces. To put it again changes nothing. To put what another project has gives it to this one too.
+        """Uploads an archive in chunks. Uploading it again changes nothing. Uploading code that another project has
+        stored makes it available to this project too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetCode(self, request, context):
-        """Gives an archive, in pieces.
+        """Downloads an archive in chunks.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -114,12 +116,12 @@ def add_CodeServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class CodeService(object):
-    """Keeps the code of studies, by the digest of its manifest. Clients put it, workers get it.
+    """Stores the code of studies, identified by the digest of its manifest. Clients upload code, workers download it.
 
-    An archive is a tar that is not compressed: first the manifest, then its entries in their order. What is kept was
-    compared with its digest. It stays while a study needs it.
+    An archive is an uncompressed tar file: first the manifest, then the entries in the manifest's order. The server
+    checks an archive against its digest before storing it, and keeps it as long as a study needs it.
 
-    For a project only the code is there that it put itself. There is one copy of what several projects have put.
+    A project sees only the code that it uploaded itself. Code uploaded by several projects is stored once.
     """
 
     @staticmethod

@@ -26,10 +26,10 @@ if _version_not_supported:
 
 
 class IdentityServiceStub(object):
-    """Tokens of people and workers. A call carries one as `authorization: Bearer TOKEN`.
+    """Manages the tokens of people and workers. A call carries its token as `authorization: Bearer TOKEN`.
 
-    Admins see and change the tokens of their project. Those of the project `default` do so for all projects and for
-    workers. Errors are those of StudyService.
+    Admins see and change the tokens of their project. Admins of the project `default` see and change those of all
+    projects and of workers. Errors have the form described at StudyService.
     """
 
     def __init__(self, channel):
@@ -61,36 +61,36 @@ class IdentityServiceStub(object):
 
 
 class IdentityServiceServicer(object):
-    """Tokens of people and workers. A call carries one as `authorization: Bearer TOKEN`.
+    """Manages the tokens of people and workers. A call carries its token as `authorization: Bearer TOKEN`.
 
-    Admins see and change the tokens of their project. Those of the project `default` do so for all projects and for
-    workers. Errors are those of StudyService.
+    Admins see and change the tokens of their project. Admins of the project `default` see and change those of all
+    projects and of workers. Errors have the form described at StudyService.
     """
 
     def CreateToken(self, request, context):
-        """Makes a token. Its secret is in this answer alone and is stored nowhere. A call that is repeated makes another token:
-        of a lost answer a token is left that nobody has.
+        """Creates a token. Only this response contains its secret; the server does not store it. A repeated call creates
+        another token, so a lost response leaves a token that nobody holds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTokens(self, request, context):
-        """The tokens, the newest first, a page at a time. Revoked and expired ones are listed too.
+        """Lists tokens, newest first, including revoked and expired ones.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeToken(self, request, context):
-        """Ends a token for good. It may work for some seconds more. A repeat changes nothing.
+        """Revokes a token permanently. It may keep working for a few seconds. Repeating the call changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WhoAmI(self, request, context):
-        """Says who the caller is.
+        """Returns the caller's identity.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -128,10 +128,10 @@ def add_IdentityServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class IdentityService(object):
-    """Tokens of people and workers. A call carries one as `authorization: Bearer TOKEN`.
+    """Manages the tokens of people and workers. A call carries its token as `authorization: Bearer TOKEN`.
 
-    Admins see and change the tokens of their project. Those of the project `default` do so for all projects and for
-    workers. Errors are those of StudyService.
+    Admins see and change the tokens of their project. Admins of the project `default` see and change those of all
+    projects and of workers. Errors have the form described at StudyService.
     """
 
     @staticmethod

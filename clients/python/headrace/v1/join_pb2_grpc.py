@@ -26,10 +26,11 @@ if _version_not_supported:
 
 
 class JoinServiceStub(object):
-    """Certificates of workers, where the scheduler has a listener for workers.
+    """Manages the certificates of workers, if the scheduler has a listener for workers.
 
-    A worker calls `Join` once, on the listener of users, with a join token. From then on it connects to the listener of
-    workers with its certificate, and calls `Renew` there well before the certificate ends. Admins call the others.
+    A worker calls `Join` once, on the listener for users, with a join token. After that it connects to the listener
+    for workers with its certificate, and calls `Renew` there well before the certificate expires. Admins call the
+    other methods.
     """
 
     def __init__(self, channel):
@@ -71,50 +72,53 @@ class JoinServiceStub(object):
 
 
 class JoinServiceServicer(object):
-    """Certificates of workers, where the scheduler has a listener for workers.
+    """Manages the certificates of workers, if the scheduler has a listener for workers.
 
-    A worker calls `Join` once, on the listener of users, with a join token. From then on it connects to the listener of
-    workers with its certificate, and calls `Renew` there well before the certificate ends. Admins call the others.
+    A worker calls `Join` once, on the listener for users, with a join token. After that it connects to the listener
+    for workers with its certificate, and calls `Renew` there well before the certificate expires. Admins call the
+    other methods.
     """
 
     def Join(self, request, context):
-        """Signs a worker's first certificate. It needs a join token and no other identity. A repeat with the same key and the
-        same token gets another certificate, also after the token has expired, and is not counted as a use.
+        """Signs a worker's first certificate. It needs a join token and no other identity. A repeated call with the same
+        key and token returns another certificate, even after the token has expired, and does not count as another
+        use.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Renew(self, request, context):
-        """Signs the caller's next certificate: for the name that its present one has. It needs a certificate.
+        """Signs the caller's next certificate, for the same name as the current one. It needs a valid certificate.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateJoinToken(self, request, context):
-        """Makes a join token. Its secret is in this answer alone. A call that is repeated makes another token.
+        """Creates a join token. Only this response contains its secret. A repeated call creates another token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListJoinTokens(self, request, context):
-        """The join tokens that have not expired, the newest first; 1000 at most.
+        """Lists the join tokens that have not expired, newest first, at most 1000.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeJoinToken(self, request, context):
-        """Ends a join token. Workers that joined with it stay. A repeat changes nothing.
+        """Revokes a join token. Workers that joined with it are not affected. Repeating the call changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeWorker(self, request, context):
-        """Ends all certificates that a worker has now, and its session. It may join again with a new token.
+        """Revokes all current certificates of a worker, and ends its session. The worker may join again with a new
+        token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -162,10 +166,11 @@ def add_JoinServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class JoinService(object):
-    """Certificates of workers, where the scheduler has a listener for workers.
+    """Manages the certificates of workers, if the scheduler has a listener for workers.
 
-    A worker calls `Join` once, on the listener of users, with a join token. From then on it connects to the listener of
-    workers with its certificate, and calls `Renew` there well before the certificate ends. Admins call the others.
+    A worker calls `Join` once, on the listener for users, with a join token. After that it connects to the listener
+    for workers with its certificate, and calls `Renew` there well before the certificate expires. Admins call the
+    other methods.
     """
 
     @staticmethod

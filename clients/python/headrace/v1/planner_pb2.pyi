@@ -20,7 +20,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class PlanQuestion(_message.Message):
-    """A model, a cluster and what is not to be searched."""
+    """A model, a cluster, and the settings that are fixed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -42,41 +42,43 @@ class PlanQuestion(_message.Message):
     USABLE_MEMORY_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
     model_name: _builtins.str
-    """A preset, such as `gpt3-175b`."""
+    """The name of a preset, such as `gpt3-175b`."""
     model_json: _builtins.str
-    """A description or a Hugging Face config.json, as JSON."""
+    """A model description or a Hugging Face config.json, as JSON."""
     cluster_name: _builtins.str
-    """DEVICE-COUNT, such as `a100-80g-64`."""
+    """A device and a count, such as `a100-80g-64`."""
     cluster_json: _builtins.str
-    """A description, as JSON."""
+    """A cluster description, as JSON."""
     batch: _builtins.int
-    """Sequences per iteration; 16 per device when not set."""
+    """Sequences per iteration. Defaults to 16 per device."""
     sequence: _builtins.int
-    """Tokens per sequence; the model's own when not set."""
+    """Tokens per sequence. Defaults to the model's own."""
     schedule: _builtins.str
-    """`1f1b` (when empty), `interleaved`, `zero-bubble` or `gpipe`."""
+    """`1f1b` (the default), `interleaved`, `zero-bubble` or `gpipe`."""
     chunks: _builtins.int
-    """Model chunks per stage of the interleaved schedule; 1 when not set."""
+    """Model chunks per stage of the interleaved schedule. Defaults to 1."""
     zero: _builtins.int
-    """What the optimizer degree shards, as in ZeRO: 1 (when not set), 2 or 3."""
+    """What the optimizer degree shards, as the ZeRO stage: 1 (the default), 2 or 3."""
     attention: _builtins.str
-    """`flash` (when empty), `selective` or `materialised`."""
+    """`flash` (the default), `selective` or `materialised`."""
     mode: _builtins.str
-    """Which axes to search: `h2o` (when empty), `d-rec`, `dapple`, `pipedream`, `alpa`, `adapipe` or
-    `expert`.
-    """
+    """Which axes to search: `h2o` (the default), `d-rec`, `dapple`, `pipedream`, `alpa`, `adapipe` or `expert`."""
     method: _builtins.str
-    """How level 2 is solved: `exact` (when empty) or `local`."""
+    """How level 2 is solved: `exact` (the default) or `local`."""
     gradients: _builtins.str
-    """Precision of gradients: `fp32` or `bf16`. When empty the target's own; without a target `fp32`."""
+    """The precision of gradients: `fp32` or `bf16`. Defaults to the target's own, or to `fp32` without a target."""
     overlap: _builtins.str
-    """What hides behind computation: `all`, `none`, or some of `gradients,tensor,optimizer`. When empty as measured."""
+    """Which communication overlaps with computation: `all`, `none`, or some of `gradients,tensor,optimizer`.
+    Defaults to what was measured.
+    """
     sequence_parallel: _builtins.bool
-    """Whether tensor ranks split the sequence between their products; they do when not set."""
+    """Whether tensor ranks split the sequence between their matrix products. Defaults to true."""
     usable_memory: _builtins.float
-    """Share of a device's memory that a plan may use; 0.94 when not set."""
+    """The share of a device's memory that a plan may use. Defaults to 0.94."""
     target: _builtins.str
-    """The framework that is to run the plan: `deepspeed` or `megatron`. Its files come with the plan."""
+    """The framework that will run the plan: `deepspeed` or `megatron`. The plan then includes its configuration
+    files.
+    """
     def __init__(
         self,
         *,
@@ -150,17 +152,17 @@ class PlanDegrees(_message.Message):
     MICRO_BATCHES_FIELD_NUMBER: _builtins.int
     EXPERT_FIELD_NUMBER: _builtins.int
     data: _builtins.int
-    """d."""
+    """The data-parallel degree, d."""
     tensor: _builtins.int
-    """m."""
+    """The tensor-parallel degree, m."""
     optimizer: _builtins.int
-    """o, over how many data ranks the optimizer is sharded."""
+    """The number of data ranks over which the optimizer is sharded, o."""
     pipeline: _builtins.int
-    """s, stages."""
+    """The number of pipeline stages, s."""
     micro_batches: _builtins.int
-    """µ, micro-batches per iteration and pipeline."""
+    """Micro-batches per iteration and pipeline, µ."""
     expert: _builtins.int
-    """e, ranks that share the routed experts; 1 for dense models."""
+    """The number of ranks that share the routed experts, e; 1 for dense models."""
     def __init__(
         self,
         *,
@@ -181,7 +183,7 @@ Global___PlanDegrees: _TypeAlias = PlanDegrees  # noqa: Y015
 
 @_typing.final
 class PlanStage(_message.Message):
-    """One stage of a plan. Seconds are per micro-batch, bytes per device."""
+    """One stage of a plan. Times are per micro-batch, sizes per device."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -195,17 +197,17 @@ class PlanStage(_message.Message):
     REBUILD_BYTES_FIELD_NUMBER: _builtins.int
     IN_FLIGHT_FIELD_NUMBER: _builtins.int
     forward_s: _builtins.float
-    """With its receives."""
+    """The forward pass, including its receives."""
     backward_s: _builtins.float
-    """With its receives and its recomputation."""
+    """The backward pass, including its receives and recomputation."""
     tail_s: _builtins.float
-    """After the last backward: gradient collectives and the optimizer's step."""
+    """The time after the last backward pass: gradient collectives and the optimizer's step."""
     static_bytes: _builtins.int
     """Parameters, gradients and optimizer state."""
     activation_bytes: _builtins.int
-    """Of all micro-batches in flight."""
+    """The activations of all micro-batches in flight."""
     rebuild_bytes: _builtins.int
-    """Room to recompute one layer."""
+    """The memory needed to recompute one layer."""
     in_flight: _builtins.int
     """Micro-batches (of one chunk) alive at once."""
     @_builtins.property
@@ -214,7 +216,7 @@ class PlanStage(_message.Message):
 
     @_builtins.property
     def recomputed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Those whose activations are computed again."""
+        """The layers whose activations are recomputed."""
 
     def __init__(
         self,
@@ -239,7 +241,7 @@ Global___PlanStage: _TypeAlias = PlanStage  # noqa: Y015
 
 @_typing.final
 class PlanBreakdown(_message.Message):
-    """Seconds of an iteration on its slowest stage; they add up to `iteration_s`."""
+    """The parts of an iteration on its slowest stage, in seconds. They add up to `iteration_s`."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -313,19 +315,19 @@ class TrainingPlan(_message.Message):
     FILES_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
     iteration_s: _builtins.float
-    """Simulated."""
+    """The simulated time of an iteration."""
     analytic_s: _builtins.float
-    """What level 2 minimised."""
+    """The analytic time that level 2 minimized."""
     lower_bound_s: _builtins.float
-    """No run of these stages is faster."""
+    """A lower bound on the time of an iteration with these stages."""
     mfu: _builtins.float
     """Model FLOPs (attention counted full, not causal) over the cluster's peak."""
     hfu: _builtins.float
-    """The same with recomputed layers counted again."""
+    """As `mfu`, with recomputation counted too."""
     exact: _builtins.bool
-    """Whether level 2 is proven optimal under the cost model."""
+    """True if level 2 is proven optimal under the cost model."""
     calibrated: _builtins.bool
-    """Whether the cluster's constants were fitted to measurements of it."""
+    """True if the cluster's constants were fitted to measurements of it."""
     json: _builtins.str
     """Everything above and more as JSON, as `headrace plan --json` prints it."""
     @_builtins.property
@@ -340,7 +342,7 @@ class TrainingPlan(_message.Message):
 
     @_builtins.property
     def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What the plan takes for granted, in words."""
+        """The plan's assumptions, in words."""
 
     def __init__(
         self,
@@ -375,9 +377,9 @@ class PlanRequest(_message.Message):
     SECONDS_FIELD_NUMBER: _builtins.int
     BUDGET_FIELD_NUMBER: _builtins.int
     seconds: _builtins.float
-    """Ends the search after so many seconds, with the best plan until then."""
+    """Ends the search after this many seconds, with the best plan found by then."""
     budget: _builtins.int
-    """Ends it after so many tuples of degrees."""
+    """Ends the search after this many tuples of degrees."""
     @_builtins.property
     def question(self) -> Global___PlanQuestion: ...
     def __init__(
@@ -404,7 +406,9 @@ Global___PlanRequest: _TypeAlias = PlanRequest  # noqa: Y015
 
 @_typing.final
 class PlanToMeasure(_message.Message):
-    """A plan of the shortlist: predicted to be within the cost model's error of the best, and split in another way."""
+    """A plan on the shortlist: its predicted time is within the cost model's error of the best one, and it splits the
+    job differently.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -413,7 +417,7 @@ class PlanToMeasure(_message.Message):
     PEAK_BYTES_FIELD_NUMBER: _builtins.int
     iteration_s: _builtins.float
     peak_bytes: _builtins.int
-    """Of the fullest device."""
+    """The peak memory of the fullest device."""
     @_builtins.property
     def degrees(self) -> Global___PlanDegrees: ...
     def __init__(
@@ -433,7 +437,7 @@ Global___PlanToMeasure: _TypeAlias = PlanToMeasure  # noqa: Y015
 
 @_typing.final
 class PlanProgress(_message.Message):
-    """Where a search stands."""
+    """The progress of a search."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -444,11 +448,11 @@ class PlanProgress(_message.Message):
     mode: _builtins.str
     """The mode being searched; the full search tries the restricted ones too."""
     tuples: _builtins.int
-    """Tuples of degrees."""
+    """The total number of tuples of degrees to search."""
     solved: _builtins.int
-    """Tuples whose level 2 has been solved."""
+    """The number of tuples for which level 2 was solved so far."""
     best_s: _builtins.float
-    """The best time so far; not set before the first plan."""
+    """The best time so far; absent before the first plan."""
     def __init__(
         self,
         *,
@@ -477,16 +481,18 @@ class PlanResponse(_message.Message):
     COMPLETE_FIELD_NUMBER: _builtins.int
     BOUND_S_FIELD_NUMBER: _builtins.int
     complete: _builtins.bool
-    """With the plan: whether the search came to its end."""
+    """With the plan: true if the search was completed."""
     bound_s: _builtins.float
-    """With the plan: the analytic time that no plan beats. Not set where a limit ended the search before it was known."""
+    """With the plan: a lower bound on the analytic time of any plan. Absent if a limit ended the search before it
+    was known.
+    """
     @_builtins.property
     def progress(self) -> Global___PlanProgress: ...
     @_builtins.property
     def plan(self) -> Global___TrainingPlan: ...
     @_builtins.property
     def shortlist(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlanToMeasure]:
-        """With the plan: the plans to measure, itself first."""
+        """With the plan: the plans worth measuring, the plan itself first."""
 
     def __init__(
         self,
@@ -520,7 +526,7 @@ class SimulateRequest(_message.Message):
     DEGREES_FIELD_NUMBER: _builtins.int
     TRACE_FIELD_NUMBER: _builtins.int
     trace: _builtins.bool
-    """Whether to answer with the timeline too."""
+    """Whether to return the timeline too."""
     @_builtins.property
     def question(self) -> Global___PlanQuestion: ...
     @_builtins.property
@@ -547,7 +553,7 @@ class SimulateResponse(_message.Message):
     PLAN_FIELD_NUMBER: _builtins.int
     TRACE_JSON_FIELD_NUMBER: _builtins.int
     trace_json: _builtins.str
-    """The timeline in the Chrome trace format, which Perfetto opens; empty unless asked for."""
+    """The timeline in the Chrome trace format, which Perfetto opens; empty unless `trace` is set."""
     @_builtins.property
     def plan(self) -> Global___TrainingPlan: ...
     def __init__(
@@ -571,7 +577,7 @@ class ExplainRequest(_message.Message):
     QUESTION_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     count: _builtins.int
-    """How many losers to tell of; 5 when not set."""
+    """How many losing tuples to return. Defaults to 5."""
     @_builtins.property
     def question(self) -> Global___PlanQuestion: ...
     def __init__(
@@ -598,12 +604,12 @@ class ExplainResponse(_message.Message):
     SUMMARY_FIELD_NUMBER: _builtins.int
     LOSERS_FIELD_NUMBER: _builtins.int
     summary: _builtins.str
-    """How the search came to its end."""
+    """How the search ended."""
     @_builtins.property
     def plan(self) -> Global___TrainingPlan: ...
     @_builtins.property
     def losers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlanLoser]:
-        """The nearest others, by their bounds."""
+        """The closest alternatives, ordered by their bounds."""
 
     def __init__(
         self,
@@ -622,7 +628,7 @@ Global___ExplainResponse: _TypeAlias = ExplainResponse  # noqa: Y015
 
 @_typing.final
 class PlanLoser(_message.Message):
-    """A tuple that is not the plan."""
+    """A tuple of degrees that lost to the plan."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -630,7 +636,7 @@ class PlanLoser(_message.Message):
     ITERATION_S_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     iteration_s: _builtins.float
-    """Not set when it does not fit."""
+    """Absent if the tuple does not fit."""
     reason: _builtins.str
     @_builtins.property
     def degrees(self) -> Global___PlanDegrees: ...

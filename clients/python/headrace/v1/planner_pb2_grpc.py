@@ -26,11 +26,12 @@ if _version_not_supported:
 
 
 class PlannerServiceStub(object):
-    """What anybody may ask. Stateless: the same question has the same answer from every server.
+    """Computes plans, for any caller. The service is stateless: every server gives the same answer to the same
+    question.
 
-    Errors carry `google.rpc.ErrorInfo` (the reason is an `ErrorReason`) and, where a field of the question is at
-    fault, `google.rpc.BadRequest` with its path. When nothing fits, the field is `cluster`, and the description says
-    what is in the way and the smallest way out.
+    Errors carry `google.rpc.ErrorInfo` (the reason is an `ErrorReason`) and, if a field of the question is invalid,
+    `google.rpc.BadRequest` with the field's path. If no plan fits, the field is `cluster`, and the description
+    gives the obstacle and the smallest change that removes it.
     """
 
     def __init__(self, channel):
@@ -57,29 +58,30 @@ class PlannerServiceStub(object):
 
 
 class PlannerServiceServicer(object):
-    """What anybody may ask. Stateless: the same question has the same answer from every server.
+    """Computes plans, for any caller. The service is stateless: every server gives the same answer to the same
+    question.
 
-    Errors carry `google.rpc.ErrorInfo` (the reason is an `ErrorReason`) and, where a field of the question is at
-    fault, `google.rpc.BadRequest` with its path. When nothing fits, the field is `cluster`, and the description says
-    what is in the way and the smallest way out.
+    Errors carry `google.rpc.ErrorInfo` (the reason is an `ErrorReason`) and, if a field of the question is invalid,
+    `google.rpc.BadRequest` with the field's path. If no plan fits, the field is `cluster`, and the description
+    gives the obstacle and the smallest change that removes it.
     """
 
     def Plan(self, request, context):
-        """Searches for the fastest plan: progress while it runs, then the plan. Cancelling the call ends the search.
+        """Searches for the fastest plan. Streams progress, then the plan. Cancelling the call ends the search.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Simulate(self, request, context):
-        """Prices and simulates degrees that the caller chose, with the best assignment for them.
+        """Evaluates and simulates degrees that the caller chose, with the best assignment for them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Explain(self, request, context):
-        """Searches, and says why the plan won and what the nearest others lose.
+        """Searches, and explains why the plan won and how far behind the closest alternatives are.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -112,11 +114,12 @@ def add_PlannerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PlannerService(object):
-    """What anybody may ask. Stateless: the same question has the same answer from every server.
+    """Computes plans, for any caller. The service is stateless: every server gives the same answer to the same
+    question.
 
-    Errors carry `google.rpc.ErrorInfo` (the reason is an `ErrorReason`) and, where a field of the question is at
-    fault, `google.rpc.BadRequest` with its path. When nothing fits, the field is `cluster`, and the description says
-    what is in the way and the smallest way out.
+    Errors carry `google.rpc.ErrorInfo` (the reason is an `ErrorReason`) and, if a field of the question is invalid,
+    `google.rpc.BadRequest` with the field's path. If no plan fits, the field is `cluster`, and the description
+    gives the obstacle and the smallest change that removes it.
     """
 
     @staticmethod

@@ -27,11 +27,12 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class PlannerServiceStub:
-    """What anybody may ask. Stateless: the same question has the same answer from every server.
+    """Computes plans, for any caller. The service is stateless: every server gives the same answer to the same
+    question.
 
-    Errors carry `google.rpc.ErrorInfo` (the reason is an `ErrorReason`) and, where a field of the question is at
-    fault, `google.rpc.BadRequest` with its path. When nothing fits, the field is `cluster`, and the description says
-    what is in the way and the smallest way out.
+    Errors carry `google.rpc.ErrorInfo` (the reason is an `ErrorReason`) and, if a field of the question is invalid,
+    `google.rpc.BadRequest` with the field's path. If no plan fits, the field is `cluster`, and the description
+    gives the obstacle and the smallest change that removes it.
     """
 
     @_typing.overload
@@ -39,35 +40,37 @@ class PlannerServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PlannerServiceAsyncStub: ...
     Plan: _grpc.UnaryStreamMultiCallable[_planner_pb2.PlanRequest, _planner_pb2.PlanResponse]
-    """Searches for the fastest plan: progress while it runs, then the plan. Cancelling the call ends the search."""
+    """Searches for the fastest plan. Streams progress, then the plan. Cancelling the call ends the search."""
     Simulate: _grpc.UnaryUnaryMultiCallable[_planner_pb2.SimulateRequest, _planner_pb2.SimulateResponse]
-    """Prices and simulates degrees that the caller chose, with the best assignment for them."""
+    """Evaluates and simulates degrees that the caller chose, with the best assignment for them."""
     Explain: _grpc.UnaryUnaryMultiCallable[_planner_pb2.ExplainRequest, _planner_pb2.ExplainResponse]
-    """Searches, and says why the plan won and what the nearest others lose."""
+    """Searches, and explains why the plan won and how far behind the closest alternatives are."""
 
 @_typing.type_check_only
 class PlannerServiceAsyncStub(PlannerServiceStub):
-    """What anybody may ask. Stateless: the same question has the same answer from every server.
+    """Computes plans, for any caller. The service is stateless: every server gives the same answer to the same
+    question.
 
-    Errors carry `google.rpc.ErrorInfo` (the reason is an `ErrorReason`) and, where a field of the question is at
-    fault, `google.rpc.BadRequest` with its path. When nothing fits, the field is `cluster`, and the description says
-    what is in the way and the smallest way out.
+    Errors carry `google.rpc.ErrorInfo` (the reason is an `ErrorReason`) and, if a field of the question is invalid,
+    `google.rpc.BadRequest` with the field's path. If no plan fits, the field is `cluster`, and the description
+    gives the obstacle and the smallest change that removes it.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Plan: _aio.UnaryStreamMultiCallable[_planner_pb2.PlanRequest, _planner_pb2.PlanResponse]  # type: ignore[assignment]
-    """Searches for the fastest plan: progress while it runs, then the plan. Cancelling the call ends the search."""
+    """Searches for the fastest plan. Streams progress, then the plan. Cancelling the call ends the search."""
     Simulate: _aio.UnaryUnaryMultiCallable[_planner_pb2.SimulateRequest, _planner_pb2.SimulateResponse]  # type: ignore[assignment]
-    """Prices and simulates degrees that the caller chose, with the best assignment for them."""
+    """Evaluates and simulates degrees that the caller chose, with the best assignment for them."""
     Explain: _aio.UnaryUnaryMultiCallable[_planner_pb2.ExplainRequest, _planner_pb2.ExplainResponse]  # type: ignore[assignment]
-    """Searches, and says why the plan won and what the nearest others lose."""
+    """Searches, and explains why the plan won and how far behind the closest alternatives are."""
 
 class PlannerServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What anybody may ask. Stateless: the same question has the same answer from every server.
+    """Computes plans, for any caller. The service is stateless: every server gives the same answer to the same
+    question.
 
-    Errors carry `google.rpc.ErrorInfo` (the reason is an `ErrorReason`) and, where a field of the question is at
-    fault, `google.rpc.BadRequest` with its path. When nothing fits, the field is `cluster`, and the description says
-    what is in the way and the smallest way out.
+    Errors carry `google.rpc.ErrorInfo` (the reason is an `ErrorReason`) and, if a field of the question is invalid,
+    `google.rpc.BadRequest` with the field's path. If no plan fits, the field is `cluster`, and the description
+    gives the obstacle and the smallest change that removes it.
     """
 
     @_abc_1.abstractmethod
@@ -76,7 +79,7 @@ class PlannerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _planner_pb2.PlanRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_planner_pb2.PlanResponse], _abc.AsyncIterator[_planner_pb2.PlanResponse]]:
-        """Searches for the fastest plan: progress while it runs, then the plan. Cancelling the call ends the search."""
+        """Searches for the fastest plan. Streams progress, then the plan. Cancelling the call ends the search."""
 
     @_abc_1.abstractmethod
     def Simulate(
@@ -84,7 +87,7 @@ class PlannerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _planner_pb2.SimulateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_planner_pb2.SimulateResponse, _abc.Awaitable[_planner_pb2.SimulateResponse]]:
-        """Prices and simulates degrees that the caller chose, with the best assignment for them."""
+        """Evaluates and simulates degrees that the caller chose, with the best assignment for them."""
 
     @_abc_1.abstractmethod
     def Explain(
@@ -92,6 +95,6 @@ class PlannerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _planner_pb2.ExplainRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_planner_pb2.ExplainResponse, _abc.Awaitable[_planner_pb2.ExplainResponse]]:
-        """Searches, and says why the plan won and what the nearest others lose."""
+        """Searches, and explains why the plan won and how far behind the closest alternatives are."""
 
 def add_PlannerServiceServicer_to_server(servicer: PlannerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -26,10 +26,11 @@ if _version_not_supported:
 
 
 class ProjectServiceStub(object):
-    """What admins call to divide a cluster among projects. Requests are repeated as those of the `StudyService` are.
+    """Lets admins divide a cluster among projects. Requests can be repeated like those of `StudyService`.
 
-    A caller belongs to one project. To other callers its studies do not exist: they may have studies of the same names.
-    Admins of the project `default` create projects and set their limits. All others see their own project alone.
+    A caller belongs to one project. The studies of a project are invisible to callers of other projects, which may
+    use the same names for their own. Admins of the project `default` create projects and set their limits. All
+    other callers see only their own project.
     """
 
     def __init__(self, channel):
@@ -56,28 +57,30 @@ class ProjectServiceStub(object):
 
 
 class ProjectServiceServicer(object):
-    """What admins call to divide a cluster among projects. Requests are repeated as those of the `StudyService` are.
+    """Lets admins divide a cluster among projects. Requests can be repeated like those of `StudyService`.
 
-    A caller belongs to one project. To other callers its studies do not exist: they may have studies of the same names.
-    Admins of the project `default` create projects and set their limits. All others see their own project alone.
+    A caller belongs to one project. The studies of a project are invisible to callers of other projects, which may
+    use the same names for their own. Admins of the project `default` create projects and set their limits. All
+    other callers see only their own project.
     """
 
     def CreateProject(self, request, context):
-        """Creates a project. One also begins with its first study, and then has no limits.
+        """Creates a project. A project is also created by its first study, and then has no limits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListProjects(self, request, context):
-        """The projects by name, with what they have now, a page at a time.
+        """Lists projects by name, with what they hold now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetProject(self, request, context):
-        """Changes limits of a project. It stops nothing: where more is held than a limit allows, nothing more is given out.
+        """Changes the limits of a project. This stops nothing that runs. A project above a limit gets nothing more until
+        it is below the limit.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -110,10 +113,11 @@ def add_ProjectServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ProjectService(object):
-    """What admins call to divide a cluster among projects. Requests are repeated as those of the `StudyService` are.
+    """Lets admins divide a cluster among projects. Requests can be repeated like those of `StudyService`.
 
-    A caller belongs to one project. To other callers its studies do not exist: they may have studies of the same names.
-    Admins of the project `default` create projects and set their limits. All others see their own project alone.
+    A caller belongs to one project. The studies of a project are invisible to callers of other projects, which may
+    use the same names for their own. Admins of the project `default` create projects and set their limits. All
+    other callers see only their own project.
     """
 
     @staticmethod

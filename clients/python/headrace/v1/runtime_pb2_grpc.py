@@ -26,9 +26,9 @@ if _version_not_supported:
 
 
 class TrialRuntimeServiceStub(object):
-    """The trial's side of its worker daemon. The daemon passes `HEADRACE_RUNTIME` (the socket) and
-    `HEADRACE_LEASE_ID` in the environment, and to a bundle's process `HEADRACE_BUNDLE` (the grant's id). Every call is
-    safe to repeat.
+    """Connects a trial's process with its worker daemon. The daemon sets `HEADRACE_RUNTIME` (the socket) and
+    `HEADRACE_LEASE_ID` in the process's environment; for a bundle it sets `HEADRACE_BUNDLE` (the grant's id). Every
+    call is safe to repeat.
     """
 
     def __init__(self, channel):
@@ -80,66 +80,68 @@ class TrialRuntimeServiceStub(object):
 
 
 class TrialRuntimeServiceServicer(object):
-    """The trial's side of its worker daemon. The daemon passes `HEADRACE_RUNTIME` (the socket) and
-    `HEADRACE_LEASE_ID` in the environment, and to a bundle's process `HEADRACE_BUNDLE` (the grant's id). Every call is
-    safe to repeat.
+    """Connects a trial's process with its worker daemon. The daemon sets `HEADRACE_RUNTIME` (the socket) and
+    `HEADRACE_LEASE_ID` in the process's environment; for a bundle it sets `HEADRACE_BUNDLE` (the grant's id). Every
+    call is safe to repeat.
     """
 
     def Attach(self, request, context):
-        """The configuration and where to continue from.
+        """Returns the configuration, and the checkpoint to continue from.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Restored(self, request, context):
-        """The checkpoint is loaded and the loop begins.
+        """Says that the checkpoint was loaded and the training loop starts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Report(self, request, context):
-        """A report. At a milestone the call returns when the scheduler has decided, however long that takes;
-        before a milestone it returns at once with CONTINUE.
+        """Sends a report. At a milestone the call returns when the scheduler has decided, however long that takes.
+        Before a milestone it returns CONTINUE at once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Finish(self, request, context):
-        """The program ended: with success, or with an error that is charged to the configuration.
+        """Says that the program ended: with success, or with an error that is charged to the configuration.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Loaded(self, request, context):
-        """Source files that the process has imported from the study's folder. Of a bundle's process with the grant's id.
+        """Sends the source files that the process has imported from the study's folder. A bundle's process sends the
+        grant's id with them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AttachBundle(self, request, context):
-        """A bundle: one process that holds several leases of one grant, its members.
+        """Calls for a bundle: one process that holds several leases of one grant, its members.
 
-        The members that are there now.
+        Returns the current members.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Turn(self, request, context):
-        """One call a turn: what all members have to say, and what is said to them. A member before its milestone is told
-        CONTINUE at once. The decision on one at its milestone may come with a later turn; until then it does not train.
+        """Sends the reports of all members for one turn, and returns decisions. A member before its milestone gets
+        CONTINUE at once. The decision on a member at its milestone may arrive with a later turn. Until then the
+        member does not train.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FinishBundle(self, request, context):
-        """The program of the bundle ended.
+        """Says that the program of the bundle ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -197,9 +199,9 @@ def add_TrialRuntimeServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TrialRuntimeService(object):
-    """The trial's side of its worker daemon. The daemon passes `HEADRACE_RUNTIME` (the socket) and
-    `HEADRACE_LEASE_ID` in the environment, and to a bundle's process `HEADRACE_BUNDLE` (the grant's id). Every call is
-    safe to repeat.
+    """Connects a trial's process with its worker daemon. The daemon sets `HEADRACE_RUNTIME` (the socket) and
+    `HEADRACE_LEASE_ID` in the process's environment; for a bundle it sets `HEADRACE_BUNDLE` (the grant's id). Every
+    call is safe to repeat.
     """
 
     @staticmethod

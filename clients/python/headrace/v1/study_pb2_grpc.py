@@ -26,16 +26,17 @@ if _version_not_supported:
 
 
 class StudyServiceStub(object):
-    """What users call: the SDK, the CLI, the console and clients in other languages.
+    """The service for users. The SDK, the CLI, the console and clients in other languages call it.
 
-    A caller belongs to one project: by its token, or `default` where no token is asked for. Such a caller may name another
-    project in the metadata `headrace-project`. A study of another project is NOT_FOUND, and its name is free.
+    A caller belongs to one project: that of its token, or `default` if the server requires no token. Without
+    tokens, a caller may choose another project with the metadata `headrace-project`. A study of another project is
+    NOT_FOUND, and its name is available.
 
-    Every mutating call carries a `request_id`; a repeat with the same id and the same content returns the
-    first answer and changes nothing, the same id with other content is ALREADY_EXISTS. An id counts for all calls
-    of a project's members. It is remembered for a day; a call that was refused is not remembered. Errors carry
-    `google.rpc.ErrorInfo` (the reason is an `ErrorReason`), and, where a field is at fault,
-    `google.rpc.BadRequest` with the field's path.
+    Every call that changes something has a `request_id`. Repeating a call with the same id and content returns the
+    first response and changes nothing. The same id with different content is ALREADY_EXISTS. Ids are shared by all
+    members of a project and remembered for a day. Rejected calls are not remembered. Errors carry
+    `google.rpc.ErrorInfo` (the reason is an `ErrorReason`) and, if a field is invalid, `google.rpc.BadRequest` with
+    the field's path.
     """
 
     def __init__(self, channel):
@@ -222,48 +223,49 @@ class StudyServiceStub(object):
 
 
 class StudyServiceServicer(object):
-    """What users call: the SDK, the CLI, the console and clients in other languages.
+    """The service for users. The SDK, the CLI, the console and clients in other languages call it.
 
-    A caller belongs to one project: by its token, or `default` where no token is asked for. Such a caller may name another
-    project in the metadata `headrace-project`. A study of another project is NOT_FOUND, and its name is free.
+    A caller belongs to one project: that of its token, or `default` if the server requires no token. Without
+    tokens, a caller may choose another project with the metadata `headrace-project`. A study of another project is
+    NOT_FOUND, and its name is available.
 
-    Every mutating call carries a `request_id`; a repeat with the same id and the same content returns the
-    first answer and changes nothing, the same id with other content is ALREADY_EXISTS. An id counts for all calls
-    of a project's members. It is remembered for a day; a call that was refused is not remembered. Errors carry
-    `google.rpc.ErrorInfo` (the reason is an `ErrorReason`), and, where a field is at fault,
-    `google.rpc.BadRequest` with the field's path.
+    Every call that changes something has a `request_id`. Repeating a call with the same id and content returns the
+    first response and changes nothing. The same id with different content is ALREADY_EXISTS. Ids are shared by all
+    members of a project and remembered for a day. Rejected calls are not remembered. Errors carry
+    `google.rpc.ErrorInfo` (the reason is an `ErrorReason`) and, if a field is invalid, `google.rpc.BadRequest` with
+    the field's path.
     """
 
     def CreateStudy(self, request, context):
-        """Validates the spec and creates the study, which begins at once.
+        """Validates the spec and creates the study, which starts at once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStudy(self, request, context):
-        """One study with its status.
+        """Returns a study with its status.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListStudies(self, request, context):
-        """All studies of the caller's project, newest first, a page at a time.
+        """Lists the studies of the caller's project, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PauseStudy(self, request, context):
-        """Lets running trials go on to their next rung, where they pause; starts none.
+        """Pauses a study. Running trials continue to their next rung and pause there; no others start.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResumeStudy(self, request, context):
-        """Undoes PauseStudy.
+        """Resumes a paused study.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -277,7 +279,8 @@ class StudyServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DeleteStudy(self, request, context):
-        """Removes an ended study. Its name is free at once; its rows, and its files on the workers, go soon after.
+        """Deletes an ended study. Its name is available at once. Its rows, and its files on the workers, are deleted
+        soon after.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -291,28 +294,28 @@ class StudyServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RetryTrials(self, request, context):
-        """Lets trials that failed go on from their last checkpoints. A study that has ended becomes active again.
+        """Retries failed trials from their last checkpoints. A study that has ended becomes active again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExtendStudy(self, request, context):
-        """Gives a study, which may have ended, more configurations or a larger full budget.
+        """Gives a study more configurations or a larger full budget. The study may have ended; it becomes active again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTrial(self, request, context):
-        """One trial.
+        """Returns a trial.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTrials(self, request, context):
-        """A study's trials in the order of their numbers, a page at a time.
+        """Lists a study's trials, ordered by number.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -326,7 +329,7 @@ class StudyServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ResumeTrial(self, request, context):
-        """Undoes PauseTrial.
+        """Resumes a trial that PauseTrial paused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -340,143 +343,146 @@ class StudyServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchStudy(self, request, context):
-        """Follows a study: events after the cursor, then new ones as they are committed. The stream ends with
-        the study. A client that was cut off continues from the last cursor that it saw and misses nothing.
+        """Follows a study. Streams the events after the cursor, then new ones as they are committed. The stream ends
+        when the study ends. A client that was disconnected can continue from the last cursor it saw without missing
+        anything.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExplainTrial(self, request, context):
-        """Says for each decision on a trial which rule was applied to which values, and what became of the slot.
+        """Explains each decision on a trial: the rule, the values it was applied to, and what happened to the slot.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PreviewStudy(self, request, context):
-        """Says what a spec would do (rungs, trial counts, steps) before anything is spent.
+        """Predicts what a spec would do (rungs, trial counts, steps), without running anything.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SuggestTrial(self, request, context):
-        """Ask: the next configuration for a loop that the user runs.
+        """Asks for the next configuration, for a loop that the user runs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportTrial(self, request, context):
-        """Tells an intermediate result and returns what to do next.
+        """Reports an intermediate result, and returns what to do next.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CompleteTrial(self, request, context):
-        """Tells that the user's loop is done with a trial.
+        """Completes a trial that the user's loop has finished.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RenewTrial(self, request, context):
-        """Says that the caller is still at work on a trial. Its lease time begins again, as with a report; nothing is recorded.
-        A lease that has ended meanwhile is taken up again, as long as nobody else was given the trial.
+        """Renews the lease of a trial that the caller is still working on. The lease time starts again, as after a
+        report, and nothing is recorded. A lease that has expired is renewed too, unless another caller was given the
+        trial.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseTrial(self, request, context):
-        """Gives a trial back: whoever asks next goes on from its last checkpoint, and nothing is charged.
+        """Gives a trial back, without counting a failure. The next caller that asks continues it from its last checkpoint.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListReports(self, request, context):
-        """The metric reports of a trial, in order.
+        """Lists the reports of a trial, in order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListWorkers(self, request, context):
-        """The workers that are or were connected. Of the trials on them those of other projects are not named.
+        """Lists workers, connected or not. Trials of other projects appear without their names.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DrainWorker(self, request, context):
-        """Empties a worker: it gets no trials, and those on it save at their next report and go on elsewhere. Then its daemon
-        ends. Of a worker that is away it is noted, and holds when it comes back.
+        """Drains a worker. It gets no new trials; its trials save at their next report and continue elsewhere. Then its
+        daemon exits. If the worker is disconnected, the drain takes effect when it returns.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UndrainWorker(self, request, context):
-        """Undoes DrainWorker. A daemon that has ended is not started again.
+        """Undoes DrainWorker. A daemon that has exited is not started again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CordonDevices(self, request, context):
-        """Lets nothing new start on a worker, or on some of its devices; what runs there stays.
+        """Stops new trials from starting on a worker, or on some of its devices. Running trials stay.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UncordonDevices(self, request, context):
-        """Undoes CordonDevices, and takes devices for sound again that failed.
+        """Undoes CordonDevices. Devices that failed are used again too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadLog(self, request, context):
-        """A part of what a trial printed, from where the part before ended.
+        """Returns part of a trial's log, from where the previous part ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetServerInfo(self, request, context):
-        """What serves here: for people, and for checks.
+        """Returns the server's version and configuration, for people and for health checks.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FindRoom(self, request, context):
-        """Says what a study's trials need that no connected worker has, whoever is on it.
+        """Returns what a study's trials need that no connected worker has, even if it were idle.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def MeasureImportance(self, request, context):
-        """Says how much each parameter has to do with being among the best trials.
+        """Measures how much each parameter matters for being among the best trials.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetUpkeep(self, request, context):
-        """Says for how long the scheduler keeps what has ended, what of it is due to go, and how large its tables are.
+        """Returns how long the scheduler keeps ended studies and other data, what is due for deletion, and the size of
+        its tables.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CleanUp(self, request, context):
-        """Has the scheduler begin now to delete what is due. By itself it looks every minute.
+        """Makes the scheduler delete what is due now. On its own it checks every minute.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -669,16 +675,17 @@ def add_StudyServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class StudyService(object):
-    """What users call: the SDK, the CLI, the console and clients in other languages.
+    """The service for users. The SDK, the CLI, the console and clients in other languages call it.
 
-    A caller belongs to one project: by its token, or `default` where no token is asked for. Such a caller may name another
-    project in the metadata `headrace-project`. A study of another project is NOT_FOUND, and its name is free.
+    A caller belongs to one project: that of its token, or `default` if the server requires no token. Without
+    tokens, a caller may choose another project with the metadata `headrace-project`. A study of another project is
+    NOT_FOUND, and its name is available.
 
-    Every mutating call carries a `request_id`; a repeat with the same id and the same content returns the
-    first answer and changes nothing, the same id with other content is ALREADY_EXISTS. An id counts for all calls
-    of a project's members. It is remembered for a day; a call that was refused is not remembered. Errors carry
-    `google.rpc.ErrorInfo` (the reason is an `ErrorReason`), and, where a field is at fault,
-    `google.rpc.BadRequest` with the field's path.
+    Every call that changes something has a `request_id`. Repeating a call with the same id and content returns the
+    first response and changes nothing. The same id with different content is ALREADY_EXISTS. Ids are shared by all
+    members of a project and remembered for a day. Rejected calls are not remembered. Errors carry
+    `google.rpc.ErrorInfo` (the reason is an `ErrorReason`) and, if a field is invalid, `google.rpc.BadRequest` with
+    the field's path.
     """
 
     @staticmethod

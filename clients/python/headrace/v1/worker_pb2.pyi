@@ -30,25 +30,25 @@ class _LinkKind:
 class _LinkKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LinkKind.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     LINK_KIND_UNSPECIFIED: _LinkKind.ValueType  # 0
-    """Unknown, or one and the same device."""
+    """Unknown, or the same device."""
     LINK_KIND_NVLINK: _LinkKind.ValueType  # 1
     LINK_KIND_SWITCH: _LinkKind.ValueType  # 2
-    """Below one PCIe switch."""
+    """Under the same PCIe switch."""
     LINK_KIND_NUMA_NODE: _LinkKind.ValueType  # 3
     LINK_KIND_MACHINE: _LinkKind.ValueType  # 4
-    """Only across the machine: between NUMA nodes."""
+    """Across the machine, between NUMA nodes."""
 
 class LinkKind(_LinkKind, metaclass=_LinkKindEnumTypeWrapper):
-    """How two devices of a machine are joined."""
+    """The interconnect of two devices of a machine."""
 
 LINK_KIND_UNSPECIFIED: LinkKind.ValueType  # 0
-"""Unknown, or one and the same device."""
+"""Unknown, or the same device."""
 LINK_KIND_NVLINK: LinkKind.ValueType  # 1
 LINK_KIND_SWITCH: LinkKind.ValueType  # 2
-"""Below one PCIe switch."""
+"""Under the same PCIe switch."""
 LINK_KIND_NUMA_NODE: LinkKind.ValueType  # 3
 LINK_KIND_MACHINE: LinkKind.ValueType  # 4
-"""Only across the machine: between NUMA nodes."""
+"""Across the machine, between NUMA nodes."""
 Global___LinkKind: _TypeAlias = LinkKind  # noqa: Y015
 
 class _DeviceKind:
@@ -62,7 +62,7 @@ class _DeviceKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DeviceKind
     DEVICE_KIND_GPU: _DeviceKind.ValueType  # 2
 
 class DeviceKind(_DeviceKind, metaclass=_DeviceKindEnumTypeWrapper):
-    """What a slot is made of."""
+    """The kind of device behind a slot."""
 
 DEVICE_KIND_UNSPECIFIED: DeviceKind.ValueType  # 0
 DEVICE_KIND_CPU: DeviceKind.ValueType  # 1
@@ -77,74 +77,74 @@ class _ExitOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExitOutco
     DESCRIPTOR: _descriptor.EnumDescriptor
     EXIT_OUTCOME_UNSPECIFIED: _ExitOutcome.ValueType  # 0
     EXIT_OUTCOME_FINISHED: _ExitOutcome.ValueType  # 1
-    """By itself, with success."""
+    """It ended by itself, with success."""
     EXIT_OUTCOME_RELEASED: _ExitOutcome.ValueType  # 2
-    """As it was told to by a decision or a cancel."""
+    """It ended as told by a decision or a `Cancel`."""
     EXIT_OUTCOME_FAILED: _ExitOutcome.ValueType  # 3
-    """The user's code failed: an exception, or a non-zero exit. Charged to the configuration."""
+    """The user's code failed: an exception, or a non-zero exit code. Charged to the configuration."""
     EXIT_OUTCOME_LOST: _ExitOutcome.ValueType  # 4
-    """The machine failed: the daemon died and took the process along, the checkpoint could not be fetched,
-    the process was killed from outside (SIGKILL, the OOM killer). Not charged.
+    """The machine failed: the daemon died with the process, the checkpoint could not be fetched, or the process was
+    killed from outside (SIGKILL, the OOM killer). Not charged.
     """
     EXIT_OUTCOME_NO_CHECKPOINT: _ExitOutcome.ValueType  # 5
-    """The checkpoint to go on from is not in the store any more. Not charged: the trial begins anew."""
+    """The checkpoint to continue from is no longer in the store. Not charged: the trial starts again from scratch."""
     EXIT_OUTCOME_UNPREPARED: _ExitOutcome.ValueType  # 6
-    """The worker could not prepare the program: its code is gone, or its requirements cannot be installed. Not charged:
-    the study is tried on other workers, and fails where there is none.
+    """The worker could not prepare the program: its code is gone, or its requirements cannot be installed. Not
+    charged: the study is tried on other workers, and fails if there are none.
     """
     EXIT_OUTCOME_UNREACHED: _ExitOutcome.ValueType  # 7
-    """The program was not reached: this machine could not start it, or it never got through to the daemon. Not charged,
-    and no loss either. The trial is tried on another worker after the second time, and after three attempts in a row
-    that ended so the worker is put aside for a while.
+    """The program was not reached: the machine could not start it, or it never connected to the daemon. Not charged,
+    and not counted as a loss. After the second time in a row, the trial is tried on another worker. After three
+    such attempts in a row, the worker is suspended for a while.
     """
     EXIT_OUTCOME_UNREADABLE_CHECKPOINT: _ExitOutcome.ValueType  # 8
-    """The checkpoint to continue from is in the store, and cannot be loaded: its bytes are not what was stored, the store
-    does not give them, or the trial's library cannot read them. Not charged: it is tried again after a pause, then the
-    checkpoint before it.
+    """The checkpoint to continue from is in the store, but cannot be loaded: its bytes differ from what was stored,
+    the store does not return them, or the trial's library cannot read them. Not charged: it is tried again after
+    a pause, then the checkpoint before it is tried.
     """
     EXIT_OUTCOME_STORE_AWAY: _ExitOutcome.ValueType  # 9
-    """The worker's store is away, or is not the one where the checkpoint lies. Not charged: the trial waits."""
+    """The worker's store is unavailable, or is not the one that holds the checkpoint. Not charged: the trial waits."""
     EXIT_OUTCOME_INFEASIBLE: _ExitOutcome.ValueType  # 10
-    """The program says that its configuration makes no sense. Not charged, and not tried again."""
+    """The program said that its configuration makes no sense. Not charged, and not retried."""
     EXIT_OUTCOME_TIMED_OUT: _ExitOutcome.ValueType  # 11
-    """It has run for as long as the study lets a trial run. What it has reported counts."""
+    """It reached the study's time limit for trials. Its reports count."""
 
 class ExitOutcome(_ExitOutcome, metaclass=_ExitOutcomeEnumTypeWrapper):
-    """How a trial's process ended, and who is to blame."""
+    """How a trial's process ended, and whether it is charged to the trial."""
 
 EXIT_OUTCOME_UNSPECIFIED: ExitOutcome.ValueType  # 0
 EXIT_OUTCOME_FINISHED: ExitOutcome.ValueType  # 1
-"""By itself, with success."""
+"""It ended by itself, with success."""
 EXIT_OUTCOME_RELEASED: ExitOutcome.ValueType  # 2
-"""As it was told to by a decision or a cancel."""
+"""It ended as told by a decision or a `Cancel`."""
 EXIT_OUTCOME_FAILED: ExitOutcome.ValueType  # 3
-"""The user's code failed: an exception, or a non-zero exit. Charged to the configuration."""
+"""The user's code failed: an exception, or a non-zero exit code. Charged to the configuration."""
 EXIT_OUTCOME_LOST: ExitOutcome.ValueType  # 4
-"""The machine failed: the daemon died and took the process along, the checkpoint could not be fetched,
-the process was killed from outside (SIGKILL, the OOM killer). Not charged.
+"""The machine failed: the daemon died with the process, the checkpoint could not be fetched, or the process was
+killed from outside (SIGKILL, the OOM killer). Not charged.
 """
 EXIT_OUTCOME_NO_CHECKPOINT: ExitOutcome.ValueType  # 5
-"""The checkpoint to go on from is not in the store any more. Not charged: the trial begins anew."""
+"""The checkpoint to continue from is no longer in the store. Not charged: the trial starts again from scratch."""
 EXIT_OUTCOME_UNPREPARED: ExitOutcome.ValueType  # 6
-"""The worker could not prepare the program: its code is gone, or its requirements cannot be installed. Not charged:
-the study is tried on other workers, and fails where there is none.
+"""The worker could not prepare the program: its code is gone, or its requirements cannot be installed. Not
+charged: the study is tried on other workers, and fails if there are none.
 """
 EXIT_OUTCOME_UNREACHED: ExitOutcome.ValueType  # 7
-"""The program was not reached: this machine could not start it, or it never got through to the daemon. Not charged,
-and no loss either. The trial is tried on another worker after the second time, and after three attempts in a row
-that ended so the worker is put aside for a while.
+"""The program was not reached: the machine could not start it, or it never connected to the daemon. Not charged,
+and not counted as a loss. After the second time in a row, the trial is tried on another worker. After three
+such attempts in a row, the worker is suspended for a while.
 """
 EXIT_OUTCOME_UNREADABLE_CHECKPOINT: ExitOutcome.ValueType  # 8
-"""The checkpoint to continue from is in the store, and cannot be loaded: its bytes are not what was stored, the store
-does not give them, or the trial's library cannot read them. Not charged: it is tried again after a pause, then the
-checkpoint before it.
+"""The checkpoint to continue from is in the store, but cannot be loaded: its bytes differ from what was stored,
+the store does not return them, or the trial's library cannot read them. Not charged: it is tried again after
+a pause, then the checkpoint before it is tried.
 """
 EXIT_OUTCOME_STORE_AWAY: ExitOutcome.ValueType  # 9
-"""The worker's store is away, or is not the one where the checkpoint lies. Not charged: the trial waits."""
+"""The worker's store is unavailable, or is not the one that holds the checkpoint. Not charged: the trial waits."""
 EXIT_OUTCOME_INFEASIBLE: ExitOutcome.ValueType  # 10
-"""The program says that its configuration makes no sense. Not charged, and not tried again."""
+"""The program said that its configuration makes no sense. Not charged, and not retried."""
 EXIT_OUTCOME_TIMED_OUT: ExitOutcome.ValueType  # 11
-"""It has run for as long as the study lets a trial run. What it has reported counts."""
+"""It reached the study's time limit for trials. Its reports count."""
 Global___ExitOutcome: _TypeAlias = ExitOutcome  # noqa: Y015
 
 class _LogTrouble:
@@ -171,7 +171,7 @@ Global___LogTrouble: _TypeAlias = LogTrouble  # noqa: Y015
 
 @_typing.final
 class SessionRequest(_message.Message):
-    """From the worker."""
+    """A message from the worker."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -219,7 +219,7 @@ Global___SessionRequest: _TypeAlias = SessionRequest  # noqa: Y015
 
 @_typing.final
 class SessionResponse(_message.Message):
-    """From the scheduler."""
+    """A message from the scheduler."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -262,8 +262,8 @@ class SessionResponse(_message.Message):
     def uncordon(self) -> Global___Uncordon: ...
     @_builtins.property
     def acknowledged(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Durable messages that are settled, as an `Ack` behind this message would say. An acknowledgement travels with
-        what else there is to say, the decision on the report above all; an `Ack` is sent where there is nothing.
+        """The sequences of durable messages that this message also acknowledges. Acknowledgements travel with other
+        messages, usually with the decision on the report; an `Ack` is sent only if there is no other message.
         """
 
     def __init__(
@@ -336,33 +336,35 @@ class Hello(_message.Message):
     HOME_LOCK_FIELD_NUMBER: _builtins.int
     STORE_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
-    """The worker's name: stable over restarts, unique in the cluster."""
+    """The worker's name: stable across restarts, unique in the cluster."""
     incarnation: _builtins.str
-    """Differs for every start of the daemon. A new incarnation ends the sessions of the ones before."""
+    """Different for every start of the daemon. A new incarnation ends the sessions of earlier ones."""
     version: _builtins.str
     log_dir: _builtins.str
-    """Where the worker writes trial logs, as `{log_dir}/{study}-{uid}/{number}.log` (the uid is `Assign.study_uid`): an
-    absolute path on its machine.
+    """The folder of trial logs, as an absolute path on the worker's machine. Logs are named
+    `{log_dir}/{study}-{uid}/{number}.log`, where the uid is `Assign.study_uid`.
     """
     cpus: _builtins.int
-    """The machine's cores that trials may use; 0 means unknown."""
+    """The number of cores that trials may use; 0 means unknown."""
     host: _builtins.str
     """The machine's name, for people."""
     home: _builtins.str
-    """Identifies the worker's home, where its outbox is: drawn when the home is made. A lock admits one daemon to a home, so
-    one with the same home is the same worker again. Another one of the same name is refused while this one is there.
+    """Identifies the worker's home, which holds its outbox. It is a random id, created with the home. A lock admits
+    only one daemon to a home, so a daemon with the same home is the same worker again. Another worker of the same
+    name is refused while this one is connected.
     """
     leaving: _builtins.str
     """As in Heartbeat."""
     withdrawn: _builtins.bool
-    """A `Withdraw` holds, as far as the worker knows."""
+    """True if a `Withdraw` is in effect, as far as the worker knows."""
     protocol: _builtins.int
-    """The newest version of this protocol that the worker speaks."""
+    """The newest version of this protocol that the worker supports."""
     oldest_protocol: _builtins.int
-    """The oldest that it understands of a scheduler."""
+    """The oldest version of a scheduler's protocol that it understands."""
     home_lock: _builtins.str
-    """Names the lock that the daemon holds on its home: the file, on this machine, since it was booted. A copy of a home has
-    another one. A worker of the same home and lock is the same again, and the daemon before it is gone.
+    """Identifies the lock that the daemon holds on its home: the file, the machine and its boot. A copy of a home
+    has a different lock. A worker with the same home and lock is the same worker again, and its earlier daemon is
+    gone.
     """
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Device]: ...
@@ -370,11 +372,13 @@ class Hello(_message.Message):
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def held(self) -> _containers.RepeatedCompositeFieldContainer[_event_pb2.LeaseRef]:
-        """The leases that this incarnation holds: their processes run, or their `Exited` is not acknowledged yet."""
+        """The leases that this incarnation holds: their processes are running, or their `Exited` is not acknowledged
+        yet.
+        """
 
     @_builtins.property
     def store(self) -> Global___Store:
-        """The worker's store of checkpoints, as it finds it now."""
+        """The state of the worker's checkpoint store now."""
 
     def __init__(
         self,
@@ -406,7 +410,7 @@ Global___Hello: _TypeAlias = Hello  # noqa: Y015
 
 @_typing.final
 class Store(_message.Message):
-    """A store of checkpoints. Its marker, a small file in its root, holds its id."""
+    """A checkpoint store. Its marker, a small file in its root, contains its id."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -415,9 +419,9 @@ class Store(_message.Message):
     UNSEEN_FIELD_NUMBER: _builtins.int
     url: _builtins.str
     id: _builtins.str
-    """What its marker says; empty where there is none."""
+    """The id in its marker; empty if there is no marker."""
     unseen: _builtins.bool
-    """Nobody could look yet, as the store does not answer: whether there is a marker is not known."""
+    """True if the store has not answered yet, so that it is unknown whether there is a marker."""
     def __init__(
         self,
         *,
@@ -435,7 +439,7 @@ Global___Store: _TypeAlias = Store  # noqa: Y015
 
 @_typing.final
 class StoreOrder(_message.Message):
-    """What the cluster knows of a worker's store."""
+    """What the cluster knows about a worker's store."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -443,13 +447,14 @@ class StoreOrder(_message.Message):
     SET_UP_FIELD_NUMBER: _builtins.int
     USED_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """The id that its marker must have. Without it the store is away, or is another one: nothing is saved there, and what is
-    not found there is not taken for deleted. Empty where that depends on what the worker has not seen yet.
+    """The id that its marker must have. If the marker does not have it, the store is unavailable or is a different
+    one: nothing is saved there, and a file that is not found there is not assumed to be deleted. Empty if that
+    depends on something that the worker has not seen yet.
     """
     set_up: _builtins.bool
-    """The worker is to write the marker if there is none: no worker has used this address before."""
+    """The worker must write the marker if there is none. No worker has used this address before."""
     used: _builtins.bool
-    """Checkpoints were stored there already, so an empty place is not the store."""
+    """Checkpoints have been stored there before, so an empty folder is not the store."""
     def __init__(
         self,
         *,
@@ -467,7 +472,7 @@ Global___StoreOrder: _TypeAlias = StoreOrder  # noqa: Y015
 
 @_typing.final
 class Device(_message.Message):
-    """One slot: a GPU, or a CPU slot where there is none."""
+    """One slot: a GPU, or a CPU slot."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -482,21 +487,23 @@ class Device(_message.Message):
     index: _builtins.int
     kind: Global___DeviceKind.ValueType
     model: _builtins.str
-    """Such as `NVIDIA H200`, or `cpu`."""
+    """The model, such as `NVIDIA H200`, or `cpu`."""
     memory_bytes: _builtins.int
     uuid: _builtins.str
     defect: _builtins.str
-    """Why nothing may be placed on it: the device itself failed since the daemon's start. Empty while it is sound. The
-    scheduler remembers it by the device's uuid, until a user takes it back.
+    """Why the device failed since the daemon started, so that nothing may be placed on it; empty if it has not
+    failed. The scheduler remembers it by the device's uuid until a user uncordons the device.
     """
     @_builtins.property
     def links(self) -> _containers.RepeatedScalarFieldContainer[Global___LinkKind.ValueType]:
-        """How it is joined to the worker's other devices: the n-th entry to the device of index n. Empty where that is unknown."""
+        """Its interconnects with the worker's other devices: entry n is the one with the device of index n. Empty if
+        unknown.
+        """
 
     @_builtins.property
     def bubbles(self) -> Global___Bubbles:
-        """Set where the device belongs to a large job, and can be had in its bubbles alone; `memory_bytes` is then what the
-        job leaves of its memory. Such a slot may be taken back at any time: its `defect` then says why.
+        """Set if the device belongs to a large job, and is available only in that job's bubbles. `memory_bytes` is then
+        the memory that the job leaves free. The job may take such a slot back at any time; `defect` then says why.
         """
 
     def __init__(
@@ -521,7 +528,7 @@ Global___Device: _TypeAlias = Device  # noqa: Y015
 
 @_typing.final
 class Bubbles(_message.Message):
-    """The stage of a pipeline-parallel job in whose idle windows a slot's trials work."""
+    """The stage of a pipeline-parallel job in whose idle windows a slot's trials run."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -535,7 +542,7 @@ class Bubbles(_message.Message):
     replica: _builtins.int
     """Its data-parallel group."""
     duty: _builtins.float
-    """The share of its time that trials may expect, from 0 to 1, when the slot was offered."""
+    """The share of its time that trials could expect when the slot was offered, from 0 to 1."""
     def __init__(
         self,
         *,
@@ -554,8 +561,8 @@ Global___Bubbles: _TypeAlias = Bubbles  # noqa: Y015
 
 @_typing.final
 class Heartbeat(_message.Message):
-    """Says that the worker lives and extends the leases it names. Never stored before it is sent, never
-    repeated: only the newest one matters.
+    """Shows that the worker is alive, and extends the leases it names. A heartbeat is never stored or resent: only the
+    newest one matters.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -564,36 +571,39 @@ class Heartbeat(_message.Message):
     TELEMETRY_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
     TROUBLE_FIELD_NUMBER: _builtins.int
-    SET_ASIDE_FIELD_NUMBER: _builtins.int
+    REJECTED_FIELD_NUMBER: _builtins.int
     DEFECTS_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
     UNACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     STORE_ID_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     trouble: _builtins.str
-    """For people: what keeps the worker from its work now (a full disk), empty while nothing does. It goes on trying."""
-    set_aside: _builtins.str
-    """For people: how many refused messages the worker keeps, in which folder, and why the last one was refused. Empty
-    while the folder is empty.
+    """What currently prevents the worker from working, such as a full disk, for people; empty if nothing does. The
+    worker keeps trying.
+    """
+    rejected: _builtins.str
+    """How many rejected messages the worker keeps, in which folder, and why the last one was rejected, for people.
+    Empty if there are none.
     """
     leaving: _builtins.str
-    """For people: why the daemon leaves (a signal, a spot notice), empty while it does not. Nothing is placed on it any
-    more, and its trials are asked to leave at their next reports. Only to a scheduler whose `Welcome` takes it.
+    """Why the daemon is exiting, such as a signal or a spot notice, for people; empty if it is not. Nothing more is
+    placed on the worker, and its trials are asked to leave at their next reports. Sent only to a scheduler whose
+    `Welcome` supports it.
     """
     unacknowledged: _builtins.int
-    """How many durable messages the worker keeps until they are acknowledged."""
+    """The number of durable messages that are not acknowledged yet."""
     store_id: _builtins.str
-    """As in Store: what the marker of the worker's store says now."""
+    """The id in the marker of the worker's store now, as in Store."""
     @_builtins.property
     def telemetry(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceTelemetry]: ...
     @_builtins.property
     def held(self) -> _containers.RepeatedCompositeFieldContainer[_event_pb2.LeaseRef]:
-        """As in Hello. A live lease that stays missing here never reached the worker, and is assigned again."""
+        """As in Hello. A live lease that keeps missing here never reached the worker, and is assigned again."""
 
     @_builtins.property
     def defects(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceDefect]:
-        """The devices that failed since the daemon's start. Sent before the `Exited` of a trial that such a device ended, so
-        that nothing is placed on it again.
+        """The devices that failed since the daemon started. Sent before the `Exited` of a trial that such a device
+        ended, so that nothing is placed on it again.
         """
 
     def __init__(
@@ -603,7 +613,7 @@ class Heartbeat(_message.Message):
         telemetry: _abc.Iterable[Global___DeviceTelemetry] | None = ...,
         held: _abc.Iterable[_event_pb2.LeaseRef] | None = ...,
         trouble: _builtins.str = ...,
-        set_aside: _builtins.str = ...,
+        rejected: _builtins.str = ...,
         defects: _abc.Iterable[Global___DeviceDefect] | None = ...,
         leaving: _builtins.str = ...,
         unacknowledged: _builtins.int = ...,
@@ -611,7 +621,7 @@ class Heartbeat(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["defects", b"defects", "held", b"held", "leaving", b"leaving", "sequence", b"sequence", "set_aside", b"set_aside", "store_id", b"store_id", "telemetry", b"telemetry", "trouble", b"trouble", "unacknowledged", b"unacknowledged"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["defects", b"defects", "held", b"held", "leaving", b"leaving", "rejected", b"rejected", "sequence", b"sequence", "store_id", b"store_id", "telemetry", b"telemetry", "trouble", b"trouble", "unacknowledged", b"unacknowledged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -627,7 +637,7 @@ class DeviceDefect(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     reason: _builtins.str
-    """For people: the driver's own words."""
+    """The driver's own words, for people."""
     def __init__(
         self,
         *,
@@ -653,7 +663,7 @@ class DeviceTelemetry(_message.Message):
     MEMORY_USED_BYTES_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     utilization: _builtins.float
-    """0 to 1."""
+    """From 0 to 1."""
     memory_used_bytes: _builtins.int
     def __init__(
         self,
@@ -672,7 +682,7 @@ Global___DeviceTelemetry: _TypeAlias = DeviceTelemetry  # noqa: Y015
 
 @_typing.final
 class Report(_message.Message):
-    """A trial reported metrics."""
+    """A trial's report of metrics."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -708,20 +718,20 @@ class Report(_message.Message):
     RETURNED_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
-    """The worker's own count of durable messages; increases over restarts of the daemon too."""
+    """The worker's own count of durable messages. It keeps increasing across restarts of the daemon."""
     step: _builtins.int
-    """In the trial's unit; a step that is not greater than the last one is recorded but moves nothing."""
+    """The step, in the trial's unit. A step that is not greater than the last one is recorded but has no effect."""
     returned: _builtins.bool
     """As in ReportRequest."""
     @_builtins.property
     def lease(self) -> _event_pb2.LeaseRef: ...
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """May hold NaN and infinities. A metric that is missing was not reported, or was None."""
+        """The metrics; values may be NaN or infinite. A missing metric was not reported, or was None."""
 
     @_builtins.property
     def checkpoint(self) -> _trial_pb2.CheckpointRef:
-        """Durable already; absent when the trial saved nothing."""
+        """The checkpoint, which is already durable; absent if the trial saved nothing."""
 
     @_builtins.property
     def train_time(self) -> _duration_pb2.Duration:
@@ -741,7 +751,9 @@ class Report(_message.Message):
 
     @_builtins.property
     def code(self) -> _event_pb2.AttemptCode:
-        """With the first report of an attempt, and where the code has grown since."""
+        """The code that the attempt runs. Set with the first report of an attempt, and whenever more code was imported
+        since.
+        """
 
     def __init__(
         self,
@@ -768,8 +780,8 @@ Global___Report: _TypeAlias = Report  # noqa: Y015
 
 @_typing.final
 class Reports(_message.Message):
-    """Reports that wait to be sent, in the order of their sequences: those of a bundle's turn above all. Each is taken,
-    answered and acknowledged as if it had come alone.
+    """Several reports, ordered by sequence, such as those of a bundle's turn. Each is processed, answered and
+    acknowledged as if it had been sent alone.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -792,7 +804,7 @@ Global___Reports: _TypeAlias = Reports  # noqa: Y015
 
 @_typing.final
 class Restored(_message.Message):
-    """A resumed trial has loaded its checkpoint; or, with `code`, an attempt runs code that it is to tell of at once."""
+    """A resumed trial has loaded its checkpoint. Or, with `code`, an attempt runs code that it must report at once."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -807,9 +819,9 @@ class Restored(_message.Message):
     def read_time(self) -> _duration_pb2.Duration: ...
     @_builtins.property
     def code(self) -> _event_pb2.AttemptCode:
-        """All source files that the attempt runs so far. Such a message says nothing of a checkpoint. It comes where a file has
-        another content than the worker has told of the study before and, with `Assign.guards_code`, whenever files were
-        imported. All other code is told with reports.
+        """All source files that the attempt runs so far. If set, the message says nothing about a checkpoint. It is sent
+        if a file's content differs from what the worker reported for this study before and, with
+        `Assign.guards_code`, whenever files were imported. Otherwise code is sent with reports.
         """
 
     def __init__(
@@ -830,7 +842,7 @@ Global___Restored: _TypeAlias = Restored  # noqa: Y015
 
 @_typing.final
 class Exited(_message.Message):
-    """A trial's process is gone."""
+    """A trial's process has ended."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -850,37 +862,41 @@ class Exited(_message.Message):
     sequence: _builtins.int
     outcome: Global___ExitOutcome.ValueType
     error: _builtins.str
-    """For people: the exception's last line, the signal's name, the missing checkpoint."""
+    """The exception's last line, the signal's name, or the missing checkpoint, for people."""
     log_tail: _builtins.str
     """The end of the trial's log, at most 8 KiB."""
     exit_code: _builtins.int
-    """Of its process; negative for a signal, which also ends a program that was told to leave and does not."""
+    """The exit code of its process; negative for a signal. A program that was told to leave and does not is ended by
+    a signal too.
+    """
     out_of_memory: _builtins.int
-    """The trial's bundle ran out of memory with so many members; 0: it did not. Nobody is charged, and the next bundle of
-    the study on such a device has half as many.
+    """The number of members with which the trial's bundle ran out of memory; 0 if it did not. No failure is counted,
+    and the study's next bundle on such a device has half as many members.
     """
     device_words: _builtins.str
-    """With FAILED: the words of the failure that may be the device's doing as well as the program's, such as `CUDA error:
-    an illegal memory access`. The first ones of a trial are not charged.
+    """With FAILED: the part of the error that may be caused by the device as well as by the program, such as `CUDA
+    error: an illegal memory access`. A trial's first failures of this kind are not charged.
     """
     device_failures: _builtins.int
-    """So many attempts in a row ended so on its devices, this one included. From three on the devices are taken out, where
-    trials of the study get on elsewhere.
+    """The number of attempts in a row, this one included, that ended this way on its devices. From three on, the
+    devices are quarantined, if the study's trials succeed elsewhere.
     """
     unsaved: _builtins.str
-    """As in FinishRequest; also where the worker could not store it."""
+    """As in FinishRequest; also set if the worker could not store the checkpoint."""
     by_itself: _builtins.bool
     """As in FinishRequest."""
     @_builtins.property
     def lease(self) -> _event_pb2.LeaseRef: ...
     @_builtins.property
     def checkpoint(self) -> _trial_pb2.CheckpointRef:
-        """With FINISHED: what the program saved at its end. Durable already; absent when it saved nothing."""
+        """With FINISHED: the checkpoint that the program saved at its end, which is already durable; absent if it saved
+        nothing.
+        """
 
     @_builtins.property
     def stored(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """With UNREADABLE_CHECKPOINT and NO_CHECKPOINT: the addresses of the complete checkpoints in the same place, the newest
-        ones first.
+        """With UNREADABLE_CHECKPOINT and NO_CHECKPOINT: the URIs of the trial's complete checkpoints in the store,
+        newest first.
         """
 
     def __init__(
@@ -925,7 +941,9 @@ class Welcome(_message.Message):
     scheduler: _builtins.str
     """The replica's host and process id, for the worker's log."""
     protocol: _builtins.int
-    """As in Hello: what the scheduler speaks. A worker that cannot speak with it says so and asks the next one."""
+    """As in Hello, for the scheduler. A worker that does not support the scheduler's version logs this and tries the
+    next scheduler.
+    """
     oldest_protocol: _builtins.int
     version: _builtins.str
     """The scheduler's release."""
@@ -933,15 +951,15 @@ class Welcome(_message.Message):
     def heartbeat_interval(self) -> _duration_pb2.Duration: ...
     @_builtins.property
     def lease_ttl(self) -> _duration_pb2.Duration:
-        """A worker not heard of for this long loses its leases."""
+        """A worker that is silent for this long loses its leases."""
 
     @_builtins.property
     def held(self) -> _containers.RepeatedCompositeFieldContainer[_event_pb2.LeaseRef]:
-        """Of the leases that the worker named, those that are still its own. It kills the others."""
+        """Which of the leases in `Hello` the worker still holds. It kills the others."""
 
     @_builtins.property
     def store(self) -> Global___StoreOrder:
-        """Absent for a worker that names no store."""
+        """Absent if the worker names no store."""
 
     def __init__(
         self,
@@ -965,7 +983,7 @@ Global___Welcome: _TypeAlias = Welcome  # noqa: Y015
 
 @_typing.final
 class Assign(_message.Message):
-    """Run this trial."""
+    """Tells the worker to run a trial."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -994,30 +1012,32 @@ class Assign(_message.Message):
     PROJECT_FIELD_NUMBER: _builtins.int
     TIME_LEFT_FIELD_NUMBER: _builtins.int
     next_milestone: _builtins.int
-    """The step up to which the trial may run without asking."""
+    """The step up to which the trial may run before it must ask."""
     max_steps: _builtins.int
     seed: _builtins.int
-    """Seeds the trial's random generators: depends on the study's seed and the trial's number alone."""
+    """The seed of the trial's random generators. It depends only on the study's seed and the trial's number."""
     metric: _builtins.str
-    """The objective's metric, so that a trial can say at once that it does not report it."""
+    """The objective's metric, so that a trial can detect at once that it does not report it."""
     checkpoints_kept: _builtins.int
-    """How many checkpoints of the trial to keep beside those of pauses."""
+    """How many checkpoints of the trial to keep, besides those of pauses."""
     resume_step: _builtins.int
-    """The step the checkpoint was taken at; 0 for a start from nothing."""
+    """The step of the checkpoint; 0 if the trial starts from scratch."""
     last_step: _builtins.int
-    """The step that the trial reported last, in an earlier attempt; 0 before its first report. It is above `resume_step`
-    where nothing was saved since.
+    """The step of the trial's last report in an earlier attempt; 0 before its first report. It is greater than
+    `resume_step` if nothing was saved since.
     """
     checkpoints_shared: _builtins.bool
-    """Not only the last checkpoints stay: other trials may be given one, or the best one is kept. Delete none but after a
-    decision, which names those to keep.
+    """More than the latest checkpoints must be kept: other trials may use one, or the best one is kept. Checkpoints
+    may be deleted only after a decision, which names those to keep.
     """
     study_uid: _builtins.str
     """The `uid` of the trial's study, which names the folders of its logs and checkpoints."""
     guards_code: _builtins.bool
-    """Changed code is not let pass (`on_code_change`): each attempt says what it runs as soon as it has imported it."""
+    """Changed code is not accepted (`on_code_change`), so each attempt reports the code that it runs as soon as it
+    has imported it.
+    """
     project: _builtins.str
-    """The project of the trial's study. No other project gets what is installed for it."""
+    """The project of the trial's study. What is installed for it is not shared with other projects."""
     @_builtins.property
     def lease(self) -> _event_pb2.LeaseRef: ...
     @_builtins.property
@@ -1026,37 +1046,43 @@ class Assign(_message.Message):
     def template(self) -> _spec_pb2.TrialTemplate: ...
     @_builtins.property
     def checkpoint(self) -> _trial_pb2.CheckpointRef:
-        """Continue from here; absent for a start from nothing."""
+        """The checkpoint to continue from; absent if the trial starts from scratch."""
 
     @_builtins.property
     def grant(self) -> Global___Grant: ...
     @_builtins.property
     def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The rungs that the trial must report at, in steps, up to `max_steps`: a report that jumps over one is refused."""
+        """The rungs at which the trial must report, in steps, up to `max_steps`. A report that skips a rung is rejected."""
 
     @_builtins.property
     def further_metrics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The other metrics that the study reads: those of further objectives, and those of constraints."""
+        """The other metrics that the study needs: those of further objectives, and those of constraints."""
 
     @_builtins.property
     def constraint_metrics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def surrogate(self) -> _spec_pb2.Surrogate:
-        """The trial's function asks for a model, and gets a small copy of it; absent: it gets the model."""
+        """If set, the trial's function gets a small copy of the model that it requests. If absent, it gets the model
+        itself.
+        """
 
     @_builtins.property
     def gate(self) -> _spec_pb2.Gate: ...
     @_builtins.property
     def keep_best(self) -> _event_pb2.KeepBest:
-        """The trial saves at each report that is its best so far; absent: it need not."""
+        """If set, the trial saves at each report that is its best so far."""
 
     @_builtins.property
     def ends_study(self) -> _event_pb2.EndsStudy:
-        """The trial saves at a report that ends its study, and waits for the answer; absent: no value does."""
+        """If set, the trial saves at a report that ends the study, and waits for the answer. If absent, no value ends
+        it.
+        """
 
     @_builtins.property
     def time_left(self) -> _duration_pb2.Duration:
-        """How long the attempt may run, with all attempts before it within the template's timeout; absent: no limit."""
+        """How long the attempt may run: what earlier attempts have left of the template's timeout. Absent means no
+        limit.
+        """
 
     def __init__(
         self,
@@ -1096,7 +1122,7 @@ Global___Assign: _TypeAlias = Assign  # noqa: Y015
 
 @_typing.final
 class Grant(_message.Message):
-    """What a trial may use."""
+    """The slots that a trial may use."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1107,14 +1133,16 @@ class Grant(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     SEATS_FIELD_NUMBER: _builtins.int
     milli: _builtins.int
-    """Thousandths of each slot; 0 means 1000."""
+    """The share of each slot, in thousandths; 0 means 1000."""
     memory_bytes: _builtins.int
     """The memory budget on each slot; 0 means all of it."""
     processes: _spec_pb2.Processes.ValueType
     id: _builtins.str
-    """Names the grant. Leases of one grant run in one process."""
+    """The grant's id. Leases of one grant run in one process."""
     seats: _builtins.int
-    """How many trials the process may hold: above 1 it is a bundle, and further leases may name the same grant; 0 means 1."""
+    """The maximum number of trials in the process. Above 1 it is a bundle, and further leases may have the same
+    grant; 0 means 1.
+    """
     @_builtins.property
     def slots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Indices into the worker's devices."""
@@ -1168,7 +1196,7 @@ Global___LeaseDecision: _TypeAlias = LeaseDecision  # noqa: Y015
 
 @_typing.final
 class Decisions(_message.Message):
-    """Answers that were there at once."""
+    """Several answers that were ready at the same time."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1190,7 +1218,9 @@ Global___Decisions: _TypeAlias = Decisions  # noqa: Y015
 
 @_typing.final
 class Cancel(_message.Message):
-    """Kill the trial of this lease: it is not the worker's any more, or a user stopped it."""
+    """Tells the worker to kill the trial of a lease, because the lease is no longer the worker's or a user stopped the
+    trial.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1215,8 +1245,9 @@ Global___Cancel: _TypeAlias = Cancel  # noqa: Y015
 
 @_typing.final
 class Vacate(_message.Message):
-    """Others need the slots of this lease: the trial is to save at its next report and wait for the decision, as it does
-    at a milestone. Nothing is lost where this message is: the scheduler asks again, and at the next rung at the latest.
+    """Asks for the slots of a lease, because other trials need them. The trial must save at its next report and wait
+    for the decision, as at a milestone. Losing this message is harmless: the scheduler asks again, at the next rung
+    at the latest.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1242,7 +1273,7 @@ Global___Vacate: _TypeAlias = Vacate  # noqa: Y015
 
 @_typing.final
 class Withdraw(_message.Message):
-    """A user drains the worker, or takes that back. Its trials are asked to leave, each with a `Vacate`."""
+    """Tells the worker that a user drains it, or no longer does. Its trials are asked to leave, each with a `Vacate`."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1250,12 +1281,12 @@ class Withdraw(_message.Message):
     GRACE_FIELD_NUMBER: _builtins.int
     LEAVE_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """For people. Empty: the worker is not drained any more."""
+    """The reason, for people. Empty if the worker is no longer draining."""
     leave: _builtins.bool
-    """The daemon is to end when it is empty. Not set where it was started after the drain was asked for."""
+    """The daemon must exit once it has no trials. Not set if it was started after the drain was requested."""
     @_builtins.property
     def grace(self) -> _duration_pb2.Duration:
-        """Those that are still there after so long are ended, and nobody is charged. Absent: as long as they take."""
+        """Trials that are still running after this time are ended, without counting a failure. Absent means no limit."""
 
     def __init__(
         self,
@@ -1274,14 +1305,14 @@ Global___Withdraw: _TypeAlias = Withdraw  # noqa: Y015
 
 @_typing.final
 class Uncordon(_message.Message):
-    """Users take these devices for sound again: the defects that the daemon knows of them are void."""
+    """Tells the worker that users uncordoned these devices. The daemon must forget their defects."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     DEVICES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Their indices."""
+        """The indices of the devices."""
 
     def __init__(
         self,
@@ -1298,7 +1329,9 @@ Global___Uncordon: _TypeAlias = Uncordon  # noqa: Y015
 
 @_typing.final
 class Drain(_message.Message):
-    """This replica goes away: finish what is in flight and connect to another."""
+    """Tells the worker that this replica is shutting down: it must finish what is in flight and connect to another
+    one.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1320,15 +1353,18 @@ Global___Drain: _TypeAlias = Drain  # noqa: Y015
 
 @_typing.final
 class Ack(_message.Message):
-    """These durable messages are committed (or were stale, which is final too) and may be forgotten."""
+    """Acknowledges durable messages: they are committed, or were stale, which is final too. The worker may delete
+    them.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SEQUENCES_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     heartbeat: _builtins.int
-    """Answers the heartbeat of this sequence as soon as it is read, so that a worker whose scheduler is gone without a
-    word (a half-open connection, a frozen process) notices well before its leases end. 0 in answers to messages.
+    """The sequence of a heartbeat, which is acknowledged as soon as it is read. So a worker notices well before its
+    leases expire that its scheduler no longer answers (a half-open connection, a frozen process). 0 if this
+    acknowledges other messages.
     """
     @_builtins.property
     def sequences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
@@ -1348,9 +1384,9 @@ Global___Ack: _TypeAlias = Ack  # noqa: Y015
 
 @_typing.final
 class Refused(_message.Message):
-    """The durable message of this sequence can never be taken: a field is out of bounds, or the scheduler failed on it. The
-    worker keeps it in a folder of its own, with the reason, and never sends it again. The lease of a refused message
-    ends. The sequence is acknowledged too, for workers that do not know this message.
+    """Rejects a durable message that can never be accepted: a field is out of bounds, or the scheduler failed on it.
+    The worker keeps the message in a separate folder, with the reason, and never resends it. The message's lease
+    ends. The sequence is also acknowledged, for workers that do not know `Refused`.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1359,7 +1395,7 @@ class Refused(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     reason: _builtins.str
-    """For people: what is wrong, and whose doing it is."""
+    """What is wrong, and who caused it, for people."""
     def __init__(
         self,
         *,
@@ -1376,7 +1412,7 @@ Global___Refused: _TypeAlias = Refused  # noqa: Y015
 
 @_typing.final
 class ReadLog(_message.Message):
-    """Send a part of the log of one attempt. Somebody waits for it; nothing else does."""
+    """Asks for a part of an attempt's log. A user is waiting for it, but nothing else is."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1386,18 +1422,20 @@ class ReadLog(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     WITHIN_FIELD_NUMBER: _builtins.int
     id: _builtins.int
-    """Names the answer."""
+    """The id that the answer carries."""
     study_uid: _builtins.str
     """As in Assign."""
     offset: _builtins.int
-    """Where in the attempt's log to begin."""
+    """Where to start in the attempt's log."""
     @_builtins.property
     def lease(self) -> _event_pb2.LeaseRef:
-        """Of the attempt, which may be over, and may have run on another worker: then its log is read from the store."""
+        """The lease of the attempt. The attempt may have ended, and may have run on another worker; then its log is read
+        from the store.
+        """
 
     @_builtins.property
     def within(self) -> _duration_pb2.Duration:
-        """Leave out what was written longer ago, by the worker's clock; `offset` is 0 then."""
+        """Only return what was written within this time, by the worker's clock. `offset` is then 0."""
 
     def __init__(
         self,
@@ -1418,7 +1456,7 @@ Global___ReadLog: _TypeAlias = ReadLog  # noqa: Y015
 
 @_typing.final
 class LogChunk(_message.Message):
-    """Answers ReadLog. Never stored before it is sent, never repeated."""
+    """Answers ReadLog. It is never stored or resent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1430,14 +1468,16 @@ class LogChunk(_message.Message):
     TIMED_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     data: _builtins.bytes
-    """At most 64 KiB; empty where nothing was printed since."""
+    """A part of the log, at most 64 KiB; empty if nothing was printed since."""
     next_offset: _builtins.int
-    """Where the next part begins. It may lie before the asked one: a log that grew too large was cut meanwhile."""
+    """Where the next part starts. It may be before the requested offset, if the log grew too large and was cut."""
     live: _builtins.bool
-    """The attempt still runs here."""
+    """True if the attempt is still running on this worker."""
     trouble: Global___LogTrouble.ValueType
     timed: _builtins.bool
-    """`within` was heeded. False where it is not known when the log was written, and in workers that do not know the field."""
+    """True if `within` was applied. False if it is unknown when the log was written, and for workers that do not
+    know the field.
+    """
     def __init__(
         self,
         *,
@@ -1463,7 +1503,7 @@ class JudgeFoldersRequest(_message.Message):
     FOLDERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def folders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of folders, each `{study}-{uid}`."""
+        """The names of the folders, each `{study}-{uid}`."""
 
     def __init__(
         self,
@@ -1485,7 +1525,7 @@ class JudgeFoldersResponse(_message.Message):
     VERDICTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def verdicts(self) -> _containers.RepeatedCompositeFieldContainer[Global___FolderVerdict]:
-        """Those of which something may go."""
+        """Only folders of which something may be deleted."""
 
     def __init__(
         self,
@@ -1502,7 +1542,7 @@ Global___JudgeFoldersResponse: _TypeAlias = JudgeFoldersResponse  # noqa: Y015
 
 @_typing.final
 class FolderVerdict(_message.Message):
-    """What of a study's folders may go."""
+    """What may be deleted of a study's folder."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1513,14 +1553,16 @@ class FolderVerdict(_message.Message):
     KEPT_FIELD_NUMBER: _builtins.int
     folder: _builtins.str
     deleted: _builtins.bool
-    """The study was deleted: all of it may go."""
+    """True if the study was deleted: all of the folder may be deleted."""
     checkpoints: _builtins.bool
-    """Its checkpoints may go, but for those of `kept`. A checkpoint that was stored after the question was asked stays."""
+    """True if its checkpoints may be deleted, except those in `kept` and those that were stored after the request
+    was sent.
+    """
     logs: _builtins.bool
-    """Its logs may go."""
+    """True if its logs may be deleted."""
     @_builtins.property
     def kept(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The addresses of checkpoints that stay."""
+        """The URIs of checkpoints that must stay."""
 
     def __init__(
         self,

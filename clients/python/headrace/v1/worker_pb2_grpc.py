@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class WorkerServiceStub(object):
-    """What worker daemons call.
+    """The service for worker daemons.
     """
 
     def __init__(self, channel):
@@ -48,27 +48,26 @@ class WorkerServiceStub(object):
 
 
 class WorkerServiceServicer(object):
-    """What worker daemons call.
+    """The service for worker daemons.
     """
 
     def Session(self, request_iterator, context):
-        """One stream per worker. The worker says `Hello` first; the scheduler answers `Welcome`, after which
-        both sides speak freely.
+        """Opens the session of a worker: one stream per worker. The worker sends `Hello` first, and the scheduler
+        answers `Welcome`. After that both sides send messages at any time.
 
-        The stream is a cache, the lease row is the truth. Durable messages (`Report`, `Restored`, `Exited`)
-        carry a sequence that the worker keeps on disk with the message until the scheduler, after its
-        commit, acknowledges it; after a reconnect the worker sends what is unacknowledged again, in order,
-        to whichever replica answers. Duplicates are recognised, acknowledged again and answered with the
-        decision of the first time. The scheduler repeats `Assign` and `Cancel` in the same way, and the
-        worker recognises a lease that it already holds.
+        The stream is a cache, the lease row is the truth. Durable messages (`Report`, `Restored`, `Exited`) have a
+        sequence. The worker keeps them on disk until the scheduler has committed and acknowledged them. After a
+        reconnect, the worker resends its unacknowledged messages, in order, to whichever replica answers. The
+        scheduler recognizes duplicates, acknowledges them again, and repeats the first decision. It repeats `Assign`
+        and `Cancel` in the same way, and the worker recognizes a lease that it already holds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def JudgeFolders(self, request, context):
-        """Says which of the folders that a worker keeps for studies may go, or what in them. A folder of a study that the
-        scheduler does not know, and never deleted, stays: it may be another cluster's.
+        """Returns which of a worker's study folders may be deleted, or which parts of them. The folder of a study that
+        this scheduler neither knows nor deleted stays: it may belong to another cluster.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -96,7 +95,7 @@ def add_WorkerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class WorkerService(object):
-    """What worker daemons call.
+    """The service for worker daemons.
     """
 
     @staticmethod

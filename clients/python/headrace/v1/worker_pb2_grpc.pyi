@@ -27,51 +27,49 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class WorkerServiceStub:
-    """What worker daemons call."""
+    """The service for worker daemons."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> WorkerServiceAsyncStub: ...
     Session: _grpc.StreamStreamMultiCallable[_worker_pb2.SessionRequest, _worker_pb2.SessionResponse]
-    """One stream per worker. The worker says `Hello` first; the scheduler answers `Welcome`, after which
-    both sides speak freely.
+    """Opens the session of a worker: one stream per worker. The worker sends `Hello` first, and the scheduler
+    answers `Welcome`. After that both sides send messages at any time.
 
-    The stream is a cache, the lease row is the truth. Durable messages (`Report`, `Restored`, `Exited`)
-    carry a sequence that the worker keeps on disk with the message until the scheduler, after its
-    commit, acknowledges it; after a reconnect the worker sends what is unacknowledged again, in order,
-    to whichever replica answers. Duplicates are recognised, acknowledged again and answered with the
-    decision of the first time. The scheduler repeats `Assign` and `Cancel` in the same way, and the
-    worker recognises a lease that it already holds.
+    The stream is a cache, the lease row is the truth. Durable messages (`Report`, `Restored`, `Exited`) have a
+    sequence. The worker keeps them on disk until the scheduler has committed and acknowledged them. After a
+    reconnect, the worker resends its unacknowledged messages, in order, to whichever replica answers. The
+    scheduler recognizes duplicates, acknowledges them again, and repeats the first decision. It repeats `Assign`
+    and `Cancel` in the same way, and the worker recognizes a lease that it already holds.
     """
     JudgeFolders: _grpc.UnaryUnaryMultiCallable[_worker_pb2.JudgeFoldersRequest, _worker_pb2.JudgeFoldersResponse]
-    """Says which of the folders that a worker keeps for studies may go, or what in them. A folder of a study that the
-    scheduler does not know, and never deleted, stays: it may be another cluster's.
+    """Returns which of a worker's study folders may be deleted, or which parts of them. The folder of a study that
+    this scheduler neither knows nor deleted stays: it may belong to another cluster.
     """
 
 @_typing.type_check_only
 class WorkerServiceAsyncStub(WorkerServiceStub):
-    """What worker daemons call."""
+    """The service for worker daemons."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Session: _aio.StreamStreamMultiCallable[_worker_pb2.SessionRequest, _worker_pb2.SessionResponse]  # type: ignore[assignment]
-    """One stream per worker. The worker says `Hello` first; the scheduler answers `Welcome`, after which
-    both sides speak freely.
+    """Opens the session of a worker: one stream per worker. The worker sends `Hello` first, and the scheduler
+    answers `Welcome`. After that both sides send messages at any time.
 
-    The stream is a cache, the lease row is the truth. Durable messages (`Report`, `Restored`, `Exited`)
-    carry a sequence that the worker keeps on disk with the message until the scheduler, after its
-    commit, acknowledges it; after a reconnect the worker sends what is unacknowledged again, in order,
-    to whichever replica answers. Duplicates are recognised, acknowledged again and answered with the
-    decision of the first time. The scheduler repeats `Assign` and `Cancel` in the same way, and the
-    worker recognises a lease that it already holds.
+    The stream is a cache, the lease row is the truth. Durable messages (`Report`, `Restored`, `Exited`) have a
+    sequence. The worker keeps them on disk until the scheduler has committed and acknowledged them. After a
+    reconnect, the worker resends its unacknowledged messages, in order, to whichever replica answers. The
+    scheduler recognizes duplicates, acknowledges them again, and repeats the first decision. It repeats `Assign`
+    and `Cancel` in the same way, and the worker recognizes a lease that it already holds.
     """
     JudgeFolders: _aio.UnaryUnaryMultiCallable[_worker_pb2.JudgeFoldersRequest, _worker_pb2.JudgeFoldersResponse]  # type: ignore[assignment]
-    """Says which of the folders that a worker keeps for studies may go, or what in them. A folder of a study that the
-    scheduler does not know, and never deleted, stays: it may be another cluster's.
+    """Returns which of a worker's study folders may be deleted, or which parts of them. The folder of a study that
+    this scheduler neither knows nor deleted stays: it may belong to another cluster.
     """
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What worker daemons call."""
+    """The service for worker daemons."""
 
     @_abc_1.abstractmethod
     def Session(
@@ -79,15 +77,14 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_worker_pb2.SessionRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_worker_pb2.SessionResponse], _abc.AsyncIterator[_worker_pb2.SessionResponse]]:
-        """One stream per worker. The worker says `Hello` first; the scheduler answers `Welcome`, after which
-        both sides speak freely.
+        """Opens the session of a worker: one stream per worker. The worker sends `Hello` first, and the scheduler
+        answers `Welcome`. After that both sides send messages at any time.
 
-        The stream is a cache, the lease row is the truth. Durable messages (`Report`, `Restored`, `Exited`)
-        carry a sequence that the worker keeps on disk with the message until the scheduler, after its
-        commit, acknowledges it; after a reconnect the worker sends what is unacknowledged again, in order,
-        to whichever replica answers. Duplicates are recognised, acknowledged again and answered with the
-        decision of the first time. The scheduler repeats `Assign` and `Cancel` in the same way, and the
-        worker recognises a lease that it already holds.
+        The stream is a cache, the lease row is the truth. Durable messages (`Report`, `Restored`, `Exited`) have a
+        sequence. The worker keeps them on disk until the scheduler has committed and acknowledged them. After a
+        reconnect, the worker resends its unacknowledged messages, in order, to whichever replica answers. The
+        scheduler recognizes duplicates, acknowledges them again, and repeats the first decision. It repeats `Assign`
+        and `Cancel` in the same way, and the worker recognizes a lease that it already holds.
         """
 
     @_abc_1.abstractmethod
@@ -96,8 +93,8 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _worker_pb2.JudgeFoldersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_worker_pb2.JudgeFoldersResponse, _abc.Awaitable[_worker_pb2.JudgeFoldersResponse]]:
-        """Says which of the folders that a worker keeps for studies may go, or what in them. A folder of a study that the
-        scheduler does not know, and never deleted, stays: it may be another cluster's.
+        """Returns which of a worker's study folders may be deleted, or which parts of them. The folder of a study that
+        this scheduler neither knows nor deleted stays: it may belong to another cluster.
         """
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -2,7 +2,7 @@
 
 That says something about the worker and nothing about the trial, which is charged neither a failure nor a loss.
 After the second time in a row on one worker the trial is placed on other workers, if there are any, for
-`SHUNNED_S`. The worker itself is quarantined after the third time in a row, whichever trials were affected
+`SHUNNED_S`. The worker itself is suspended after the third time in a row, whichever trials were affected
 (`store.failed_starts`). If it is the only worker, its trials wait until it is tried again, after longer and longer
 delays, and none of them fails for it.
 """

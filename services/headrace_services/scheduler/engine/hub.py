@@ -111,11 +111,11 @@ class Hub:
         if not self.closing:
             self._entry(study_id).runner.kick(why)
 
-    def set_aside(self, study_id: int, why: str) -> None:
+    def quarantine(self, study_id: int, why: str) -> None:
         """End a study, soon, because some of its rows cannot be read."""
         if not self.closing:
             log.error("study %s is quarantined: %s", study_id, why)
-            self._entry(study_id).runner.set_aside(why)
+            self._entry(study_id).runner.quarantine(why)
 
     def wake_waiting_studies(self) -> None:
         """Offer free slots to all active studies, soon."""

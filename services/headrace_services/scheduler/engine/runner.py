@@ -10,7 +10,7 @@ A cycle that fails for another reason is a defect. The runner finds its cause, a
 - It runs the inputs of the batch one at a time, each with a new fold. Those that pass are accepted.
 - An input that fails alone is refused with an InternalError, if a cycle without any input passes. So a poisoned
   message harms only its sender.
-- If even that cycle fails, the study itself is at fault and is quarantined (`aside`): it ends as FAILED with the
+- If even that cycle fails, the study itself is at fault and is quarantined (`quarantine`): it ends as FAILED with the
   reason. The same happens if an input fails that must not (a user's stop, the end of a live lease), and after
   `MESSAGES_IN_ROW` messages of live leases that fail one after the other.
 
@@ -31,14 +31,14 @@ from headrace.errors import DatabaseUnavailableError, DrainingError, HeadraceErr
 from headrace_services.scheduler import measures
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.inputs import ExitedArrived, Leased, LeaseExpired, PlaceNow, StopStudy
-from headrace_services.scheduler.engine import aside
+from headrace_services.scheduler.engine import quarantine
 from headrace_services.scheduler.engine.cycle import CycleResult, run_cycle
 from headrace_services.scheduler.engine.retries import cause, is_unavailable, retrying
 from headrace_services.scheduler.engine.submissions import Settled, Submission
 from headrace_services.scheduler.engine.turns import Turn, Turns
-from headrace_services.scheduler.store.aside import holds
 from headrace_services.scheduler.store.database import is_conflict, transaction
 from headrace_services.scheduler.store.defects import reason_of
+from headrace_services.scheduler.store.quarantine import holds
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class StudyRunner:
         self._closing = False
         self._broken: str | None = None
         """Why the study is to be quarantined, or was."""
-        self._is_aside = False
+        self._is_quarantined = False
         self._failed_in_row = 0
         self._behind: WeakSet[object] = WeakSet()
         """Streams with an unanswered message: the worker sends it again on a new stream."""
@@ -150,10 +150,10 @@ class StudyRunner:
         """
         try:
             await self._turns.let_in.acquire()
-            if self._asked is None and (self._broken is None or self._is_aside):
+            if self._asked is None and (self._broken is None or self._is_quarantined):
                 self._turns.let_in.release()
             else:
-                measures.WAKE_UPS.labels(self._asked or "set aside").inc()
+                measures.WAKE_UPS.labels(self._asked or "quarantined").inc()
                 await self._enqueue(_Waiting(Submission(input=PlaceNow()), is_let_in=True))
         finally:
             self._coming = None
@@ -183,10 +183,10 @@ class StudyRunner:
         self._rest = None
         self.kick("a pause is over")
 
-    def set_aside(self, why: str) -> None:
+    def quarantine(self, why: str) -> None:
         """End the study, whose rows cannot be read, before its next cycle."""
         self._broken = self._broken or why
-        self.kick("set aside")
+        self.kick("quarantined")
 
     def close(self) -> None:
         """Accept no more inputs; queued ones are still run."""
@@ -220,7 +220,7 @@ class StudyRunner:
 
     async def _run_batch(self, batch: list[_Waiting]) -> None:
         if self._broken is not None:
-            await self._answer_aside(batch, self._broken)
+            await self._answer_quarantined(batch, self._broken)
             return
         batch = [waiting for waiting in batch if not self._is_overtaking(waiting)]
         if not batch:
@@ -281,7 +281,7 @@ class StudyRunner:
         """Find the input that causes a defect, and whether the study is at fault."""
         for waiting in batch:
             if self._broken is not None:
-                await self._answer_aside([waiting], self._broken)
+                await self._answer_quarantined([waiting], self._broken)
                 continue
             if self._is_overtaking(waiting):
                 continue
@@ -299,7 +299,7 @@ class StudyRunner:
                 self._give_up([waiting], away)
                 continue
             if self._broken is not None:
-                await self._answer_aside([waiting], self._broken)
+                await self._answer_quarantined([waiting], self._broken)
                 continue
             if is_conflict(error):  # bad luck; the input is fine
                 self._leave(waiting, "the database did not accept the cycle")
@@ -353,15 +353,15 @@ class StudyRunner:
             return False  # a lease that no row could have
         raise AssertionError("the retries above end by returning or raising")
 
-    async def _answer_aside(self, batch: list[_Waiting], why: str) -> None:
+    async def _answer_quarantined(self, batch: list[_Waiting], why: str) -> None:
         """Quarantine the study if it is not yet, and answer its inputs as an ended study does."""
         submissions = [waiting.submission for waiting in batch]
         try:
             async for attempt in self._attempts:
                 with attempt:
                     async with transaction(self._engine) as conn:
-                        result = await aside.run(
-                            conn, self.study_id, why, submissions, first=not self._is_aside
+                        result = await quarantine.run(
+                            conn, self.study_id, why, submissions, first=not self._is_quarantined
                         )
         except Exception as error:
             if is_unavailable(error):
@@ -372,7 +372,7 @@ class StudyRunner:
             for waiting in batch:
                 _answer(waiting, Settled(outcome=failure))
             return
-        self._is_aside = True
+        self._is_quarantined = True
         self._settle(batch, result)
 
     async def _step(self, submissions: Sequence[Submission]) -> CycleResult:

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from headrace.errors import HeadraceError
 from headrace_services.scheduler.core.inputs import Input, Outcome
 from headrace_services.scheduler.core.records import Study, TrialView
-from headrace_services.scheduler.store.aside import Brief
+from headrace_services.scheduler.store.quarantine import Brief
 from headrace_services.scheduler.store.requests import Request
 
 

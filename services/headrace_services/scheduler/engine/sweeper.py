@@ -91,7 +91,7 @@ class Sweeper:
                 self._expiring.add(one.lease.id)
                 tasks.create_task(self._expire(one.lease, one.why))
         for broken in unreadable:
-            self._hub.set_aside(broken.study_id, f"lease {broken.id} cannot be read: {broken.reason}")
+            self._hub.quarantine(broken.study_id, f"lease {broken.id} cannot be read: {broken.reason}")
         self._hub.wake_waiting_studies()
         self._hub.drop_idle()
 

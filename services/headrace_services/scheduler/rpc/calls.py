@@ -28,10 +28,10 @@ from headrace_services.scheduler.rpc import convert, pages
 from headrace_services.scheduler.rpc.caller import caller
 from headrace_services.scheduler.rpc.waiting import waits_for
 from headrace_services.scheduler.rpc.watching import Snapshots
-from headrace_services.scheduler.store import aside, requests, studies, trials
-from headrace_services.scheduler.store.aside import Brief
+from headrace_services.scheduler.store import quarantine, requests, studies, trials
 from headrace_services.scheduler.store.database import is_conflict, is_overtaken, transaction
 from headrace_services.scheduler.store.defects import Defect, is_transient, reason_of
+from headrace_services.scheduler.store.quarantine import Brief
 from headrace_services.scheduler.store.requests import Request
 
 log = logging.getLogger(__name__)
@@ -186,7 +186,7 @@ async def find_study(conn: AsyncConnection, study_id: str) -> Study:
 
 async def find_brief(conn: AsyncConnection, study_id: str, *, lock: bool = False) -> Brief:
     """The always readable part of a study in the caller's project. Raises StudyNotFoundError."""
-    study = await aside.brief_named(conn, caller().project, study_id, lock=lock)
+    study = await quarantine.brief_named(conn, caller().project, study_id, lock=lock)
     if study is None:
         raise StudyNotFoundError(f"there is no study '{study_id}'")
     return study
@@ -248,7 +248,7 @@ async def _render(conn: AsyncConnection, study_id: int, found: "_Found | Defect"
     message = pages.shown(found, lambda whole: convert.study(*whole))
     if not isinstance(message, Defect):
         return message
-    brief = await aside.brief(conn, study_id)
+    brief = await quarantine.brief(conn, study_id)
     if brief is None:
         raise StudyNotFoundError("the study was deleted")
     return convert.bare_study(brief, message.reason)

@@ -41,9 +41,9 @@ from headrace_services.scheduler.core.scores import score_step
 from headrace_services.scheduler.rpc import names
 from headrace_services.scheduler.rpc.waiting import study_waits_for
 from headrace_services.scheduler.samplers.importance import Importance
-from headrace_services.scheduler.store.aside import Brief
 from headrace_services.scheduler.store.cluster import HolderView, KeptView, ShareView, SlotView, WorkerView
 from headrace_services.scheduler.store.history import StoredEvent, StoredReport
+from headrace_services.scheduler.store.quarantine import Brief
 from headrace_services.scheduler.store.studies import Figures, Occupancy
 
 DURATION_MAX_S = 315_576_000_000
@@ -407,7 +407,7 @@ def worker(view: WorkerView) -> study_pb2.WorkerStatus:
         last_seen=_time(view.last_seen),
         version=view.version,
         trouble=view.trouble,
-        set_aside=view.set_aside,
+        rejected=view.rejected,
         avoided_by=view.avoided_by,
         cpus=view.cpus,
         certificate_end=_time(view.certificate_until),
@@ -415,7 +415,7 @@ def worker(view: WorkerView) -> study_pb2.WorkerStatus:
         draining=view.draining,
         drain_time=_time(view.drain_time),
         cordoned=view.cordoned,
-        put_aside=view.put_aside,
+        suspended=view.suspended,
         next_try_time=_time(view.next_try),
         cordons=[
             study_pb2.DeviceCordon(

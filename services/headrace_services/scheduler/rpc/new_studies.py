@@ -36,7 +36,7 @@ from headrace_services.scheduler.rpc.checks import Checks
 from headrace_services.scheduler.rpc.spec_faults import refuse_unknown
 from headrace_services.scheduler.samplers import expected_trials, require_own
 from headrace_services.scheduler.samplers.spread import pilot_configurations
-from headrace_services.scheduler.store import after, aside, code, quotas, studies
+from headrace_services.scheduler.store import after, code, quarantine, quotas, studies
 from headrace_services.scheduler.store.quotas import ProjectView
 from headrace_torch.what_transfers import WHY, Verdict, verdict_on
 
@@ -253,7 +253,7 @@ def _checked_by(spec: StudySpec, gate: str, *, waits: bool) -> StudySpec:
 
 
 async def _create(conn: AsyncConnection, project: str, wanted: Wanted) -> Study:
-    if await aside.brief_named(conn, project, wanted.name) is not None:
+    if await quarantine.brief_named(conn, project, wanted.name) is not None:
         raise StudyExistsError(f"a study '{wanted.name}' exists already")
     await _check_sources(conn, project, wanted.spec)
     await _keep_code(conn, project, wanted.spec)
@@ -279,7 +279,7 @@ async def _check_sources(conn: AsyncConnection, project: str, spec: StudySpec) -
     if spec.after is not None:
         named.append(("after", spec.after, "leave after out"))
     for field, name, otherwise in named:
-        if await aside.brief_named(conn, project, name) is None:
+        if await quarantine.brief_named(conn, project, name) is None:
             violation = Violation(
                 field=field,
                 value=name,

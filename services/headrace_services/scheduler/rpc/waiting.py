@@ -79,7 +79,7 @@ async def waits_for(conn: AsyncConnection, study: Study, trials: Iterable[Trial]
                 lacking(await placement.devices(conn, request), waiting)
                 + _but(study)
                 + _nor(drained)
-                + _nor_for_now(await machines.put_aside(conn))
+                + _nor_for_now(await machines.suspended(conn))
             )
         found[trial.number] = (
             by_size[key] + _because(study, trial) + _or(study, trial) + _shunned(study, trial)
@@ -164,13 +164,13 @@ def _nor(drained: Sequence[str]) -> str:
     return f"; {shown} {'gets' if len(drained) == 1 else 'get'} no trials (`headrace workers` says why)"
 
 
-def _nor_for_now(aside: Sequence[tuple[str, str, datetime]]) -> str:
-    """The connected workers that are quarantined for a while."""
+def _nor_for_now(suspended: Sequence[tuple[str, str, datetime]]) -> str:
+    """The connected workers that are suspended."""
     said = [
-        f"; {name} is put aside until {until.astimezone(UTC):%H:%M:%S} UTC, as it does not reach its programs: {why}"
-        for name, why, until in aside[:NAMED]
+        f"; {name} is suspended until {until.astimezone(UTC):%H:%M:%S} UTC, as it does not reach its programs: {why}"
+        for name, why, until in suspended[:NAMED]
     ]
-    return "".join(said) + (f"; so are {len(aside) - NAMED} more" if len(aside) > NAMED else "")
+    return "".join(said) + (f"; so are {len(suspended) - NAMED} more" if len(suspended) > NAMED else "")
 
 
 def _shunned(study: Study, trial: Trial) -> str:

@@ -43,9 +43,9 @@ class Doubts:
         async with transaction(self._engine) as conn:
             self._known = await failed_starts.count(conn, self._worker_id, exited.lease.lease_id, why)
         self._asked.clear()
-        if self._known.aside:
+        if self._known.suspended:
             log.warning(
-                "worker '%s' is put aside for a while: it does not reach its programs: %s", self._name, why
+                "worker '%s' is suspended for a while: it does not reach its programs: %s", self._name, why
             )
 
     async def reached(self, message: Durable) -> bool:
@@ -58,17 +58,17 @@ class Doubts:
         async with transaction(self._engine) as conn:
             if not await failed_starts.reached(conn, self._worker_id, lease_id):
                 return False
-        self._known = Doubt(times=0, aside=False)
-        return before.aside
+        self._known = Doubt(times=0, suspended=False)
+        return before.suspended
 
     async def try_again(self) -> bool:
-        """Let trials start again if the worker's quarantine is over. Returns whether it was."""
-        if not (before := await self._doubt()).aside:
+        """Let trials start again if the worker's suspension is over. Returns whether it was."""
+        if not (before := await self._doubt()).suspended:
             return False
         async with transaction(self._engine) as conn:
             if not await failed_starts.try_again(conn, self._worker_id):
                 return False
-        self._known = Doubt(times=before.times, aside=False)
+        self._known = Doubt(times=before.times, suspended=False)
         log.info("worker '%s' gets trials again", self._name)
         return True
 

@@ -92,7 +92,7 @@ class Machine:
         return await self._doubts.reached(message)
 
     async def try_again(self) -> bool:
-        """Let trials start again if the worker's quarantine is over. Returns whether it was."""
+        """Let trials start again if the worker's suspension is over. Returns whether it was."""
         return await self._doubts.try_again()
 
     async def heed(self) -> tuple[tuple[Lease, str], ...]:

@@ -99,13 +99,13 @@ class WorkerSession:
         self._told_to_leave: set[str] = set()
         self._studies = studies
         self._outgoing = Outgoing(
-            greeting.name, studies, proofs, patience_s=timing.lease_ttl_s, defective=hub.set_aside
+            greeting.name, studies, proofs, patience_s=timing.lease_ttl_s, defective=hub.quarantine
         )
         self._logs = LogAsks(greeting.name, self._outgoing)
         self._in_flight = InFlight(caught_up=self.drain)
         self._look_again = asyncio.Event()
         self._beat = asyncio.Event()
-        self._trouble = self._set_aside = ""
+        self._trouble = self._rejected = ""
         self._machine = Machine(hub.engine, greeting, worker_id, number, store=store, say=self._outgoing.put)
         self._welcomed = False
         self._heard_at = monotonic()
@@ -213,7 +213,7 @@ class WorkerSession:
             answer = worker_pb2.Ack(heartbeat=request.heartbeat.sequence)
             self._outgoing.put(worker_pb2.SessionResponse(ack=answer))
             self._trouble = TROUBLE.kept(request.heartbeat.trouble)
-            self._set_aside = TROUBLE.kept(request.heartbeat.set_aside)
+            self._rejected = TROUBLE.kept(request.heartbeat.rejected)
             self._beat.set()
             if await self._machine.heard(request.heartbeat):
                 self.look_again()
@@ -391,7 +391,7 @@ class WorkerSession:
                 session=self._number,
                 named=frozenset(self._reconciler.said),
                 trouble=self._trouble,
-                set_aside=self._set_aside,
+                rejected=self._rejected,
             )
             try:
                 noted = await self._heartbeats.note(beat)
@@ -442,7 +442,7 @@ class WorkerSession:
         async with transaction(self._hub.engine) as conn:
             held, unreadable = await workers.held_leases(conn, self.worker_id)
         for lease in unreadable:
-            self._hub.set_aside(lease.study_id, f"lease {lease.id} cannot be read: {lease.reason}")
+            self._hub.quarantine(lease.study_id, f"lease {lease.id} cannot be read: {lease.reason}")
         return held
 
     async def _settle(self, held: list[workers.HeldLease], said: set[str]) -> None:

@@ -99,7 +99,7 @@ class WorkerView:
     version: str
     last_seen: datetime
     trouble: str
-    set_aside: str
+    rejected: str
     slots: list[SlotView] = field(default_factory=list)
     cpus: int = 0
     kept: KeptView | None = None
@@ -113,7 +113,7 @@ class WorkerView:
     cordoned: str = ""
     """Why nothing new starts on it; empty if trials may start."""
     cordons: list[CordonView] = field(default_factory=list)
-    put_aside: str = ""
+    suspended: str = ""
     """Why nothing starts on it for a while; empty while its attempts reach their programs."""
     next_try: datetime | None = None
     """When it is tried again; None if it is being tried."""
@@ -154,7 +154,7 @@ async def workers(
     kept, avoided_by = await _said_by_studies(conn, project)
     rows = (await conn.execute(query)).all()
     own = await _named_of_project(
-        conn, project, [text for row in rows for text in (row.trouble, row.set_aside)]
+        conn, project, [text for row in rows for text in (row.trouble, row.rejected)]
     )
     found = {
         row.id: WorkerView(
@@ -164,7 +164,7 @@ async def workers(
             version=row.version,
             last_seen=row.last_seen,
             trouble=_without_others(row.trouble, own),
-            set_aside=_without_others(row.set_aside, own),
+            rejected=_without_others(row.rejected, own),
             cpus=row.cpus,
             kept=kept.get(row.id),
             avoided_by=avoided_by.get(row.incarnation, []),
@@ -172,8 +172,8 @@ async def workers(
             draining=machines.draining(row),
             drain_time=row.hold_time if row.hold == machines.DRAIN else None,
             cordoned=row.hold_why or "a user cordoned it" if row.hold == machines.CORDON else "",
-            put_aside=_put_aside(row),
-            next_try=row.aside_until,
+            suspended=_suspended(row),
+            next_try=row.suspended_until,
         )
         for row in rows
     }
@@ -257,7 +257,7 @@ def _without_others(text: str, own: Collection[str]) -> str:
     return _TRIAL.sub(lambda found: found[0] if found[1] in own else "a trial of another project", text)
 
 
-def _put_aside(row: Any) -> str:
+def _suspended(row: Any) -> str:
     if row.unreached < failed_starts.IN_ROW:
         return ""
     return (

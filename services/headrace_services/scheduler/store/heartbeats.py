@@ -28,7 +28,7 @@ class Beat:
     """The leases that the worker says it holds."""
     trouble: str = ""
     """The worker's own trouble, in its words; empty if all is well."""
-    set_aside: str = ""
+    rejected: str = ""
     """What the worker says about the rejected messages that it keeps; empty if there are none."""
 
 
@@ -69,7 +69,7 @@ async def note(conn: AsyncConnection, beats: Iterable[Beat], ttl_s: float) -> di
                 "g_session": b.session,
                 "connected": b.connected,
                 "trouble": b.trouble,
-                "set_aside": b.set_aside,
+                "rejected": b.rejected,
             }
             for b in noted
         ]
@@ -115,7 +115,7 @@ _said = given(
         "g_session": _w.c.session,
         "connected": _w.c.connected,
         "trouble": _w.c.trouble,
-        "set_aside": _w.c.set_aside,
+        "rejected": _w.c.rejected,
     }
 )
 _until = now + bindparam("ttl_s", type_=Float) * text("interval '1 second'")
@@ -127,7 +127,7 @@ _NOTE = Statement(
             connected=_said.c.connected,
             trouble=_said.c.trouble,
             # The end of a stream says nothing about them: they exist while the worker is away too.
-            set_aside=case((_said.c.connected, _said.c.set_aside), else_=_w.c.set_aside),
+            rejected=case((_said.c.connected, _said.c.rejected), else_=_w.c.rejected),
             last_seen=case((_said.c.connected, now), else_=_w.c.last_seen),
             expires_at=case((_said.c.connected, _until), else_=_w.c.expires_at),
         )

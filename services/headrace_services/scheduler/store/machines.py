@@ -5,7 +5,7 @@
     worker drained      | a user asked                       | leave at next report | `undrain`; survives its restarts
     worker leaving      | its daemon got a signal, a notice  | leave at next report | its daemon restarts
     worker cordoned     | a user asked                       | stay                 | `uncordon`
-    worker quarantined  | it did not reach its programs      | stay                 | its pause is over (`unreached`)
+    worker suspended    | it did not reach its programs      | stay                 | its pause is over (`unreached`)
     device cordoned     | a user asked                       | stay                 | `uncordon`
     device quarantined  | it failed                          | leave at next report | `uncordon`, even on another one
     device with defect  | it failed, and has no uuid         | leave at next report | its daemon restarts
@@ -188,13 +188,13 @@ async def held_names(conn: AsyncConnection) -> list[str]:
     return list((await conn.execute(query.order_by(_w.c.name))).scalars())
 
 
-async def put_aside(conn: AsyncConnection) -> list[tuple[str, str, datetime]]:
-    """The connected workers that are quarantined for failed starts: their names, why the last attempt did not
+async def suspended(conn: AsyncConnection) -> list[tuple[str, str, datetime]]:
+    """The connected workers that are suspended for failed starts: their names, why the last attempt did not
     reach its program, and until when."""
-    query = select(_w.c.name, _w.c.unreached_why, _w.c.aside_until)
-    query = query.where(_w.c.connected, _w.c.expires_at > now, _w.c.aside_until.is_not(None))
+    query = select(_w.c.name, _w.c.unreached_why, _w.c.suspended_until)
+    query = query.where(_w.c.connected, _w.c.expires_at > now, _w.c.suspended_until.is_not(None))
     return [
-        (row.name, row.unreached_why, row.aside_until)
+        (row.name, row.unreached_why, row.suspended_until)
         for row in await conn.execute(query.order_by(_w.c.name))
     ]
 
@@ -254,7 +254,7 @@ WHY: Any = case((_w.c.hold == DRAIN, _w.c.hold_why), else_=_w.c.leaving)
 
 def _settling() -> ClauseElement:
     cordoned = exists(select(_c.c.device).where(_c.c.device == DEVICE).correlate(_s, _w))
-    held = or_(_w.c.hold != "", _w.c.leaving != "", _w.c.aside_until.is_not(None))
+    held = or_(_w.c.hold != "", _w.c.leaving != "", _w.c.suspended_until.is_not(None))
     may = and_(_s.c.offered, _s.c.defect == "", ~held, ~cordoned)
     query = update(_s).where(_s.c.worker_id == _worker, _w.c.id == _s.c.worker_id, _s.c.present != may)
     return query.values(present=may)

@@ -11,7 +11,7 @@ from headrace_services.scheduler.store.cluster import HEARD_OF
 
 MOST_WAITING = 10_000
 """How many waiting trials are counted at most."""
-SLOT_STATES = ("free", "busy", "draining", "quarantined", "put_aside", "away")
+SLOT_STATES = ("free", "busy", "draining", "quarantined", "suspended", "away")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ async def overview(conn: AsyncConnection) -> Overview:
         (~HEARD_OF, literal("away")),
         (lv.c.grant_id.is_not(None), literal("draining")),
         ((s.c.grant_id.is_not(None)) | (s.c.shared_milli > 0), literal("busy")),
-        (w.c.aside_until.is_not(None), literal("put_aside")),
+        (w.c.suspended_until.is_not(None), literal("suspended")),
         (~s.c.present, literal("away")),
         else_=literal("free"),
     ).label("state")

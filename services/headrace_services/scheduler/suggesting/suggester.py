@@ -120,7 +120,7 @@ class Suggester:
             log.exception("proposing for study %s failed", study_id)
             study.defects += not (isinstance(error, MemoryError) or is_transient(error))
             if study.defects >= ATTEMPTS:
-                self._hub.set_aside(study_id, f"no trial can be proposed for it: {reason_of(error)}")
+                self._hub.quarantine(study_id, f"no trial can be proposed for it: {reason_of(error)}")
         finally:
             study.task = None
 

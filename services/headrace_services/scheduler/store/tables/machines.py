@@ -32,7 +32,7 @@ worker = Table(
     # What prevents it from working now, in its own words.
     Column("trouble", Text, nullable=False, server_default=""),
     # The rejected messages that it keeps, in its own words.
-    Column("set_aside", Text, nullable=False, server_default=""),
+    Column("rejected", Text, nullable=False, server_default=""),
     # Counts the streams; only the newest one speaks for the worker.
     Column("session", BigInteger, nullable=False, server_default="0"),
     Column("connected", Boolean, nullable=False, server_default="false"),
@@ -60,13 +60,13 @@ worker = Table(
     # The name of the lock that its daemon holds on its home, which no copy of the home has.
     Column("home_lock", Text, nullable=False, server_default=""),
     # How many attempts in a row did not reach their programs, why and when the last one did not, and until when
-    # the worker is quarantined for it (`store.failed_starts`).
+    # the worker is suspended for it (`store.failed_starts`).
     Column("unreached", Integer, nullable=False, server_default="0"),
     Column("unreached_why", Text, nullable=False, server_default=""),
     time_column("unreached_time"),
-    time_column("aside_until"),
+    time_column("suspended_until"),
     CheckConstraint("(unreached = 0) = (unreached_time IS NULL)", name="unreached"),
-    CheckConstraint("unreached > 0 OR aside_until IS NULL", name="aside"),
+    CheckConstraint("unreached > 0 OR suspended_until IS NULL", name="suspended"),
     CheckConstraint("hold IN ('', 'CORDON', 'DRAIN')", name="hold"),
     # A wish has a time.
     CheckConstraint("(hold = '') = (hold_time IS NULL)", name="hold_time"),

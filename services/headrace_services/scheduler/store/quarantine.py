@@ -55,14 +55,14 @@ async def _brief(conn: AsyncConnection, which: ColumnElement[bool], *, lock: boo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetAside:
+class Quarantined:
     """What ended with the study."""
 
     study: Brief
     leases: tuple[Lease, ...]
 
 
-async def set_aside(conn: AsyncConnection, study_id: int, why: str) -> SetAside | None:
+async def quarantine(conn: AsyncConnection, study_id: int, why: str) -> Quarantined | None:
     """End a study and everything of it that is live; a study that has ended keeps its state. Returns None if it was
     deleted."""
     study = await brief(conn, study_id, lock=True)
@@ -91,7 +91,7 @@ async def set_aside(conn: AsyncConnection, study_id: int, why: str) -> SetAside 
     values = {"study": study_id, "why": why}
     trials = await conn.execute(_END_TRIALS, values)
     if study.state.ended and not trials.rowcount:
-        return SetAside(study=study, leases=leases)
+        return Quarantined(study=study, leases=leases)
     await conn.execute(_NOTE, {**values, "before": study.state.value})
     after = await conn.execute(_END_STUDY, values)
     row = after.one()
@@ -103,7 +103,7 @@ async def set_aside(conn: AsyncConnection, study_id: int, why: str) -> SetAside 
         detail=row.detail,
         cursor=row.cursor,
     )
-    return SetAside(study=ended_study, leases=leases)
+    return Quarantined(study=ended_study, leases=leases)
 
 
 async def holds(conn: AsyncConnection, study_id: int, message: Leased) -> bool:

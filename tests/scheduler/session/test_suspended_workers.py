@@ -1,4 +1,4 @@
-"""A worker that does not reach its programs is paused for a while, shows why, and comes back."""
+"""A worker that does not reach its programs is suspended for a while, shows why, and comes back."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -54,7 +54,7 @@ class Cluster:
     async def pause_is_over(self) -> None:
         """Let the pause expire; the worker's next heartbeat notices it."""
         async with self.engine.begin() as conn:
-            await conn.execute(text("UPDATE worker SET aside_until = clock_timestamp() WHERE name = 'w'"))
+            await conn.execute(text("UPDATE worker SET suspended_until = clock_timestamp() WHERE name = 'w'"))
         self.beats += 1
         await self.worker.say(heartbeat=worker_pb2.Heartbeat(sequence=self.beats))
 
@@ -71,11 +71,11 @@ async def found(engine: AsyncEngine, replica: Replica) -> AsyncIterator[Cluster]
 
 async def test_after_three_in_a_row_nothing_starts_there_and_everybody_says_why(found: Cluster) -> None:
     await found.misses(2)
-    assert (await found.row()).aside_until is None
+    assert (await found.row()).suspended_until is None
     await found.misses(1)
     row = await found.row()
     assert row.unreached == 3
-    assert row.aside_until is not None
+    assert row.suspended_until is not None
     trial = await found.site.trial(0)
     assert (trial.state, trial.failures, trial.losses_in_row) == ("PENDING", 0, 0)
     async with transaction(found.engine) as conn:
@@ -84,10 +84,10 @@ async def test_after_three_in_a_row_nothing_starts_there_and_everybody_says_why(
         waiting = await studies.get(conn, found.site.study_id)
         assert waiting is not None
         said = await waits_for(conn, waiting, [rows.trial(trial)])
-    assert view.put_aside == f"3 attempts in a row did not reach their programs, the last one: {WHY}"
-    assert view.next_try == row.aside_until
-    assert (counts.slots["put_aside"], counts.slots["free"]) == (1, 0)
-    assert f"w is put aside until {row.aside_until:%H:%M:%S} UTC" in said[0]
+    assert view.suspended == f"3 attempts in a row did not reach their programs, the last one: {WHY}"
+    assert view.next_try == row.suspended_until
+    assert (counts.slots["suspended"], counts.slots["free"]) == (1, 0)
+    assert f"w is suspended until {row.suspended_until:%H:%M:%S} UTC" in said[0]
     assert WHY in said[0]
 
 
@@ -96,7 +96,7 @@ async def test_it_is_tried_again_after_pauses_that_grow(found: Cluster) -> None:
     pauses = []
     for _ in range(8):
         row = await found.row()
-        pauses.append(round((row.aside_until - row.unreached_time).total_seconds()))
+        pauses.append(round((row.suspended_until - row.unreached_time).total_seconds()))
         await found.pause_is_over()
         await found.misses(1)
     assert pauses == [5, 10, 20, 40, 80, 160, 300, 300]
@@ -109,13 +109,13 @@ async def test_an_attempt_that_reaches_its_program_ends_it(found: Cluster) -> No
     lease = (await found.assigned()).lease
     async with transaction(found.engine) as conn:
         (view,) = await cluster.workers(conn, [cluster.Key(name="w", slots=1)])
-    assert view.put_aside
+    assert view.suspended
     assert view.next_try is None
     await found.worker.report(lease, 10, 9, 0.5)
     async with asyncio.timeout(DEADLINE_S):
         while (row := await found.row()).unreached:
             await asyncio.sleep(0.01)
-    assert (row.unreached, row.unreached_why, row.aside_until) == (0, "", None)
+    assert (row.unreached, row.unreached_why, row.suspended_until) == (0, "", None)
 
 
 async def test_an_attempt_that_ran_before_is_no_sign_that_new_ones_get_through(
@@ -144,7 +144,7 @@ async def test_an_attempt_that_ran_before_is_no_sign_that_new_ones_get_through(
         async with engine.connect() as conn:
             row = (await conn.execute(text("SELECT * FROM worker"))).one()
         assert row.unreached == 3
-        assert row.aside_until is not None
+        assert row.suspended_until is not None
 
 
 @pytest.mark.parametrize("incarnation", ["1", "2"])
@@ -157,7 +157,7 @@ async def test_a_new_start_of_the_daemon_comes_back_at_once_and_a_new_session_do
         await again.hears("welcome")
         row = await found.row()
         assert row.unreached == (3 if incarnation == "1" else 0)
-        assert (row.aside_until is None) == (incarnation == "2")
+        assert (row.suspended_until is None) == (incarnation == "2")
         if incarnation == "2":
             await again.hears("assign")
 

@@ -90,7 +90,7 @@ DEFECTS = {
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-async def test_a_study_whose_rows_cannot_be_read_is_set_aside(engine: AsyncEngine, defect: str) -> None:
+async def test_a_study_whose_rows_cannot_be_read_is_quarantined(engine: AsyncEngine, defect: str) -> None:
     bad, other, leases = await two_studies(engine)
     async with transaction(engine) as conn:
         await conn.execute(text(DEFECTS[defect]), {"study": bad.study_id})
@@ -167,7 +167,7 @@ async def test_a_policy_that_cannot_take_results_ends_its_study_after_a_few(
     assert await bad.rows(live(bad)) == []
 
 
-async def test_messages_for_a_lease_of_nobody_set_nothing_aside(engine: AsyncEngine) -> None:
+async def test_messages_for_a_lease_of_nobody_quarantine_nothing(engine: AsyncEngine) -> None:
     """A worker that names a study whose trials it does not run cannot have it quarantined, whatever it sends."""
     bad, _, leases = await two_studies(engine)
     forged = ReportArrived(
@@ -180,7 +180,7 @@ async def test_messages_for_a_lease_of_nobody_set_nothing_aside(engine: AsyncEng
         assert isinstance(await submit(hub, bad, bad.report(leases[0], 1, 0.5)), Accepted)
 
 
-async def test_faults_of_the_database_set_nothing_aside(
+async def test_faults_of_the_database_quarantine_nothing(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad, _, leases = await two_studies(engine)

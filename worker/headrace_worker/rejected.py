@@ -19,7 +19,7 @@ MAX_BYTES = 64 << 20
 _SHOWN = 300
 
 
-class Aside:
+class RejectedMessages:
     """The folder."""
 
     def __init__(self, folder: Path) -> None:

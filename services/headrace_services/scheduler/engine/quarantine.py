@@ -28,8 +28,8 @@ from headrace_services.scheduler.core.inputs import (
 from headrace_services.scheduler.core.plan import Effects
 from headrace_services.scheduler.engine.cycle import CycleResult
 from headrace_services.scheduler.engine.submissions import Settled, Shown, Submission
-from headrace_services.scheduler.store import aside, requests
-from headrace_services.scheduler.store.aside import Brief
+from headrace_services.scheduler.store import quarantine, requests
+from headrace_services.scheduler.store.quarantine import Brief
 
 
 async def run(
@@ -37,7 +37,7 @@ async def run(
 ) -> CycleResult:
     """Quarantine the study and answer. Unless it is the `first` time on this replica, no one is notified of what
     ended."""
-    done = await aside.set_aside(conn, study_id, why)
+    done = await quarantine.quarantine(conn, study_id, why)
     if done is None:
         gone = Settled(outcome=StudyNotFoundError("the study was deleted"))
         return CycleResult(settled=(gone,) * len(submissions), effects=Effects(slots_left=first), fold=None)
