@@ -157,7 +157,7 @@ def test_the_best_of_a_population_is_shown_with_its_schedule(
     own.final.study.status.best.CopyFrom(best)
     told = invoke("best", "digits").out.splitlines()
     (warned,) = [line for line in told if line.startswith("# schedule: ")]
-    assert "of the best step alone" in warned
+    assert "the values at the best step" in warned
     before, last = (line for line in told if line.startswith("#   steps"))
     assert before.startswith("#   steps 1 to 3: trial 4: ")
     assert f"lr={first:.5g}" in before

@@ -80,7 +80,7 @@ async def test_a_caller_may_have_so_many_calls_wait_and_others_more() -> None:
     queue: Queue[str] = Queue(LIMITS, 9)
     for _ in range(LIMITS.each):
         queue.join("a")
-    with pytest.raises(TooLargeError, match="4 calls of this caller wait"):
+    with pytest.raises(TooLargeError, match="4 calls of this caller already wait"):
         queue.join("a")
     for _ in range(LIMITS.waiting - LIMITS.each):
         queue.join("b")
