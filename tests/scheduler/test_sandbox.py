@@ -84,7 +84,7 @@ async def test_a_caller_may_have_so_many_calls_wait_and_others_more() -> None:
         queue.join("a")
     for _ in range(LIMITS.waiting - LIMITS.each):
         queue.join("b")
-    with pytest.raises(TooLargeError, match="8 calls wait"):
+    with pytest.raises(TooLargeError, match="8 calls already wait"):
         queue.join("c")
 
 

@@ -144,7 +144,7 @@ func number(value float64) any {
 func floatOf(text json.RawMessage) (float64, error) {
 	value, err := strconv.ParseFloat(strings.Trim(string(text), `"`), 64)
 	if err != nil {
-		return 0, errBroken{fmt.Sprintf("%s is no number", text)}
+		return 0, errBroken{fmt.Sprintf("%s is not a number", text)}
 	}
 	return value, nil
 }
@@ -162,7 +162,7 @@ func paramsOf(text json.RawMessage) (headrace.Params, error) {
 			if whole, err := number.Int64(); err == nil {
 				params[name] = whole
 			} else if params[name], err = number.Float64(); err != nil {
-				return nil, errBroken{fmt.Sprintf("%s is no number", number)}
+				return nil, errBroken{fmt.Sprintf("%s is not a number", number)}
 			}
 		}
 	}

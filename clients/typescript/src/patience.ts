@@ -45,5 +45,5 @@ export function pauseMs(attempt: number, random: () => number = Math.random): nu
 /** A time as gRPC can send it: whole milliseconds, at least one. A fraction on the wire would break the connection. */
 export function milliseconds(value: number, field: string): number {
   if (typeof value === "number" && value > 0) return Math.min(Math.ceil(value), LONGEST_MS);
-  throw invalid(field, value, "is no time", "Give a number of milliseconds above 0.");
+  throw invalid(field, value, "must be a time", "Give a number of milliseconds above 0.");
 }

@@ -92,14 +92,14 @@ test("a trial also saves every so many steps, where it is asked to, and at its b
   assert.deepEqual(savedAt(), [3, 4, 9]);
 });
 
-test("what a program does before its loop is no time of its first step", async () => {
+test("what a program does before its loop does not count as its first step", async () => {
   const one = trial();
   await new Promise((resolve) => setTimeout(resolve, 60)); // it loads its data
   await run(one);
   assert.ok((told[0]?.trainSeconds ?? 1) < 0.05, `${told[0]?.trainSeconds} s`);
 });
 
-test("a report that jumps over a rung or is no number is refused before it is told", async () => {
+test("a report that jumps over a rung or is not a number is refused before it is sent", async () => {
   const one = trial();
   await assert.rejects(async () => one.report({ loss: 1 }, { step: 4 }), /rung at step 3/);
   await assert.rejects(async () => one.report({ loss: "1" as never }, { step: 1 }), TypeError);

@@ -71,6 +71,6 @@ function parsed(name: string, text: string | undefined, value: Value): Value {
   if (text === undefined) return value;
   if (typeof value === "string") return text;
   if (typeof value === "boolean") return text === "true";
-  if (Number.isNaN(Number(text))) throw new TypeError(`--${name} ${text} is no number`);
+  if (Number.isNaN(Number(text))) throw new TypeError(`--${name} ${text} is not a number`);
   return Number(text);
 }

@@ -125,7 +125,7 @@ export class Trial {
     if (refused) throw new RangeError(`trial.report(...): ${refused}.`);
     for (const [name, value] of Object.entries(metrics)) {
       if (typeof value !== "number")
-        throw new TypeError(`trial.report(...): metric ${name} is no number. Report NaN where there is none.`);
+        throw new TypeError(`trial.report(...): metric ${name} is not a number. Report NaN if there is none.`);
     }
     await this.#begin();
     this.#step = step;
