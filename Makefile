@@ -15,13 +15,13 @@ PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3
 ARGS ?=
 # The tier of the tests that run: first or full.
 TIER ?= full
-# What runs beside the tests takes the time of the cores that they leave.
+# Programs that run in parallel with the tests only get the processor time that the tests leave.
 BESIDE ?=
 STUDY ?= examples/digits/study.yaml
 # Tools run with the virtual environment first on the path, so that scripts find it too.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Tests start a thousand interpreters: each would compile what it imports, were none allowed to keep it.
+# Tests start a thousand interpreters. Without cached bytecode, each would compile everything that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: test-compose help setup demo up test test-all costs faults lint types verify pytest proto proto-baseline constraints hashes images diagram docs bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials hdet-jobs wheel bench chaos gangs test-clients test-metrics node-modules restores clean
@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## Make the virtual environment (.venv), exact versions; done once, skipped when nothing changed
+setup: $(STAMP) ## Create the virtual environment (.venv) with exact versions; skipped if nothing changed
 
 $(STAMP): pyproject.toml .ci/constraints.txt
 	@test -n "$(PYTHON)" || { echo "Headrace needs Python 3.11 or newer, and found none on the path." >&2; exit 1; }
@@ -39,9 +39,9 @@ $(STAMP): pyproject.toml .ci/constraints.txt
 	@echo "setup: installing headrace[$(EXTRAS)]; the first time takes a minute or two"
 	@$(BIN)/python -m pip install -c .ci/constraints.txt --no-build-isolation --no-compile --progress-bar off \
 		-e '.[$(EXTRAS)]' | sed -u -n 's/^Collecting \([^ ]*\).*/  \1/p; /^Installing/p' | cut -c1-100
-	@# mup brings torchvision, and imports nothing of it. Built for another torch it breaks the frameworks that find it.
+	@# mup installs torchvision but never imports it. Built for another torch, it breaks the frameworks that find it.
 	@$(BIN)/python -m pip uninstall --quiet --yes torchvision 2>/dev/null || true
-	@# On all cores: pip would compile on one, and what few ever import too.
+	@# On all cores: pip would compile on one core, including modules that are hardly ever imported.
 	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/|/transformers/models/' $(VENV)/lib clients services worker || true
 	@touch $@
 	@echo "setup: ready"
@@ -60,7 +60,7 @@ test-all: lint ## Before an issue is closed: lint, types, verify, all tests (a q
 
 pytest: setup
 	@echo "pytest"
-	@# Many tests wait: a third process fills two cores.
+	@# Many tests wait, so three processes are needed to fill two cores.
 	@.ci/pytest.sh -n 3 --dist worksteal --tier $(TIER) $(ARGS)
 
 costs: setup ## Print the processor time of the tests, by file, test and fixture (TIER=first)
@@ -99,7 +99,7 @@ proto-baseline: setup ## At a release: make today's protos the contract that lat
 	@buf build protos --exclude-source-info -o protos/headrace.binpb
 	@echo "proto-baseline: protos/headrace.binpb"
 
-constraints: ## Resolve all dependencies anew and pin them in .ci/constraints.txt, and in .ci/hashes for the images
+constraints: ## Resolve all dependencies again and pin them in .ci/constraints.txt, and in .ci/hashes for the images
 	@.ci/constraints.sh "$(PYTHON)" "$(EXTRAS),docs"
 
 hashes: ## Write what the images install, with its hashes, for the versions in .ci/constraints.txt
@@ -108,7 +108,7 @@ hashes: ## Write what the images install, with its hashes, for the versions in .
 images: ## Pin the images of others by the digests that their tags have today (Docker; ARGS=--check only compares)
 	@.ci/images.sh $(ARGS)
 
-diagram: setup ## Draw the generated parts of the documents anew
+diagram: setup ## Regenerate the generated parts of the documents
 	@python .ci/documents.py --write
 
 docs: $(DOCS_STAMP) ## Build the documentation as a site in build/docs, which needs no network; warnings fail
@@ -134,7 +134,7 @@ yardstick: setup ## Draw 2,000 random modules and 2,000 programs that remember f
 	@ulimit -v 12000000; for seed in 1 2 3 4; do HEADRACE_MODULES=2000 HEADRACE_MODULES_SEED=$$seed OMP_NUM_THREADS=1 \
 		pytest -q -s -n 0 -o timeout=3600 -o faulthandler_timeout=0 tests/hydro/test_fuse_random_modules.py tests/hydro/test_fuse_random_memory.py -k equals_torch_optim --durations=2; done
 
-guard: setup ## Compare 300 event logs of simulated studies with those that were kept (ARGS=--write keeps today's)
+guard: setup ## Compare 300 event logs of simulated studies with the stored ones (ARGS=--write stores today's)
 	@python tests/simulator/logged_studies.py $(ARGS)
 
 fuzz: setup ## Send 20,000 calls drawn from the contract at real servers, four seeds (an hour)

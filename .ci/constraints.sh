@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Pins what an installation of the given extras resolves to today, in a virtual environment of its own.
-# torch stays at its pinned version: each of its builds names other packages, so it moves by hand.
+# Pins the versions to which an installation of the given extras resolves today, in a separate virtual environment.
+# torch stays at its pinned version: each of its builds requires different packages, so it is updated by hand.
 # setuptools builds packages that have no wheel (mup).
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,8 +1,9 @@
-"""Keeps the documents true: `--check` fails on what does not agree, `--write` writes the generated parts.
+"""Keeps the documents consistent with the code: `--check` fails on differences, `--write` writes the generated
+parts.
 
-`--print NAME` prints one of them, also one that only the site has (`make docs`): `commands`, `limits`.
+`--print NAME` prints one of them, including those that only the site has (`make docs`): `commands`, `limits`.
 
-Checked are the generated parts, every link inside the repository with its anchor, and that no tracked file names a
+It checks the generated parts, every link inside the repository with its anchor, and that no tracked file names a
 folder of somebody's machine or the host of a package registry.
 """
 
@@ -20,7 +21,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 LINK: Final = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 HEADING: Final = re.compile(r"^#{1,6} +(?P<text>.+?) *$", re.MULTILINE)
 FENCE: Final = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
-# Home folders and the like, where a path begins with one; and the hosts that packages come from.
+# Home folders and similar ones at the start of a path; and the hosts that packages come from.
 MACHINE_PATH: Final = re.compile(rb"(?<![\w.~>})-])/(?:home|Users|root|opt|work|farm)/[\w.]")
 REGISTRY_HOST: Final = re.compile(rb"\b(?:pypi[.]org|pythonhosted[.]org|registry[.]npmjs[.]org)\b")
 
@@ -54,7 +55,7 @@ def documents() -> list[Path]:
 
 
 def stale_parts() -> Iterator[str]:
-    """Documents whose generated parts are not what the code says now."""
+    """Documents whose generated parts are out of date."""
     for path in documents():
         text = path.read_text(encoding="utf-8")
         if rewritten(text) != text:
@@ -90,7 +91,7 @@ def anchors(text: str) -> set[str]:
 
 
 def slug(heading: str) -> str:
-    """A heading's anchor, but for the number of a repeated one."""
+    """A heading's anchor, without the number of a repeated one."""
     return re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).replace(" ", "-")
 
 

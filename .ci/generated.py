@@ -1,4 +1,4 @@
-"""The parts of the documents that are written from the code: each name stands in a document between two marks.
+"""The parts of the documents that are generated from the code. Each is in a document between two marks.
 
 <!-- generated: lifecycle-diagram -->
 …
@@ -44,7 +44,7 @@ def lifecycle_diagram() -> str:
 
 
 def lifecycle_table() -> str:
-    """Every transition with what it needs."""
+    """Every transition with its conditions."""
     rows = ((row.source or "–", row.target, row.action, row.needs) for row in TRANSITIONS)
     return table(("from", "to", "action", "needs"), rows)
 
@@ -89,7 +89,7 @@ def _command(command: Any, name: str, parent: Any) -> list[str]:
 
 
 def limits() -> str:
-    """The bounds of every field that a service receives, message by message."""
+    """The bounds of every field that a service receives, by message."""
     parts = []
     for title, bounds in LIMITS.items():
         parts.append(f"## {title}")
@@ -103,7 +103,7 @@ def limits() -> str:
 
 
 def permissions_table() -> str:
-    """What each caller gets of each method, service by service. Methods of which all get the same share a row."""
+    """What each caller may do with each method, by service. Methods with the same permissions share a row."""
     parts: dict[str, dict[tuple[str, ...], list[str]]] = {}
     for path in PERMISSIONS:
         service, _, method = path.removeprefix("/").rpartition("/")
@@ -122,7 +122,7 @@ def permissions_table() -> str:
 
 
 def environment_table() -> str:
-    """The variables of a worker that its trials get."""
+    """The variables of a worker that are passed to its trials."""
     rows = ((row.why, " ".join(f"`{name}`" for name in row.names.split())) for row in PASSED)
     return table(("for", "variables"), rows)
 
@@ -143,11 +143,13 @@ GENERATORS: Final[dict[str, Callable[[], str]]] = {
 
 
 SITE_ONLY: Final = {"commands", "limits"}
-"""Parts of a thousand lines, which a command can print. In the repository a sentence says how; the site has them."""
+"""Parts of about a thousand lines, which a command can print. In the repository a sentence says how; the site
+contains them.
+"""
 
 
 def rewritten(text: str, *, site: bool = False) -> str:
-    """The document with every generated part as the code has it now, in the repository or in the site."""
+    """The document with every generated part updated from the code, for the repository or the site."""
 
     def fill(block: re.Match[str]) -> str:
         if block["name"] in SITE_ONLY and not site:
@@ -164,7 +166,7 @@ def _prose(text: str) -> str:
 
 
 def _parameters(command: Any, context: Any) -> list[str]:
-    """Arguments and options as a table. Click's types, which typer keeps a private copy of, stay out of it."""
+    """Arguments and options as a table, without Click's types, of which typer has a private copy."""
     rows = []
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)

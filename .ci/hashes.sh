@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Writes what the images of docker-compose.yml install, with the hashes of each file that the package index has of it:
+# Writes the packages that the images of docker-compose.yml install, with the hashes of all their files in the package
+# index:
 #
 #     .ci/hashes/build.txt     what builds the wheel
 #     .ci/hashes/service.txt   what the service needs; the database has an image of its own
 #     .ci/hashes/worker.txt    what the worker and its trials need, PyTorch with CUDA among it
 #
-# Versions are those of .ci/constraints.txt. What is not there (CUDA's libraries, which the tests do without) is the newest
-# that PyTorch takes. `make constraints` runs it; by itself it is `make hashes`.
+# Versions are those of .ci/constraints.txt. Packages that are not there (CUDA's libraries, which the tests do not
+# need) have the newest version that PyTorch accepts. `make constraints` runs this; `make hashes` runs only this.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${1:?usage: hashes.sh PYTHON}

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Pins the images of others, in docker-compose.yml and services/Dockerfile, by the digests that their tags have today.
-# With --check it changes nothing, and fails where a tag has another one. It needs Docker with buildx, and the registry.
+# Pins third-party images, in docker-compose.yml and services/Dockerfile, by the digests that their tags have today.
+# With --check it changes nothing, and fails if a tag has another digest. It needs Docker with buildx, and the
+# registry.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 files=(docker-compose.yml services/Dockerfile)

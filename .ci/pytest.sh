@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Run the tests; those that failed run once more, alone, when the others are done.
-# The second run is a new process: no fixture, no service and no name of the first one is left in its way.
-# What passes only then is printed and written to reruns.txt: it depends on time or on its neighbours, and needs a fix.
-# usage: pytest.sh ARGUMENTS...   of pytest; `-n` counts for the first run.
+# The second run is a new process without any fixture, service or name of the first one. Tests that pass only then are
+# printed and written to reruns.txt: they depend on time or on other tests, and need a fix.
+# usage: pytest.sh ARGUMENTS...   of pytest; `-n` applies to the first run.
 set -euo pipefail
-most=5  # more failures than this are no accident
+most=5  # more failures than this are not accidental
 list=reruns.txt
 
 cache=$(mktemp -d)
 trap 'rm -rf "$cache"' EXIT
-# A thread that waits for another one sleeps: spinning would take the core from those that work.
+# A thread that waits for another one sleeps: spinning would take the core from threads that work.
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE
 
 failed() {  # the tests that failed last, one a line
@@ -23,7 +23,7 @@ case "$status: $* " in
 esac
 [ "$status" = 1 ] || exit "$status"
 case " $* " in
-  *" -x "* | *" --exitfirst "* | *" --maxfail"*) exit "$status" ;;  # it stopped there: the others have not run
+  *" -x "* | *" --exitfirst "* | *" --maxfail"*) exit "$status" ;;  # it stopped there: the other tests have not run
 esac
 
 failed > "$cache/first"

@@ -1,4 +1,4 @@
-"""Classes and functions of the SDK as tables: what one may call, with what, and what comes back."""
+"""Classes and functions of the SDK as tables: calls, arguments and results."""
 
 import dataclasses
 import inspect
@@ -32,11 +32,11 @@ VALUES = (
     events.Update,
     events.Event,
 )
-"""What the SDK's methods return, in the order of the document."""
+"""The types that the SDK's methods return, in the order of the document."""
 
 
 def sdk() -> str:
-    """The one function, and the blocking client's classes; the async ones have the same methods."""
+    """The only function, and the blocking client's classes; the async ones have the same methods."""
     rows = [(f"`headrace.{_call(optimize)}`", _summary(optimize))]
     parts = ["### Functions", table(("call", "meaning"), rows)]
     for kind in (Client, Study, Trial, AskedTrial, Result):
@@ -45,7 +45,7 @@ def sdk() -> str:
 
 
 def values() -> str:
-    """What the client returns, field by field."""
+    """The values that the client returns, field by field."""
     parts = []
     for kind in VALUES:
         names = [field.name for field in dataclasses.fields(kind)]
@@ -56,7 +56,7 @@ def values() -> str:
 
 
 def trial_api() -> str:
-    """What a training script uses."""
+    """The API of a training script."""
     rows = [
         (f"`trial.{_call(function)}`", _summary(function))
         for function in (trial.main, trial.current, trial.read_checkpoint)
@@ -90,7 +90,7 @@ def _call(function: Callable[..., object], *, name: str | None = None, bound: bo
 
 
 def _type_name(annotation: Any) -> str:
-    """A type without its modules; of a flow, what it returns."""
+    """A type without its modules; for a flow, the type of its result."""
     if typing.get_origin(annotation) is Generator:
         annotation = typing.get_args(annotation)[-1]
     name = (

@@ -1,4 +1,4 @@
-"""What mkdocs asks while it builds the site (`.ci/mkdocs.yml`)."""
+"""The hooks that mkdocs calls while it builds the site (`.ci/mkdocs.yml`)."""
 
 import re
 import sys
@@ -21,7 +21,9 @@ FETCHED: Final = re.compile(
 
 
 def on_config(config: Any) -> Any:
-    """The navigation; anchors as GitHub forms them; diagrams as pictures, which need no script of another host."""
+    """The navigation; anchors as GitHub forms them; diagrams as pictures, which need no script from another
+    host.
+    """
     config.nav = site_pages.navigation()
     config.mdx_configs["toc"]["slugify"] = lambda heading, _separator: documents.slug(heading)
     fence = {"name": "mermaid", "class": "mermaid", "format": diagram}
@@ -30,7 +32,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Adds what lies outside docs/."""
+    """Adds the pages and pictures outside docs/."""
     for source, uri in site_pages.PROJECT.items():
         files.append(File.generated(config, uri, content=site_pages.page(source)))
     for picture in sorted(site_pages.pictures()):
@@ -39,13 +41,13 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_read_source(page: Any, **_: Any) -> str | None:
-    """The text of a page of docs/."""
+    """The text of a page in docs/."""
     source = page.file.abs_src_path
     return None if source is None else site_pages.page(Path(source))
 
 
 def on_post_build(config: Any) -> None:
-    """Fails where a page of the site fetches something from another host."""
+    """Fails if a page of the site fetches something from another host."""
     for path in sorted(Path(config.site_dir).rglob("*.html")):
         if found := FETCHED.search(path.read_text(encoding="utf-8")):
             raise PluginError(f"{path.name} fetches {found['url']}: the site must work without a network")

@@ -1,7 +1,8 @@
 """The documentation as a site: its navigation, and how its pages differ from the files in docs/.
 
-The repository shows each file of docs/ as it is. The site adds tables that only it has (`generated.SITE_ONLY`), and has
-nothing outside docs/ but README, CONTRIBUTING and the pictures that pages show. This module needs no mkdocs.
+The repository shows each file in docs/ unchanged. The site has additional tables (`generated.SITE_ONLY`). From
+outside docs/, it contains only README, CONTRIBUTING and the pictures that pages show. This module does not need
+mkdocs.
 """
 
 import os
@@ -19,7 +20,7 @@ PROJECT: Final = {
     ROOT / "README.md": "project/readme.md",
     ROOT / "CONTRIBUTING.md": "project/contributing.md",
 }
-"""Files outside docs/ that are pages of the site, with their place there."""
+"""Files outside docs/ that are pages of the site, with their path there."""
 PICTURES: Final = {".png", ".svg"}
 LINK: Final = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
 FENCES: Final = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
@@ -29,14 +30,14 @@ ENTRY: Final = re.compile(r"^- \[(?P<title>[^\]]+)\]\((?P<target>[^)#\s]+)\)")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of an index: a page with its title."""
+    """A line in an index: a page with its title."""
 
     title: str
     source: Path
 
 
 def sections(index: Path, mark: str) -> dict[str, list[Entry]]:
-    """The list items of an index that begin with a link, by the heading above them."""
+    """The list items of an index that start with a link, by the heading above them."""
     found: dict[str, list[Entry]] = {}
     heading = ""
     for line in index.read_text(encoding="utf-8").splitlines():
@@ -49,7 +50,7 @@ def sections(index: Path, mark: str) -> dict[str, list[Entry]]:
 
 
 def contents() -> dict[str, list[Entry]]:
-    """All pages but the first one and the decisions: "All pages" of docs/README.md."""
+    """All pages except the first one and the decisions: "All pages" in docs/README.md."""
     return sections(DOCS / "README.md", "### ")
 
 
@@ -59,7 +60,7 @@ def decisions() -> dict[str, list[Entry]]:
 
 
 def navigation() -> list[dict[str, Any]]:
-    """The navigation in the form that mkdocs reads."""
+    """The navigation in mkdocs's format."""
     nav: list[dict[str, Any]] = [{"Where to start": "README.md"}]
     for heading, entries in contents().items():
         pages: list[Any] = _pages(entries)
@@ -70,7 +71,7 @@ def navigation() -> list[dict[str, Any]]:
 
 
 def place(source: Path) -> str | None:
-    """Where a file of the repository is in the site, if it is there."""
+    """The path in the site of a file in the repository, if it is there."""
     if source in PROJECT:
         return PROJECT[source]
     if source.is_relative_to(DOCS):
@@ -79,7 +80,7 @@ def place(source: Path) -> str | None:
 
 
 def sources() -> list[Path]:
-    """The files of which the site has pages."""
+    """The files that are pages of the site."""
     return [*PROJECT, *sorted(DOCS.rglob("*.md"))]
 
 
@@ -95,7 +96,7 @@ def pictures() -> set[Path]:
 
 
 def page(source: Path) -> str:
-    """The text of a page in the site: with the site's tables, and with links that lead to pages of the site."""
+    """The text of a page in the site, with the site's tables, and with links to pages of the site."""
     here = place(source)
     assert here is not None
 
@@ -105,7 +106,7 @@ def page(source: Path) -> str:
             return link[0]
         there = (source.parent / target).resolve()
         found = place(there)
-        if found is None:  # a file that only the repository has
+        if found is None:  # a file that is only in the repository
             name = there.relative_to(ROOT).as_posix()
             return link["text"] if name in link["text"] else f"{link['text']} (`{name}`)"
         relative = os.path.relpath(found, Path(here).parent)
@@ -116,7 +117,9 @@ def page(source: Path) -> str:
 
 
 def _indented(text: str) -> str:
-    """The text with a fourth column below the items of numbered lists: Python-Markdown asks for it, GitHub does not."""
+    """The text with the contents of numbered list items indented by four columns, which Python-Markdown requires
+    and GitHub does not.
+    """
     lines, inside = [], False
     for line in text.splitlines(keepends=True):
         if line.strip() and not line.startswith(" "):

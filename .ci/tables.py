@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """A table; cells may hold anything but stay on one line."""
+    """A table. Cells may contain any text, and stay on one line."""
 
     def line(cells: Iterable[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"

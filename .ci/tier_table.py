@@ -15,7 +15,7 @@ SMOKE: Final = re.compile(r"\bmark\.smoke\b")
 
 
 def tier(path: Path) -> Tier:
-    """Which part of a file runs in the first tier: all, some of it, smoke tests, or nothing."""
+    """Which part of a file runs in the first tier: all, some, smoke tests, or nothing."""
     text = path.read_text(encoding="utf-8")
     if FULL_FILE.search(text):
         return "smoke" if SMOKE.search(text) else "full"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What must agree with something else in the repository: stubs with protos, protos with the last release,
-# imports with the layering, documents with the code they show and with each other.
+# Checks what must agree with something else in the repository: stubs with protos, protos with the last release,
+# imports with the layering, documents with the code that they show and with each other.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The wheel as it is released, beside the wheel of the example package with a policy and a sampler of its own, in a new
-# virtual environment outside of the repository. There the package passes the contract suite, is simulated, and runs a
-# study on workers. `wheel.sh PYTHON [FOLDER]`; the folder stays, without one a temporary folder is used.
+# Tests the released wheel together with the wheel of the example package, which has its own policy and sampler, in a
+# new virtual environment outside the repository. There the package passes the contract suite, is simulated, and runs
+# a study on workers. Usage: `wheel.sh PYTHON [FOLDER]`. The folder is kept; without one, a temporary folder is used.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -23,7 +23,7 @@ headrace=$(echo "$folder"/wheels/headrace-*.whl) patience=$(echo "$folder"/wheel
   "headrace[services,worker] @ file://$headrace" "$patience" pytest
 cp examples/own_policy/{study.yaml,train.py,test_patience.py} "$folder/study"
 
-# Nothing of the checkout, of its environment or of the user's home is seen from here on.
+# From here on, the checkout, its environment and the user's home are not visible.
 run() { echo "wheel: $ $*"; env -i HOME="$folder/home" TMPDIR="${TMPDIR:-/tmp}" PATH="$folder/venv/bin:/usr/bin:/bin" LANG=C.UTF-8 "$@"; }
 cd "$folder/study"
 run python - "$root" <<'PYTHON'

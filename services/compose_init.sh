@@ -1,11 +1,11 @@
 #!/bin/sh
-# Makes what a cluster in containers needs to be closed: an authority, passwords, tokens. Each in a volume of its own, so
-# that nobody holds more than it uses. It runs at every `docker compose up`, and keeps what is there.
+# Makes what a cluster in containers needs for access control: an authority, passwords, tokens. Each is in a separate
+# volume, so that no container holds more than it uses. It runs at every `docker compose up`, and keeps what exists.
 #
 #     compose_init secrets    before the database: the authority, the servers' certificates, the passwords
-#     compose_init tokens     once the database is there: the schema, the first admin's token, the workers' join tokens
+#     compose_init tokens     once the database is available: the schema, the first admin's token, the workers' join tokens
 #
-# What is written appears by a rename, so a run that is killed leaves nothing half done.
+# Files are renamed into place when they are complete, so a run that is killed leaves nothing half done.
 set -eu
 umask 077
 cd "${HEADRACE_RUN:-/run/headrace}"

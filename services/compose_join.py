@@ -2,8 +2,8 @@
 
     python3 compose_join.py FOLDER NAME…
 
-A worker that has no certificate gets a token for its name, for one join within a quarter of an hour, in FOLDER/NAME. It
-removes that file when it has joined.
+A worker without a certificate gets a token for its name in FOLDER/NAME. The token is valid for one join within a
+quarter of an hour. The worker removes that file when it has joined.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from headrace_services.scheduler.store.database import open_engine, reached, tra
 
 LIVES = timedelta(minutes=15)
 LASTS = timedelta(days=1)
-"""A certificate that ends sooner was not renewed: its worker was away for long."""
+"""A certificate that expires sooner than this was not renewed: its worker has been away for long."""
 SHARED = "token"
-"""What releases before gave to all workers: a token for any name, for thirty days."""
+"""What earlier releases gave to all workers: a token for any name, valid for thirty days."""
 
 
 async def make(database_url: str, folder: Path, workers: list[str]) -> None:

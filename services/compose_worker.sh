@@ -1,10 +1,10 @@
 #!/bin/sh
-# Starts a worker of docker-compose.yml: as root, with the few rights by which it runs trials as the user `trials`, who
-# reaches nothing of the worker's.
+# Starts a worker of docker-compose.yml: as root, with the few rights that it needs to run trials as the user `trials`,
+# who has no access to the worker's files.
 #
-# Each container of the service takes the first name that no other one has: compose, compose-2, compose-3. A lock says
-# which names are taken, and ends with its container. So a container that is made again has the name, the home and the
-# certificate of one before it, and needs no token.
+# Each container of the service takes the first free name: compose, compose-2, compose-3. A lock marks a name as taken,
+# and ends with its container. So a new container gets the name, the home and the certificate of an earlier one, and
+# needs no token.
 set -eu
 umask 077
 cd "$HEADRACE_HOME"

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# What the conformance suite (tests/conformance/README.md) asks of a client: ready, build, driver, trial or test.
+# The commands that the conformance suite (tests/conformance/README.md) requires of a client: ready, build, driver,
+# trial or test.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 built=${HEADRACE_GO_TOOLS:-$here/.tools}/conformance
 
-sources() { # a digest of all that the programs are built from
+sources() { # a digest of all sources of the programs
   (cd "$here" && find . -name .tools -prune -o \( -name '*.go' -o -name go.mod -o -name toolchain.sh \) -print | sort | xargs sha256sum) |
     sha256sum | cut -d' ' -f1
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Generates the Go stubs of headrace.v1 below the given folder. Needs grpcio-tools on the path's Python, and the generators
-# that toolchain.sh fetches (or others on the path).
+# Generates the Go stubs of headrace.v1 below the given folder. Needs grpcio-tools in the Python on the path, and the
+# generators that toolchain.sh fetches (or others on the path).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:?usage: proto.sh FOLDER}

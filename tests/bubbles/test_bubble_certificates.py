@@ -155,7 +155,7 @@ def test_a_home_without_a_certificate_to_show_is_refused(
         .read_text()
         .replace(held.certificate.replace("\n", "\\n"), _of_a_client(before))
     )
-    assert "for a client alone" in says()
+    assert "valid only for clients" in says()
 
 
 def _of_a_client(shown: x509.Certificate) -> str:

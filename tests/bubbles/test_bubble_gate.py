@@ -393,7 +393,7 @@ def test_a_trial_without_quanta_is_reported(stage: Stage, caplog: pytest.LogCapt
         stage.close()
         if caplog.records:
             break
-    assert "no window has been long enough for the work that begins here, of 10000.0 ms" in caplog.text
+    assert "no window has been long enough for the work that starts here, of 10000.0 ms" in caplog.text
     gate._needs[0] = 1
     worker.ending = True
     stage.open()

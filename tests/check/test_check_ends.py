@@ -137,7 +137,7 @@ def test_a_variable_that_nothing_reads_is_a_warning(check: Check) -> None:
 def test_without_time_three_steps_are_run_and_the_others_named(check: Check) -> None:
     report = check(source=script(*IN_STATE, first=DECIDE_FIRST), steps=None, limit_s=0.0)
     assert (report.steps, report.restores) == (LEAST, 2)
-    assert "NOT COVERED: the steps after step 3 of 12, for want of time" in render(report)
+    assert "NOT COVERED: the steps after step 3 of 12, for lack of time" in render(report)
 
 
 @pytest.mark.parametrize("after", ["if step == 4: return", "pass"], ids=["breaks later", "is sound"])
@@ -259,7 +259,7 @@ def test_a_late_check_makes_the_restores_that_tell_most_and_names_the_others(tmp
     assert report.not_restored_after == (2, 3)
     said = render(report)
     assert said.startswith("PASSED IN PART  script.py: a pause after steps 1, 4, 5 changes nothing\n")
-    assert "NOT COVERED: pauses after steps 2, 3, for want of time" in said
+    assert "NOT COVERED: pauses after steps 2, 3, for lack of time" in said
 
 
 def test_a_late_check_finds_a_patience_in_plain_variables(tmp_path: Path) -> None:

@@ -474,7 +474,7 @@ def test_a_study_shows_how_many_trials_share_a_process_and_why(
 def test_a_study_shows_the_importance_of_its_parameters(fake: FakeStudyService, invoke: Invoke) -> None:
     fake.importances = [("lr", 0.61, 11), ("width", 0.3, 11), ("momentum", 0.09, 6)]
     shown = invoke("show", "digits").out
-    assert "among the best by val_loss, of the 11 trials that came to step 3:" in shown
+    assert "among the best by val_loss, of the 11 trials that reached step 3:" in shown
     rows = [line.split() for line in shown.splitlines()]
     assert ["PARAMETER", "IMPORTANCE", "TRIALS"] in rows
     assert ["lr", "61", "%", "11"] in rows

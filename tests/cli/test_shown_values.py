@@ -165,7 +165,7 @@ def test_the_best_of_a_population_is_shown_with_its_schedule(
     assert "lr=0.0625" in last
     assert "lr: 0.0625" in told
     shown = invoke("show", "digits").out
-    assert "these values are of the best step alone" in shown
+    assert "these are the values at the best step" in shown
     assert "trial 4: " in shown
 
 

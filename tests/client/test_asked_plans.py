@@ -82,7 +82,7 @@ def test_a_name_that_is_taken_is_refused_before_a_planner_is_asked(
 @pytest.mark.parametrize(
     ("plan", "field", "says", "remedy"),
     [
-        ({"model": "gpt3-125"}, "model", "not a model that is known", "gpt3-125m"),
+        ({"model": "gpt3-125"}, "model", "not a known model", "gpt3-125m"),
         ({"model": {"hidden": 8}}, "model.", "", ""),
         ({"model": "llama3-70b"}, "cluster", "GiB short", "fits with batch"),
         ({"schedule": "interleaved"}, "chunks", "at least 2", "chunks: 2"),

@@ -20,14 +20,14 @@ def test_a_result_from_before_an_edit_is_not_doubted(doubted: bool) -> None:
 @pytest.mark.parametrize(
     ("listed", "said"),
     [
-        (("a.py",), "ran other code than the study began with: a.py"),
+        (("a.py",), "ran other code than the study started with: a.py"),
         (
             ("a.py?",),
-            "may have run other code than the study began with: a.py? (changed while the program was starting)",
+            "may have run other code than the study started with: a.py? (changed while the program was starting)",
         ),
         (
             ("a.py", "b.py?"),
-            "ran other code than the study began with: a.py, b.py? (changed while the program was starting)",
+            "ran other code than the study started with: a.py, b.py? (changed while the program was starting)",
         ),
     ],
 )

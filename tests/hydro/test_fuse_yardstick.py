@@ -135,7 +135,7 @@ def test_a_loss_with_parameters_is_refused() -> None:
         def forward(self, out: Tensor, target: Tensor) -> Tensor:
             return self.weight * functional.cross_entropy(out, target)
 
-    with pytest.raises(hydro.FuseError, match="a parameter that is to be trained, weight"):
+    with pytest.raises(hydro.FuseError, match="a trainable parameter, weight"):
         hydro.fuse(nn.Linear(4, 3), [{"lr": 0.1}]).step((torch.randn(2, 4), torch.tensor([0, 1])), Weighted())
 
 

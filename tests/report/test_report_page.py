@@ -328,7 +328,7 @@ def test_the_importance_of_parameters_is_a_bar_each(data: StudyData) -> None:
     assert list(bars.x) == [70.0, 30.0]
     assert list(bars.y) == ["&lt;/script&gt;&lt;b&gt;", "lr"]
     reader = read(render(replace(data, importances=(found,))))
-    assert "of the 11 trials that came to step 3" in " ".join(reader.text)
+    assert "of the 11 trials that reached step 3" in " ".join(reader.text)
     assert "figure-importance-0" in [attrs.get("id") for _, attrs in reader.tags]
     missing = replace(found, parameters=(), reason="at most 3 trials reached the same rung")
     page = render(replace(data, importances=(missing,)))

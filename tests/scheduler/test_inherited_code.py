@@ -52,7 +52,7 @@ async def test_a_trial_that_takes_over_a_state_takes_over_its_mark(engine: Async
     assert [(one.trial, one.first_step, one.last_step, one.files) for one in copied.other_code] == [
         (3, 1, 2, ("h.py",))
     ]
-    said = "was trained in part by other code than the study began with, steps 1 to 2 of trial 3: h.py"
+    said = "was trained in part by other code than the study started with, steps 1 to 2 of trial 3: h.py"
     assert copied.code_changed == ("h.py",)
     assert [(await seen(site, number)).code_changed for number in (1, 2)] == [(), ()]
     (exploited,) = await site.events("trial_exploited")
@@ -70,7 +70,7 @@ async def test_a_trial_that_takes_over_a_state_takes_over_its_mark(engine: Async
     # A trial that copies it in turn has the same steps. Here they are its own, and it had trained on.
     assert known[3].lineage[-1].donor == 0
     assert [(one.trial, one.first_step, one.last_step) for one in known[3].other_code] == [(3, 1, 4)]
-    assert other_code(known[3]).startswith("ran other code than the study began with")
+    assert other_code(known[3]).startswith("ran other code than the study started with")
 
 
 async def test_a_state_from_before_an_edit_marks_nobody(engine: AsyncEngine) -> None:

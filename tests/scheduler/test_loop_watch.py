@@ -51,5 +51,5 @@ def test_a_wait_for_a_core_is_none(caplog: pytest.LogCaptureFixture) -> None:
     assert watch.longest_s == 0.04
     assert not caplog.messages
     watch.note(0.09, computing_s=0.06, waiting_s=0.01)
-    assert caplog.messages == ["the event loop stood still for 80 ms"]
+    assert caplog.messages == ["the event loop was blocked for 80 ms"]
     assert str(watch) == "event loop: longest stall 80 ms, without waits for a core"

@@ -94,6 +94,6 @@ def test_a_trial_that_continues_with_a_larger_budget_returns_its_result_again(tm
 @pytest.mark.parametrize("returned", [True, np.True_])
 def test_a_bare_bool_is_no_result(one_rung: RecordingRuntime, returned: Any) -> None:
     with pytest.raises(
-        TypeError, match="the function gave True, which is no number; give a number for 'loss'"
+        TypeError, match="the function gave True, which is not a number; give a number for 'loss'"
     ):
         run(lambda _: returned, one_rung)

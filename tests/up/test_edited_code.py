@@ -87,7 +87,7 @@ def run(service: Service) -> Callable[..., str]:
 def test_an_edit_is_marked_everywhere_and_warned_of_once(service: Service) -> None:
     done = service.run("edited", EDITS_ITSELF, STUDY)
     assert done.code == 0, done
-    assert done.out.count("runs other code than the study began with: program_edited.py") == 1, done.out
+    assert done.out.count("runs other code than the study started with: program_edited.py") == 1, done.out
     assert "Warning: trial 2 runs other code" in done.out
     assert "program_edited.py changed since the study began: the best trial, 2, ran other code" in done.out
     marks = [trial["code_changed"] for trial in by_number(service, "edited")]
@@ -95,7 +95,7 @@ def test_an_edit_is_marked_everywhere_and_warned_of_once(service: Service) -> No
     digests = [trial["code"] for trial in by_number(service, "edited")]
     assert len(set(digests)) == 2
     assert digests[0] == digests[1] != digests[2] == digests[3]
-    said = "ran other code than the study began with: program_edited.py"
+    said = "ran other code than the study started with: program_edited.py"
     for shown in (("trials", "edited"), ("show", "edited", "2"), ("why", "edited", "2")):
         assert said in " ".join(service.cli(*shown).out.split()), shown
     assert said not in service.cli("why", "edited", "1").out
@@ -240,13 +240,13 @@ def test_a_file_that_is_edited_while_the_program_starts_is_not_known(service: Se
         assert ({trial["failures"] for trial in trials}, len({trial["code"] for trial in trials})) == ({0}, 1)
     else:
         assert state(service, name) == "completed"
-        assert done.out.count("Warning: trial 0 may run other code than the study began with: ") == 1, (
+        assert done.out.count("Warning: trial 0 may run other code than the study started with: ") == 1, (
             done.out
         )
         trials = by_number(service, name)
         assert [trial["value"] for trial in trials] == [5.0, 1.25, 2.25, 3.25]
         assert [trial["code_changed"] for trial in trials] == [[f"{helper}.py?"], [], [], []]
-        assert "may have run other code than the study began with" in " ".join(
+        assert "may have run other code than the study started with" in " ".join(
             service.cli("trials", name).out.split()
         )
 
@@ -259,7 +259,7 @@ def test_a_program_without_the_sdk_is_marked_too(service: Service) -> None:
     file.write_text(f"name: plain\n{study}")
     done = service.cli("run", str(file))
     assert done.code == 0, done
-    assert done.out.count("runs other code than the study began with: plain.py") == 1, done.out
+    assert done.out.count("runs other code than the study started with: plain.py") == 1, done.out
     assert [trial["code_changed"] for trial in by_number(service, "plain")] == [
         [],
         [],

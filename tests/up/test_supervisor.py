@@ -44,7 +44,7 @@ async def test_a_killed_child_is_started_again_and_the_others_stay(steady, runni
         assert state.pid("worker") != killed
         assert state.pid("database") == other
     (died,) = [text for text in state.said("worker") if "SIGKILL" in text]
-    assert died.startswith("was killed by SIGKILL; starting it again in 0.")
+    assert died.startswith("was killed by SIGKILL; restarting it in 0.")
 
 
 async def test_a_child_that_ends_by_itself_is_started_again(steady, running) -> None:

@@ -77,4 +77,4 @@ async def test_a_restart_that_fails_says_the_childs_last_line(steady, running, t
             lambda: any("exit status 1" in text for text in state.said("scheduler")), "a failed start"
         )
     (first, *_) = [text for text in state.said("scheduler") if "exit status 1" in text]
-    assert first.startswith("ended with exit status 1: cannot listen on port 7; starting it again in")
+    assert first.startswith("ended with exit status 1: cannot listen on port 7; restarting it in")

@@ -8,11 +8,11 @@ for _epoch in t.steps():
     t.report(val_loss=loss)
 ```
 
-Accelerate leaves the loop to the script, so the trial's own loop is used, and one object is tracked: all that
-`accelerator.prepare` has seen, and all that was registered with `accelerator.register_for_checkpointing`. Accelerate's
-own `save_state` and `load_state` write and read it. They do not keep how many epochs a prepared loader has given out,
-on which the order of the next one depends; that is kept here. The position within an epoch is kept by nobody, so a
-checkpoint in the middle of one is refused.
+Accelerate leaves the loop to the script, so the trial's own loop is used, and one object is tracked: everything
+that `accelerator.prepare` has seen, and everything registered with `accelerator.register_for_checkpointing`.
+Accelerate's own `save_state` and `load_state` write and read it. They do not store how many epochs a prepared
+loader has yielded, which determines the order of the next one; this module stores it. Nothing stores the position
+within an epoch, so a checkpoint in the middle of one is rejected.
 """
 
 import json
@@ -27,10 +27,11 @@ _EPOCHS = "epochs.json"
 
 
 class Prepared:
-    """All that an accelerator has prepared, to track as one: `t.track(prepared=Prepared(accelerator))`.
+    """Everything that an accelerator has prepared, to track as one object:
+    `t.track(prepared=Prepared(accelerator))`.
 
-    Make it after `accelerator.prepare(...)`. Raises `ValueError` where nothing is prepared, where the accelerator names
-    its checkpoints itself, and where it trains on several ranks.
+    Make it after `accelerator.prepare(...)`. Raises `ValueError` if nothing is prepared, if the accelerator names
+    its checkpoints itself, or if it trains on several ranks.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
@@ -42,7 +43,7 @@ class Prepared:
             )
         if accelerator.project_configuration.automatic_checkpoint_naming:
             raise ValueError(
-                "ProjectConfiguration(automatic_checkpoint_naming=True) saves into a folder of its own, and a trial's "
+                "ProjectConfiguration(automatic_checkpoint_naming=True) saves into a separate folder, and a trial's "
                 "checkpoint is one folder: leave it out"
             )
         refuse_ranks(accelerator.num_processes, where="the Accelerator", remedy="Start one process")
@@ -59,7 +60,7 @@ class Prepared:
         (folder / _EPOCHS).write_text(json.dumps([loader.iteration for loader in self._loaders()]))
 
     def load_files(self, folder: Path) -> None:
-        """Reads what `save_files` wrote. Raises `ValueError` where other loaders are prepared."""
+        """Reads what `save_files` wrote. Raises `ValueError` if other loaders are prepared."""
         epochs = json.loads((folder / _EPOCHS).read_text())
         if len(epochs) != len(self._loaders()):
             raise ValueError(
@@ -72,7 +73,8 @@ class Prepared:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Those of all optimizers: the trial warns where a checkpoint brought back other values than its parameters."""
+        """The parameters of all optimizers: the trial warns if a checkpoint restored values other than its
+        parameters."""
         return [group for optimizer in self._accelerator._optimizers for group in optimizer.param_groups]
 
     @property

@@ -1,8 +1,9 @@
 """How well the surrogate's ranking agrees with the target's: Kendall's τ, and the regret of the best k.
 
-A trial that failed or diverged has no score: it ranks last, tied with the others that have none.
+A trial that failed or diverged has no score: it ranks last, tied with the others that have no score.
 
-The scheduler chooses a study's scale by this too, and it has no torch: the standard library alone is needed here.
+The scheduler, which has no torch, also uses this to choose a study's scale; so only the standard library is used
+here.
 """
 
 import math
@@ -12,21 +13,21 @@ from typing import Final
 
 Score = float | None
 TOP: Final = 5
-"""So many of the surrogate's best are asked for their regret on the target."""
+"""The regret on the target is computed for this many of the surrogate's best."""
 LEAST_PILOT: Final = 2 * TOP
-"""The top five of fewer configurations say nothing."""
+"""The top five of fewer configurations mean nothing."""
 LEAST_KENDALL: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """Two rankings of the same trials, compared.
+    """A comparison of two rankings of the same trials.
 
     Attributes:
-        kendall: τ-b between the scores, in [-1, 1]; 0 where one of the rankings is all ties.
-        regret: by k: how much worse on the target the best of the surrogate's top k is than the best of all; never
-            negative, and None where all of the top k failed.
-        first_at: the place on the target of the surrogate's first, from 1.
+        kendall: τ-b between the scores, in [-1, 1]; 0 if one of the rankings is all ties.
+        regret: by k: how much worse the best of the surrogate's top k is on the target than the best of all; never
+            negative, and None if all of the top k failed.
+        first_at: the rank, on the target, of the surrogate's best; from 1.
     """
 
     kendall: float
@@ -34,7 +35,7 @@ class Agreement:
     first_at: int
 
     def is_enough(self, *, least_kendall: float, most_regret: float) -> bool:
-        """Whether a pilot with this agreement lets the surrogate stand for the target."""
+        """Whether a pilot with this agreement lets the surrogate replace the target."""
         regret = self.regret[TOP]
         return self.kendall >= least_kendall and regret is not None and regret <= most_regret
 
@@ -52,7 +53,7 @@ def agreement(
         surrogate: a score per trial on the surrogate.
         target: the same trials' scores on the target.
         maximize: whether more is better.
-        ks: for which k to say the regret; a k beyond the number of trials means all of them.
+        ks: the k for which to compute the regret; a k beyond the number of trials means all of them.
 
     Raises:
         ValueError: fewer than two trials, unequal numbers, or no score on the target.
@@ -82,7 +83,7 @@ def ranking(scores: Sequence[Score], *, maximize: bool = False) -> list[int]:
 
 
 def as_badness(score: Score, *, maximize: bool) -> float:
-    """What is less for a better trial; infinite without a score."""
+    """A number that is smaller for a better trial; infinite without a score."""
     if score is None or not math.isfinite(score):
         return math.inf
     return -score if maximize else score

@@ -10,18 +10,19 @@ The checkpoint is Lightning's own: `trainer.save_checkpoint` writes it and `trai
 holds the module, optimizers, schedules, precision, loops, the data module and the state of all callbacks. Four things
 are not in it, or come at the wrong time, and are done here:
 
-- *Random generators.* The trial saves them, and puts them back in `on_train_start`.
-- *The order of the data.* When it resumes, Lightning makes the loader's iterator before `on_train_start`, so with other
-  random numbers. The loop is told to make it anew, where an uninterrupted run makes it.
+- *Random generators.* The trial saves them, and restores them in `on_train_start`.
+- *The order of the data.* When it resumes, Lightning makes the loader's iterator before `on_train_start`, so with
+  other random numbers. The loop is told to make it again, at the point where an uninterrupted run makes it.
 - *`ReduceLROnPlateau` with the interval "epoch".* Lightning steps it after `on_train_epoch_end`, the hook in which
   checkpoints are saved. Its step is saved as pending, and taken when the trial resumes.
 - *That the fit ends here.* `EarlyStopping` saves what it counts, but not that it has just stopped the fit. A trial that
   is paused or killed at that epoch would train one more.
 
-The report is in `on_train_epoch_end`, after validation, after the module's own hook, and after every other callback:
-Lightning calls callbacks that are `Checkpoint`s last, and this one must be the last of these. As it is one, Lightning
-writes no checkpoints of its own. With `enable_checkpointing=False` Lightning's constructor refuses every `Checkpoint`,
-before any hook is called. This callback is none while it is asked there.
+The report is made in `on_train_epoch_end`, after validation, after the module's own hook, and after every other
+callback: Lightning calls callbacks that are `Checkpoint`s last, and this one must be the last of them. Because it
+is a `Checkpoint`, Lightning writes no checkpoints of its own. With `enable_checkpointing=False` Lightning's
+constructor rejects every `Checkpoint`, before any hook is called. While that constructor asks, this callback says
+that it is not one.
 """
 
 import importlib
@@ -35,20 +36,21 @@ from headrace_torch.turns import Turns, refuse_other_budget, refuse_ranks
 
 _FILE = "trainer.ckpt"
 _NEAR = 4
-"""So many frames from a question of Lightning's constructor to the callback's answer, at most."""
+"""The most frames between a question of Lightning's constructor and the callback's answer."""
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
-"""The two names under which Lightning is installed; their classes are not the same."""
+"""The two package names of Lightning; their classes are not the same."""
 
 
 class TrialCallback:
-    """Reports every epoch of `trainer.fit`, saves at rungs, and stops the fit when the trial is to leave.
+    """Reports every epoch of `trainer.fit`, saves at rungs, and stops the fit when the trial must stop.
 
-    It reports all that was logged with `self.log`, by its name. Raises `TypeError` without a trial. When the fit starts
-    it raises `ValueError` for settings with which a pause would not be exact.
+    It reports everything that was logged with `self.log`, by its name. Raises `TypeError` without a trial. When
+    the fit starts, it raises `ValueError` for settings with which a pause would not be exact.
     """
 
     def __new__(cls, *_: Any) -> "TrialCallback":
-        """An instance of `Callback`, and to `isinstance` of `Checkpoint` too, of the package that the script uses."""
+        """An instance of the `Callback` of the package that the script uses, and for `isinstance` also of its
+        `Checkpoint`."""
         base, checkpoint = _callback_classes()
         if issubclass(cls, base):
             return object.__new__(cls)
@@ -61,15 +63,15 @@ class TrialCallback:
         self._turns = Turns(t, "TrialCallback")
         self._t = t
         self._pending: dict[str, float] = {}
-        """The values with which plateau schedules, by their place, still have to step after the saved epoch."""
+        """The values with which plateau schedules, by their position, must still step after the saved epoch."""
         self._ends = False
         """Whether another callback, or the module, ends the fit after the saved epoch."""
         self.trainer: Any = None
         self.ckpt_path: str | None = None
-        """What to give to `trainer.fit(ckpt_path=...)`; None in a trial that starts."""
+        """The argument for `trainer.fit(ckpt_path=...)`; None in a trial that starts."""
         t.track(trainer=self)
 
-    # What a tracked object does.
+    # The interface of a tracked object.
 
     def save_files(self, folder: Path) -> None:
         """Lets the trainer write its checkpoint into the folder."""
@@ -81,7 +83,8 @@ class TrialCallback:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Those of all optimizers: the trial warns where a checkpoint brought back other values than its parameters."""
+        """The parameters of all optimizers: the trial warns if a checkpoint restored values other than its
+        parameters."""
         optimizers = self.trainer.optimizers if self.trainer is not None else ()
         return [group for optimizer in optimizers for group in optimizer.param_groups]
 
@@ -91,7 +94,7 @@ class TrialCallback:
         configs = self.trainer.lr_scheduler_configs if self.trainer is not None else ()
         return [config.scheduler for config in configs]
 
-    # What Lightning keeps of a callback, in that checkpoint.
+    # What Lightning stores for a callback, in that checkpoint.
 
     def state_dict(self) -> dict[str, Any]:
         """The pending steps of plateau schedules, and whether the fit ends here."""
@@ -105,13 +108,13 @@ class TrialCallback:
     # Hooks, in the order in which Lightning calls them.
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002  (Lightning's signature)
-        """Refuses what cannot be resumed exactly, before anything is trained."""
+        """Rejects what cannot be resumed exactly, before anything is trained."""
         if stage == "fit":
             self.trainer = trainer
             _refuse(trainer, self, self._t)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Refuses a fit that would train a resumed trial from its beginning."""
+        """Rejects a fit that would train a resumed trial from the beginning."""
         if self.ckpt_path is not None and str(trainer.ckpt_path) != self.ckpt_path:
             raise ValueError(
                 f"the trial resumes after step {self._t.step}, and the fit starts from scratch: write "
@@ -119,7 +122,7 @@ class TrialCallback:
             )
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Everything is restored: puts the random generators back, and takes the steps that are pending.
+        """Everything else is restored: restores the random generators, and takes the pending steps.
 
         A fit that had ended by itself ends again, before its first batch.
         """
@@ -129,11 +132,11 @@ class TrialCallback:
         for place, value in self._pending.items():
             pl_module.lr_scheduler_step(trainer.lr_scheduler_configs[int(place)].scheduler, value)
         self._pending = {}
-        # While this is set the first epoch keeps the iterator that was made before the generators were put back.
+        # While this is set, the first epoch keeps the iterator that was made before the generators were restored.
         trainer.fit_loop._resuming_from_checkpoint = False
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Reports what was logged, which also saves; the fit stops when the trial is to leave."""
+        """Reports what was logged, which also saves; the fit stops when the trial must stop."""
         metrics = dict(trainer.callback_metrics)
         if not metrics:
             raise ValueError(
@@ -149,7 +152,7 @@ class TrialCallback:
 
 
 def _refuse(trainer: Any, callback: TrialCallback, t: Trial) -> None:
-    # These two change other settings, which the script did not give; so they are named first.
+    # These two change other settings, which the script did not give; so they come first.
     if trainer.fast_dev_run:
         raise ValueError(
             "Trainer(fast_dev_run=...) trains a few batches, and a step of the trial is an epoch: leave it out, and "
@@ -190,7 +193,7 @@ def _refuse(trainer: Any, callback: TrialCallback, t: Trial) -> None:
 
 
 def _steps_of_plateaus(trainer: Any) -> dict[str, float]:
-    """The value with which Lightning is about to step each plateau schedule, by the schedule's place."""
+    """The value with which Lightning is about to step each plateau schedule, by the schedule's position."""
     due: dict[str, float] = {}
     for place, config in enumerate(trainer.lr_scheduler_configs):
         by_epoch = config.reduce_on_plateau and config.interval == "epoch"
@@ -201,9 +204,9 @@ def _steps_of_plateaus(trainer: Any) -> dict[str, float]:
 
 
 def _checkpoints_are_refused() -> bool:
-    """Whether a trainer that is made with `enable_checkpointing=False` asks which of its callbacks save.
+    """Whether a trainer that is being made with `enable_checkpointing=False` asks which of its callbacks save.
 
-    Nothing else says so in time: Lightning looks at the types of the callbacks before it calls one.
+    Nothing else shows it in time: Lightning checks the types of the callbacks before it calls one.
     """
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_NEAR):

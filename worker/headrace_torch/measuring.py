@@ -7,8 +7,9 @@
         time_plan(t, lambda: (net, lambda size: torch.randn(size, 784)))
 
 `headrace plan layers.json CLUSTER --measure train:measure` runs it once for each plan of the shortlist, with one
-process a device. `time_plan` does what the plan says: its stages with 1F1B, data ranks that sum gradients, an optimizer
-that o ranks share, recomputed layers. It reports `iteration_s`, the median over the iterations after the first.
+process per device. `time_plan` does what the plan says: its stages with 1F1B, data ranks that sum gradients, an
+optimizer that o ranks share, recomputed layers. It reports `iteration_s`, the median over the iterations after the
+first.
 
 A function of your own may do the same for any other framework: `plan_of(t)` is the plan, and the metric is
 `iteration_s`, in seconds.
@@ -32,7 +33,7 @@ from headrace.trial import Trial
 from headrace_torch.profiling import Sample
 
 SHORTLIST = "PLAN_SHORTLIST"
-"""The environment's variable with all plans, as JSON by the value of the parameter `split`."""
+"""The environment variable with all plans, as JSON by the value of the parameter `split`."""
 
 
 class MeasureError(HeadraceError):
@@ -58,12 +59,12 @@ class PlanToTime:
 
     @property
     def devices(self) -> int:
-        """Of all ranks."""
+        """The number of all ranks."""
         return self.data * self.tensor * self.pipeline
 
 
 def plan_of(t: Trial) -> PlanToTime:
-    """The plan that a trial is to time. Raises MeasureError outside of `headrace plan … --measure`."""
+    """The plan that a trial must time. Raises MeasureError outside `headrace plan … --measure`."""
     plans = os.environ.get(SHORTLIST)
     if plans is None:
         raise MeasureError(
@@ -78,10 +79,11 @@ def plan_of(t: Trial) -> PlanToTime:
 def time_plan(t: Trial, make: Callable[[], tuple[nn.Sequential, Sample]]) -> None:
     """Runs the trial's iterations of its plan and reports their time.
 
-    `make` returns the layers and a function from a number of samples to an input, as `profiling` takes them; it must
-    make the same on every rank. CUDA is used where it is there, with NCCL; else the CPU, with Gloo. The loss is the
-    mean square of the output. Raises MeasureError for tensor and expert ranks, for schedules other than 1f1b, and for
-    another number of layers or processes than the plan's."""
+    `make` returns the layers and a function from a number of samples to an input, as `profiling` takes them; it
+    must return the same on every rank. CUDA is used if available, with NCCL; else the CPU, with Gloo. The loss is
+    the mean square of the output. Raises MeasureError for tensor and expert ranks, for schedules other than 1f1b,
+    and if the number of layers or processes is not the plan's.
+    """
     plan = plan_of(t)
     net, sample = make()
     check(plan, layers=len(net), processes=t.world_size)
@@ -103,7 +105,7 @@ def time_plan(t: Trial, make: Callable[[], tuple[nn.Sequential, Sample]]) -> Non
 
 
 def check(plan: PlanToTime, *, layers: int, processes: int) -> None:
-    """Raises MeasureError where `time_plan` cannot run a plan with so many layers and processes."""
+    """Raises MeasureError if `time_plan` cannot run a plan with this many layers and processes."""
     if plan.tensor > 1 or plan.expert > 1 or plan.schedule != "1f1b":
         raise MeasureError(
             f"time_plan runs no plan with tensor={plan.tensor}, expert={plan.expert}, schedule {plan.schedule}.",
@@ -122,7 +124,7 @@ def check(plan: PlanToTime, *, layers: int, processes: int) -> None:
 
 
 class _Stage:
-    """One rank: its layers, the groups that it talks to, its optimizer."""
+    """One rank: its layers, the groups that it communicates with, its optimizer."""
 
     def __init__(self, plan: PlanToTime, net: nn.Sequential, device: torch.device, rank: int) -> None:
         self._micro_batches = plan.micro_batches
@@ -132,14 +134,14 @@ class _Stage:
         pipes = [[j * plan.data + i for j in range(plan.pipeline)] for i in range(plan.data)]
         rows = [[j * plan.data + i for i in range(plan.data)] for j in range(plan.pipeline)]
         shards = [row[k : k + plan.optimizer] for row in rows for k in range(0, plan.data, plan.optimizer)]
-        # Every rank makes every group, in one order.
+        # Every rank makes every group, in the same order.
         pipe, self._row, shard = (_own(groups, rank) for groups in (pipes, rows, shards))
         indices = range(plan.boundaries[stage], plan.boundaries[stage + 1])
         layers = [_Recomputed(net[i]) if i in plan.recomputed else net[i] for i in indices]
         self._module = nn.Sequential(*layers).to(device)
         self._schedule: Schedule1F1B | ScheduleGPipe | None = None
         if plan.pipeline > 1:
-            # With fewer micro-batches than stages 1F1B has no steady phase, and PyTorch wants GPipe.
+            # With fewer micro-batches than stages 1F1B has no steady phase, and PyTorch requires GPipe.
             kind = Schedule1F1B if plan.micro_batches >= plan.pipeline else ScheduleGPipe
             part = PipelineStage(self._module, stage, plan.pipeline, device, group=pipe)
             self._schedule = kind(part, plan.micro_batches, loss_fn=_loss)
@@ -147,7 +149,7 @@ class _Stage:
         self._optimizer = _optimizer(self._parameters, shard if plan.optimizer > 1 else None)
 
     def iteration(self, inputs: Tensor) -> None:
-        """All micro-batches, the sum of gradients over data ranks, the optimizer's step."""
+        """Runs all micro-batches, the sum of gradients over data ranks, and the optimizer's step."""
         if self._schedule is None:
             for piece in inputs.tensor_split(self._micro_batches):
                 torch.autograd.backward(_loss(self._module(piece), piece) / self._micro_batches)
@@ -171,7 +173,7 @@ class _Stage:
 
 
 class _Recomputed(nn.Module):
-    """A layer that keeps its input only, and computes the rest again."""
+    """A layer that keeps only its input, and recomputes the rest."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -201,7 +203,7 @@ def _optimizer(
         return None
     if shard is None:
         return torch.optim.Adam(parameters, lr=1e-6)
-    # Here, since loading it warns of parts of PyTorch that nobody asked for.
+    # Imported here, because loading it warns about parts of PyTorch that nobody asked for.
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     return ZeroRedundancyOptimizer(parameters, optimizer_class=torch.optim.Adam, process_group=shard, lr=1e-6)

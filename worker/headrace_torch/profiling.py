@@ -4,14 +4,14 @@
 
     profile(net, lambda n: torch.randn(n, 784), micro_batches=(1, 2, 4), out="layers.json")
 
-Every layer runs alone, on the device and in the precision of `net`, forward and backward, `repeats` times after two
-warm-ups; the median counts. Layers of one kind (the same module, parameters and bytes) get the same numbers, the
-medians over all of them, since noise would make each a kind of its own. Saved activations are what autograd keeps, by
-storage: what a layer shares with the one before is counted there. As a command:
+Every layer runs alone, on the device and in the precision of `net`, forward and backward, `repeats` times after
+two warm-ups; the median counts. Layers of one kind (the same module, parameters and bytes) get the same numbers,
+the medians over all of them, because noise would otherwise make each a separate kind. Saved activations are what
+autograd keeps, by storage: what a layer shares with the previous one is counted there. As a command:
 
     python -m headrace_torch.profiling module:function --micro-batches 1,2,4 --out layers.json
 
-where `function()` returns the module and a function from a micro-batch size to an input.
+Here `function()` returns the module and a function from a micro-batch size to an input.
 """
 
 import argparse
@@ -62,8 +62,10 @@ def profile(
 ) -> dict[str, Any]:
     """The profile, as `headrace plan` reads it; written to `out` too, if given.
 
-    The gradients of `net` are gone afterwards, and buffers (running means) have seen the samples. Raises ProfileError
-    for a layer that does not take one tensor to one tensor or changes its input, and ValueError for no sizes."""
+    Afterwards the gradients of `net` are gone, and buffers (running means) have seen the samples. Raises
+    ProfileError for a layer that does not take one tensor to one tensor or changes its input, and ValueError for
+    no sizes.
+    """
     if not isinstance(net, nn.Sequential) or not len(net):
         raise ProfileError(
             f"net is a {type(net).__name__}, not an nn.Sequential with layers.",
@@ -75,7 +77,7 @@ def profile(
     runs = [_chain(net, sample(size), repeats) for size in sizes]
     flops = _flops(net, sample(sizes[0]), sizes[0])
     number_bytes = max((p.element_size() for p in net.parameters()), default=2)
-    # The first layer computes no gradient of its input, so it is like no other.
+    # The first layer computes no gradient of its input, so it is unlike any other.
     kinds = [(index == 0, _kind(layer, [run[index] for run in runs])) for index, layer in enumerate(net)]
     told: dict[str, Any] = {
         "source": f"headrace_torch.profiling on {_device_name(net)}, torch {torch.__version__}",
@@ -104,7 +106,7 @@ def profile(
 
 
 def _chain(net: nn.Sequential, inputs: Tensor, repeats: int) -> list[_Run]:
-    """Every layer on what the one before makes of the inputs."""
+    """Runs every layer on what the previous one makes of the inputs."""
     found: list[_Run] = []
     x, before = inputs, set[int]()
     for index, layer in enumerate(net):
@@ -133,7 +135,7 @@ def _measured(
 
     with saved_tensors_hooks(pack, lambda tensor: tensor):
         y = _forward(layer, x, where)
-    # While `y` lives, so do the storages, and no address is given out twice.
+    # While `y` lives, so do the storages, and no address is reused.
     activation_bytes = sum(size for address, size in saved.items() if address not in before)
     forward: list[float] = []
     backward: list[float] = []
@@ -205,7 +207,7 @@ def _flops(net: nn.Sequential, x: Tensor, size: int) -> list[float]:
 
 
 def _kind(layer: nn.Module, runs: Sequence[_Run]) -> tuple[object, ...]:
-    """What tells layers apart that take the same time but for noise."""
+    """What distinguishes layers whose times differ only by noise."""
     parameters = tuple((tuple(p.shape), p.dtype, p.requires_grad) for p in layer.parameters())
     sizes = tuple((run.activation_bytes, run.input_bytes) for run in runs)
     return (repr(layer), parameters, sizes)

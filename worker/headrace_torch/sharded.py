@@ -4,8 +4,9 @@ FSDP2 (`fully_shard`) and tensor parallelism make a model's parameters, and with
 each rank has a part. DCP writes the parts of all ranks into one folder and reads them back into however many parts the
 next gang has, so a trial may continue on another number of ranks.
 
-Its files are read as PyTorch reads them: tensors without running code; the optimizer's settings, which are no tensors,
-by `pickle`. A checkpoint comes from the trial itself, or in a population from another trial of the study.
+Its files are read as PyTorch reads them: tensors without running code; the optimizer's settings, which are not
+tensors, with `pickle`. A checkpoint comes from the trial itself or, in a population, from another trial of the
+study.
 """
 
 from collections.abc import Sequence
@@ -31,13 +32,13 @@ _OPTIMIZER: Final = "optimizer"
 class ShardedState:
     """A sharded model and its optimizers, to track as one: `t.track(training=ShardedState(model, optimizer))`.
 
-    Saving and loading are collective: every rank of the default process group takes part. Loading needs the model and
-    the optimizers built and sharded as they were, on any number of ranks. An optimizer that has not made a step is
-    saved as one without state.
+    Saving and loading are collective: every rank of the default process group takes part. Loading needs the model
+    and the optimizers built and sharded as they were, on any number of ranks. An optimizer that has not taken a
+    step is saved without state.
     """
 
     resharded = True
-    """Another number of ranks loads it too."""
+    """Another number of ranks can load it too."""
 
     def __init__(self, model: nn.Module, *optimizers: Optimizer) -> None:
         self.model = model
@@ -48,7 +49,7 @@ class ShardedState:
         save(self._state([bool(one.state) for one in self.optimizers]), checkpoint_id=folder)
 
     def load_files(self, folder: Path) -> None:
-        """Reads what `save_files` wrote. Raises `ValueError` where another number of optimizers was saved."""
+        """Reads what `save_files` wrote. Raises `ValueError` if another number of optimizers was saved."""
         keys = FileSystemReader(folder).read_metadata().state_dict_metadata
         stepped = [
             any(key.startswith(f"{_OPTIMIZER}_{n}.") for key in keys) for n in range(len(self.optimizers))
@@ -63,7 +64,7 @@ class ShardedState:
                 set_optimizer_state_dict(self.model, optimizer, state[f"{_OPTIMIZER}_{number}"])
 
     def _state(self, stepped: Sequence[bool]) -> dict[str, Any]:
-        """The state as DCP saves it; to load, it is filled in place."""
+        """The state as DCP saves it; for loading, it is filled in place."""
         state: dict[str, Any] = {_MODEL: get_model_state_dict(self.model)}
         for number, optimizer in enumerate(self.optimizers):
             if stepped[number]:

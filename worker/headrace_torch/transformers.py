@@ -8,17 +8,18 @@ trainer.train(resume_from_checkpoint=callback.checkpoint)   # None, unless the t
 ```
 
 The checkpoint is the Trainer's own: after each evaluation the callback asks for one, and in `on_save`, when it is
-complete, reports. At a rung the files go into the trial's checkpoint. The Trainer reads them back, and with them its
-model, optimizer, schedule, scaler, counts, callbacks and random generators. It also skips the batches of an epoch that
-it had trained, so a pause between two evaluations of one epoch is exact too. The Trainer takes a batch from its dataset
-ahead of time. So a dataset that draws random numbers itself is exact at the end of an epoch only.
+complete, reports. At a rung the files go into the trial's checkpoint. The Trainer reads them back, and with them
+its model, optimizer, schedule, scaler, counts, callbacks and random generators. It also skips the batches of an
+epoch that it had trained, so a pause between two evaluations of one epoch is exact too. The Trainer takes a batch
+from its dataset ahead of time. So a dataset that draws random numbers itself is exact only at the end of an epoch.
 
-The Trainer saves what its callbacks count, as `EarlyStoppingCallback` does, but reads it back only where its arguments
-say `restore_callback_states_from_checkpoint`. This callback sets that when the Trainer is made. It also saves that a
-training ends by itself at an evaluation, so that a trial that is paused or killed there does not train on.
+The Trainer saves what its callbacks count, as `EarlyStoppingCallback` does, but reads it back only if its
+arguments say `restore_callback_states_from_checkpoint`. This callback sets that when the Trainer is made. It also
+saves that a training ends by itself at an evaluation, so that a trial that is paused or killed there does not
+continue training.
 
-Only metrics of evaluations are reported. The training loss is a mean since the last time that it was logged, which a
-checkpoint does not hold; what an evaluation says of its speed differs in each run.
+Only metrics of evaluations are reported. The training loss is a mean since the last time that it was logged, which
+a checkpoint does not hold; what an evaluation says about its speed differs in each run.
 """
 
 import json
@@ -34,16 +35,16 @@ from headrace.trial.runtime import Action
 from headrace_torch.turns import Turns, refuse_other_budget, refuse_ranks
 
 _NOT_TOLD = ("epoch", "_runtime", "_per_second", "_time", "_alloc_delta", "_peaked_delta")
-"""Endings of what is no result of a trial: the count of epochs, times and memory."""
+"""Endings of metrics that are not results of a trial: the count of epochs, times and memory."""
 _ENDS = "headrace-ends.json"
-"""A file of a checkpoint at which the training ended by itself."""
+"""A file in a checkpoint at which the training ended by itself."""
 _CONTROL = "TrainerControl"
 _NOT_LOADED = "training_args.bin"
-"""A file of a checkpoint that is a pickle of the arguments; the script makes these itself."""
+"""A file in a checkpoint that is a pickle of the arguments; the script makes these itself."""
 
 
 class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is not type-checked
-    """Reports every evaluation of `trainer.train`, saves at rungs, and ends the training when the trial is to leave.
+    """Reports every evaluation of `trainer.train`, saves at rungs, and ends the training when the trial must stop.
 
     Raises `TypeError` without a trial. When the training starts it raises `ValueError` for arguments with which a pause
     would not be exact.
@@ -54,7 +55,7 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
         self._t = t
         self._scratch = TemporaryDirectory(prefix="headrace-trainer-")
         self._metrics: dict[str, Any] = {}
-        """Of the evaluation that is to be reported."""
+        """Metrics of the evaluation that will be reported."""
         self._reported_at = 0
         """The Trainer's `global_step` of the last report."""
         self._written: Path | None = None
@@ -63,12 +64,12 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
         self._optimizer: Any = None
         self._schedule: Any = None
         self.output_dir: str = self._scratch.name
-        """A folder for `TrainingArguments(output_dir=...)` that goes away with the process."""
+        """A folder for `TrainingArguments(output_dir=...)` that is deleted when the process ends."""
         self.checkpoint: str | None = None
-        """What to give to `trainer.train(resume_from_checkpoint=...)`; None in a trial that starts."""
+        """The argument for `trainer.train(resume_from_checkpoint=...)`; None in a trial that starts."""
         t.track(trainer=self)
 
-    # What a tracked object does.
+    # The interface of a tracked object.
 
     def save_files(self, folder: Path) -> None:
         """Takes over the files that the Trainer has just written, at an evaluation. Raises `ValueError` elsewhere."""
@@ -91,7 +92,7 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Those of the optimizer: the trial warns where a checkpoint brought back other values than its parameters."""
+        """The optimizer's parameters: the trial warns if a checkpoint restored values other than its parameters."""
         return list(getattr(self._optimizer, "param_groups", ()))
 
     @property
@@ -102,11 +103,11 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
     # Hooks, in the order in which the Trainer calls them.
 
     def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  (its signature)
-        """Has the Trainer read back what its callbacks count."""
+        """Makes the Trainer read back what its callbacks count."""
         args.restore_callback_states_from_checkpoint = True
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002  (its signature)
-        """Refuses what cannot be resumed exactly; then everything is restored, and the training begins.
+        """Rejects what cannot be resumed exactly; then everything is restored, and the training starts.
 
         A training that had ended by itself ends again here, before its first batch. The Trainer offers no other way
         than to raise `Ended`, with which the trial's function ends too.
@@ -124,9 +125,10 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
             raise Ended(Action.STOP, "the training had already ended")
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **_: Any) -> None:  # noqa: ARG002
-        """Asks for a checkpoint, after which it is reported. Of several datasets each is an evaluation of its own."""
+        """Requests a checkpoint, after which it is reported. With several datasets, each one is a separate
+        evaluation."""
         if state.global_step <= self._reported_at:
-            return  # before the training, or asked for by the script behind it
+            return  # before the training, or requested by the script in the middle of it
         told = {name: value for name, value in metrics.items() if not name.endswith(_NOT_TOLD)}
         if not told:
             raise ValueError(
@@ -137,11 +139,11 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
         control.should_save = True
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The checkpoint is complete: reports, and ends the training when the trial is to leave."""
+        """The checkpoint is complete: reports, and ends the training when the trial must stop."""
         self._written = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if (
             self._metrics
-        ):  # else the Trainer's arguments saved it, without an evaluation: by default each 500 steps
+        ):  # else the Trainer's arguments saved it, without an evaluation: by default every 500 steps
             metrics, self._metrics = self._metrics, {}
             self._reported_at = state.global_step
             self._ends = bool(control.should_training_stop) and state.global_step < state.max_steps
@@ -197,7 +199,7 @@ def _refuse(args: Any, state: Any, t: Trial) -> None:
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
-    """A second name for the file where both are on one file system, else a copy. The Trainer never changes a file."""
+    """A second name for the file if both are on one file system, else a copy. The Trainer never changes a file."""
     try:
         target.hardlink_to(source)
     except OSError:

@@ -1,12 +1,12 @@
 """A trial's steps in a loop that a framework owns.
 
-A trial's own loop is `for step in t.steps()`: its head counts, puts the random generators back and hears that the trial
-is to leave; its last line reports. A framework runs the loop itself and calls hooks. `Turns` does at two of these hooks
-what the loop does at its head and its last line:
+A trial's own loop is `for step in t.steps()`: its head counts, restores the random generators and learns that the
+trial must stop; its last line reports. A framework runs the loop itself and calls hooks. At two of these hooks,
+`Turns` does what the loop does at its head and its last line:
 
 - `begin`, once, when the framework has built and restored everything and is about to train.
-- `end`, at the end of every step, when all that the next step reads has its value. It reports, and with that saves. It
-  says whether the training goes on.
+- `end`, at the end of every step, when everything that the next step reads has its value. It reports, which also
+  saves. It says whether the training continues.
 
 Between `end` and the next step the framework must change nothing that a checkpoint holds.
 """
@@ -31,7 +31,7 @@ class Turns:
         self._steps: Iterator[int] | None = None
 
     def begin(self) -> None:
-        """The training begins, or goes on. Raises `ValueError` for a second training of one trial."""
+        """The training starts, or resumes. Raises `ValueError` for a second training of one trial."""
         if self._steps is not None:
             raise ValueError(
                 f"{self._maker}(t) has already followed one training run, and a trial is one run: train "
@@ -41,7 +41,7 @@ class Turns:
         next(self._steps, None)
 
     def end(self, metrics: Mapping[str, Any], *, last: bool = False) -> bool:
-        """Reports a step, and tells whether there is another one.
+        """Reports a step, and says whether there is another one.
 
         `last`: the framework ends the training here by itself, as early stopping does. The step is saved, and a process
         that resumes there must end at once too.
@@ -52,7 +52,7 @@ class Turns:
 
 
 def refuse_ranks(ranks: int, *, where: str, remedy: str) -> None:
-    """Raises `ValueError` where a training has several processes."""
+    """Raises `ValueError` if a training has several processes."""
     if ranks > 1:
         raise ValueError(
             f"{where} trains on {ranks} ranks, and this callback saves and reports for one process. {remedy}. For "
@@ -61,7 +61,7 @@ def refuse_ranks(ranks: int, *, where: str, remedy: str) -> None:
 
 
 def refuse_other_budget(t: Trial, steps: float, *, setting: str, remedy: str) -> None:
-    """Raises `ValueError` where a framework would train another number of steps than the trial's budget has."""
+    """Raises `ValueError` if a framework would train another number of steps than the trial's budget has."""
     if steps != t.max_steps:
         raise ValueError(
             f"{setting} means {steps} training steps, and the trial's budget is {t.max_steps}. {remedy}"

@@ -1,10 +1,10 @@
-"""Which hyperparameters a small copy of a model can be asked about.
+"""Which hyperparameters can be tuned on a small copy of a model.
 
-The scheduler reads this too, and it has no torch: the standard library alone is needed here.
+The scheduler, which has no torch, reads this too; so only the standard library is used here.
 
-What steers optimisation carries over: it acts on the training dynamics, which the parametrization keeps. What
-regularises does not: its best value depends on how much model there is for how much data, and that is what
-shrinking changes (Yang et al. 2022, table 1; Hu et al. 2023, section 5.4).
+Hyperparameters of the optimisation carry over: they act on the training dynamics, which the parametrization
+preserves. Regularisation does not: its best value depends on the size of the model relative to the data, which is
+what shrinking changes (Yang et al. 2022, table 1; Hu et al. 2023, section 5.4).
 """
 
 from collections.abc import Mapping
@@ -46,5 +46,5 @@ VERDICTS: Final[Mapping[str, Verdict]] = {
 
 
 def verdict_on(name: str) -> Verdict:
-    """What is known about a hyperparameter, by its usual names; case and dashes do not matter."""
+    """What is known about a hyperparameter, under its usual names; case and dashes do not matter."""
     return VERDICTS.get(name.lower().replace("-", "_"), Verdict.UNKNOWN)

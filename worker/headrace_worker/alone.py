@@ -1,8 +1,8 @@
-"""An ordinary trial: one lease on one process.
+"""An ordinary trial: one lease, one process.
 
     wait for the slots → prepare the program → spawn → supervise → the group is gone
 
-A trial whose last attempt here failed waits for a while before it is spawned (`retries`).
+A trial whose last attempt on this worker failed waits for a while before it is spawned (`retries`).
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from headrace_worker.slots import Turn
 
 
 class Alone:
-    """Runs one attempt in a process of its own."""
+    """Runs one attempt in its own process."""
 
     shared = False
 
@@ -44,11 +44,11 @@ class Alone:
 
     @property
     def leader(self) -> int:
-        """Its process, while it runs."""
+        """The process of the attempt, while it runs."""
         return self._program.process.pid if self._program.process else 0
 
     def expect(self, attempt: Attempt) -> None:
-        """Takes the attempt, before it is prepared."""
+        """Accepts the attempt, before it is prepared."""
         self._attempt = attempt
 
     async def run(self, attempt: Attempt) -> Verdict:
@@ -95,17 +95,17 @@ class Alone:
         return await self._place.judged(verdict, self._turn.indices, words)
 
     def told(self, attempt: Attempt, term_in_s: float, kill_in_s: float) -> None:  # noqa: ARG002 - a host's
-        """The attempt is to end, and so is its process."""
+        """The attempt must end, and its process with it."""
         self._program.end_in(term_in_s, kill_in_s)
 
     def finished(self, attempt: Attempt) -> None:  # noqa: ARG002 - a host's
-        """The program says that it is about to end: it has its grace to do so."""
+        """The program says that it is about to exit: give it the grace to do so."""
         grace = grace_s(self._assign.template)
         self._program.end_in(grace, grace + AFTER_TERM_S)
 
     @property
     def working_dir(self) -> str:
-        """Where its process runs, if that is not the folder that the template names."""
+        """The folder in which its process runs, if that is not the folder that the template names."""
         return self._program.own_dir
 
     def attached(self) -> None:
@@ -117,11 +117,11 @@ class Alone:
         self._program.trains()
 
     def heard(self) -> None:
-        """The program gave a sign of life."""
+        """The program showed a sign of life."""
         self._program.heard()
 
     def leave(self, attempt: Attempt) -> None:  # noqa: ARG002 - a host's
-        """Gives the slots to the next."""
+        """Hands the slots to the next attempt."""
         self._turn.leave()
 
     def _excused(self) -> bool:

@@ -1,20 +1,25 @@
 """One lease, from its Assign to its Exited.
 
-    the daemon stands firm → fetch the checkpoint → its host prepares and runs it → nothing of it runs any more → Exited
+    the daemon's home and socket are there → fetch the checkpoint → the host prepares and runs it
+    → none of its processes is left → Exited
 
-What belongs to the lease is here: its folder, its checkpoint, its reports, its log, its end. The process is its host's:
-one of its own (`alone`), or one that it shares with other leases of its grant (`bundle`).
+This module owns what belongs to the lease: its folder, checkpoint, reports, log and end. The process belongs to
+the attempt's host: its own process (`alone`), or one that it shares with other leases of its grant (`bundle`).
 
-An attempt ends by itself, or it is told to: by a decision (it has the template's grace to leave, then SIGTERM,
-then SIGKILL), by a Cancel or a fenced lease (SIGTERM at once, SIGKILL after the grace), by a silence longer than
-the template allows, or by the daemon's own end. The first reason given is the one reported; a later one can only
-make it quicker.
+An attempt ends by itself, or for one of these reasons:
 
-Where a disk is full, the attempt waits until there is room: a trial that was started and lost again and again on such
-a machine would in the end be taken for one that kills itself.
+- a decision: the process has the template's grace to exit, then SIGTERM, then SIGKILL
+- a Cancel or a fenced lease: SIGTERM at once, SIGKILL after the grace
+- a silence longer than the template allows
+- the daemon's own end
 
-`Exited` goes into the outbox after the last report of the process, so the scheduler never hears of an end before what
-came before it.
+The first reason is the one reported; a later one can only make the end quicker.
+
+If a disk is full, the attempt waits until there is room. A trial that was started and lost on such a machine again
+and again would in the end be treated as one that kills its process.
+
+`Exited` goes into the outbox after the last report of the process, so the scheduler never learns of an end before
+the reports that preceded it.
 """
 
 import asyncio
@@ -61,10 +66,10 @@ from headrace_worker.stacks import STACKS_S, ask_for_stacks
 log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
-# How long a report that its dead process had handed over may take to be stored.
+# How long it may take to store a report that a now dead process had handed over.
 _LAST_REPORT_S = 60.0
 LAST_SAVE_S = 60.0
-"""How long the store may take to take what a program saved at its own end, which its result does not depend on."""
+"""How long it may take to store what a program saved when it ended. The trial's result does not depend on that."""
 _FETCHES = 5
 _FULL_DISK_CAP_S = 5.0
 _STORED_TOLD = 64
@@ -72,43 +77,43 @@ _NOT_LOADED = (worker_pb2.EXIT_OUTCOME_NO_CHECKPOINT, worker_pb2.EXIT_OUTCOME_UN
 
 
 class ToldToEndError(Exception):
-    """Something was interrupted because the attempt has to end."""
+    """Something was interrupted because the attempt must end."""
 
 
 class Host(Protocol):
-    """Where an attempt's program runs."""
+    """What runs an attempt's program."""
 
     # Whether other attempts run in the same process.
     shared: bool
-    # What the process carries in its environment as its lease.
+    # What the process has in its environment as its lease.
     mark: str
     # What the process runs.
     code: RunningCode
 
     @property
     def leader(self) -> int:
-        """The process that runs now; 0 while none does."""
+        """The running process; 0 if there is none."""
         ...
 
     @property
     def working_dir(self) -> str:
-        """Where the process runs, if that is not the folder that the template names."""
+        """The folder in which the process runs, if that is not the folder that the template names."""
         ...
 
     def expect(self, attempt: "Attempt") -> None:
-        """Takes an attempt, before it is prepared."""
+        """Accepts an attempt, before it is prepared."""
         ...
 
     async def run(self, attempt: "Attempt") -> Verdict:
-        """Runs a prepared attempt; returns when nothing of it runs any more. Raises `ToldToEndError`, `OSError`."""
+        """Runs a prepared attempt; returns when none of its processes is left. Raises `ToldToEndError`, `OSError`."""
         ...
 
     def told(self, attempt: "Attempt", term_in_s: float, kill_in_s: float) -> None:
-        """The attempt was told to end, with so much time; again where it is to be quicker."""
+        """The attempt was told to end within this time. Called again if it must end sooner."""
         ...
 
     def finished(self, attempt: "Attempt") -> None:
-        """The attempt's program has said that it ended."""
+        """The attempt's program said that it has ended."""
         ...
 
     def attached(self) -> None:
@@ -120,16 +125,16 @@ class Host(Protocol):
         ...
 
     def heard(self) -> None:
-        """The program gave a sign of life."""
+        """The program showed a sign of life."""
         ...
 
     def leave(self, attempt: "Attempt") -> None:
-        """Nothing of the attempt runs any more."""
+        """None of the attempt's processes is left."""
         ...
 
 
 class Attempt:
-    """Lives through one lease. `run` returns when its Exited is in the outbox."""
+    """Carries out one lease. `run` returns when its Exited is in the outbox."""
 
     def __init__(self, assign: worker_pb2.Assign, host: Host, place: Place) -> None:
         self.assign = assign
@@ -145,21 +150,21 @@ class Attempt:
             leader=lambda: host.leader,
             end=lambda: host.finished(self),
         )
-        # The processes that print their stacks, each with the signal that asks for them.
+        # The processes that print their stacks, each with the signal that requests them.
         self.stacks: dict[int, int] = {}
         self.has_reported = False
-        # Its program asked for its configuration; before that nothing was trained.
+        # Set when its program has asked for its configuration; before that, nothing is trained.
         self.begun = False
         self._drained = False
-        # A decision told it to end, which its program hears in answer to a report.
+        # Set when a decision ended it; the program learns of that in the answer to a report.
         self.decided = False
         self._fenced = False
         self._restored = False
-        # It has a checkpoint to load, and the scheduler was not told yet that it has.
+        # Set while it has a checkpoint to load and the scheduler has not been told that it is loaded.
         self._loads = assign.HasField("checkpoint")
         self._no_room = ""
         self._preparing = ""
-        # What fails now is the store's doing, or the checkpoint's.
+        # Set while a failure would be due to the store or the checkpoint.
         self._restoring = False
         self._prepared = Prepared()
         self._ended = asyncio.Event()
@@ -180,7 +185,7 @@ class Attempt:
 
     @property
     def trouble(self) -> str:
-        """What keeps the trial waiting now, or nothing."""
+        """What the trial is waiting for, or nothing."""
         return self._no_room or self._preparing or self.reports.trouble
 
     @property
@@ -188,10 +193,10 @@ class Attempt:
         """Whether it shares its process with other attempts."""
         return self.host.shared
 
-    # What the scheduler and the daemon tell it.
+    # What the scheduler and the daemon tell the attempt.
 
     def decide(self, sequence: int, decision: event_pb2.Decision) -> None:
-        """Passes a decision on; with PAUSE or STOP the trial has its grace to leave."""
+        """Passes a decision on; on PAUSE or STOP the trial has its grace to exit."""
         self.reports.decide(sequence, decision)
         if decision.action != event_pb2.DECISION_ACTION_CONTINUE:
             self.decided = self.decided or self.ending is None
@@ -200,24 +205,24 @@ class Attempt:
             self._end(ending, grace, grace + AFTER_TERM_S)
 
     def kill(self, *, fenced: bool) -> None:
-        """Ends the trial: the lease was cancelled or is not ours any more."""
+        """Ends the trial: the lease was cancelled or is no longer ours."""
         self._fenced = self._fenced or fenced
         self._end(Ending(outcome=worker_pb2.EXIT_OUTCOME_RELEASED), 0.0, grace_s(self.assign.template))
 
     def fence(self) -> None:
-        """The lease is not ours any more, and the trial was told to end before: nothing more of it counts."""
+        """The lease is no longer ours, and the trial had already been told to end: nothing it still does counts."""
         self._fenced = True
 
     def stop(self, within_s: float, drained: str = "") -> None:
-        """Ends the trial because the daemon ends. The lease is reported lost; of one that drains it is given back, with
-        the reason, which counts as no loss."""
+        """Ends the trial because the daemon ends. The lease is reported lost. A draining daemon gives it back
+        instead, with the reason, which does not count as a loss."""
         self._drained = self._drained or bool(drained)
         error = drained or "the worker was stopped"
         ending = Ending(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error)
         self._end(ending, 0.0, min(within_s, grace_s(self.assign.template)))
 
     def _time_is_over(self) -> None:
-        """The trial has run for as long as the study lets it: it is asked to save and leave, and ended after its
+        """The trial has run for as long as the study allows: it is asked to save and exit, and is ended after its
         grace."""
         self.reports.leave_soon()
         grace = grace_s(self.assign.template)
@@ -230,7 +235,7 @@ class Attempt:
         self._end(ending, self._show_stacks(), AFTER_TERM_S)
 
     def hangs(self, error: str) -> None:
-        """Ends the trial, which has been silent for too long, once its log says where it hangs."""
+        """Ends a trial that has been silent for too long, once its log shows where it hangs."""
         ending = Ending(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=error)
         self._end(ending, self._show_stacks(), min(grace_s(self.assign.template), AFTER_TERM_S))
 
@@ -240,7 +245,7 @@ class Attempt:
         return STACKS_S if any(asked) else 0.0
 
     def fail(self, ending: Ending) -> None:
-        """Ends the trial, which cannot go on; it has a moment to leave."""
+        """Ends a trial that cannot continue; it has a moment to exit."""
         self._end(ending, 0.0, min(grace_s(self.assign.template), AFTER_TERM_S))
 
     # What the trial says.
@@ -277,13 +282,13 @@ class Attempt:
         self._loads = False
 
     async def loaded(self, files: Iterable[SourceFile]) -> None:
-        """Takes source files that the process has imported, or is to run."""
+        """Receives source files that the process has imported or is about to run."""
         self.host.heard()
         if self.host.code.add(files):
             await self.announce_code()
 
     async def announce_code(self) -> None:
-        """Tells the scheduler what runs, where it is to hear of it before the first report."""
+        """Tells the scheduler what runs, if it must know before the first report."""
         code = self.host.code
         changed = self._place.told_code.record(self.assign.study_uid, code.files)
         if (changed or self.assign.guards_code) and (said := code.since(0)) is not None:
@@ -293,7 +298,7 @@ class Attempt:
     async def report(
         self, request: runtime_pb2.ReportRequest, durable: Callable[[], None] = lambda: None
     ) -> event_pb2.Decision:
-        """Takes a report; see `Reports.report`."""
+        """Receives a report; see `Reports.report`."""
         self.has_reported = True
         self._loads = False
         self.host.heard()
@@ -301,10 +306,10 @@ class Attempt:
         try:
             return await self.reports.report(request, durable)
         finally:
-            self.host.heard()  # the time that the answer took was not the trial's
+            self.host.heard()  # the time that the answer took does not count as the trial's silence
 
     def finish(self, request: runtime_pb2.FinishRequest, pid: int | None = None) -> None:
-        """Notes what a process says of its own end; None: its own."""
+        """Records what a process says about its own end. None means the attempt's own process."""
         said = Finished(
             error=request.error,
             traceback=request.traceback,
@@ -322,13 +327,13 @@ class Attempt:
 
     @property
     def finished(self) -> Finished | None:
-        """What the program said of its end, if it did."""
+        """What the program said about its end, if anything."""
         return self.speakers.counted
 
-    # Its life.
+    # The life of the attempt.
 
     async def run(self) -> None:
-        """Lives through the lease."""
+        """Carries out the lease."""
         if self.assign.HasField("time_left"):
             left_s = self.assign.time_left.ToTimedelta().total_seconds()
             self._time_limit = asyncio.get_running_loop().call_later(left_s, self._time_is_over)
@@ -363,7 +368,8 @@ class Attempt:
         log.info(
             "%s: %s %s", self.lease.trial, worker_pb2.ExitOutcome.Name(verdict.outcome).lower(), verdict.error
         )
-        # At once, and waited for at the end: on a full disk its end could not be written before there is room.
+        # Started at once and awaited at the end: on a full disk the attempt could not record its end before there
+        # is room.
         clearing = asyncio.gather(
             *(asyncio.to_thread(clear_away, one) for one in (self._scratch, self._taken))
         )
@@ -389,8 +395,8 @@ class Attempt:
         await clearing
 
     async def _store_last(self, verdict: Verdict) -> tuple[trial_pb2.CheckpointRef | None, str]:
-        """Stores what the program saved at its own end, or says why not. That takes nothing from its result: a store
-        that does not take it is not waited for as it is with a report."""
+        """Stores what the program saved when it ended, or says why that is not possible. The result does not
+        depend on it, so an unavailable store is not waited for as it is with a report."""
         said = self.finished
         if said is None or self._fenced or verdict.outcome != worker_pb2.EXIT_OUTCOME_FINISHED:
             return None, ""
@@ -430,7 +436,7 @@ class Attempt:
         except (
             StoreUnavailableError,
             CheckpointMissingError,
-        ) as error:  # the second: it lies in another store
+        ) as error:  # ValueError: it is in another store
             return Verdict(outcome=worker_pb2.EXIT_OUTCOME_STORE_AWAY, error=str(error))
         except (CheckpointError, OSError) as error:
             if self._restoring or self.begun:
@@ -438,14 +444,14 @@ class Attempt:
             return not_started(str(error), by_machine=True)
 
     async def open_log(self, path: Path) -> AttemptLog:
-        """Begins this attempt's part of the trial's log."""
+        """Starts this attempt's part of the trial's log."""
         self._log = await self.unless_ended(
             self._with_room(lambda: self._place.open_log(path, self._header()))
         )
         return self._log
 
     async def prepare(self, output: AttemptLog) -> Prepared:
-        """Fetches the program's code and installs what it requires, where the study asks for it. Raises
+        """Fetches the program's code and installs what it requires, if the study asks for it. Raises
         `UnpreparedError`, `ToldToEndError` and `OSError`."""
         template = self.assign.template
         if template.code.digest or template.requirements:
@@ -458,13 +464,13 @@ class Attempt:
         return self._prepared
 
     async def when_there_is_room(self, work: Callable[[], None]) -> None:
-        """Does work that writes as soon as the disk takes it. Raises `ToldToEndError`."""
+        """Runs work that writes to the disk, as soon as the disk has room. Raises `ToldToEndError`."""
         await self.unless_ended(self._with_room(work))
 
     async def unless_ended(
         self, work: Coroutine[Any, Any, _Result]
     ) -> _Result:  # Any: Coroutine's own parameters
-        """Awaits, unless the attempt is told to end before; the work is then cancelled."""
+        """Awaits, unless the attempt must end before; then the work is cancelled."""
         task = asyncio.create_task(work)
         ended = asyncio.create_task(self._ended.wait())
         try:
@@ -478,22 +484,22 @@ class Attempt:
             await asyncio.gather(task, return_exceptions=True)
 
     def taken_bytes(self) -> int:
-        """What the trial's files in its folder take of the disk. For any thread."""
+        """The disk space that the trial's files in its folder use. Safe in any thread."""
         return size_bytes(self._scratch)
 
     def shorten_log(self) -> None:
-        """Cuts a log that has grown too large. For any thread."""
+        """Shortens a log that has grown too large. Safe in any thread."""
         if (found := self._log) is not None and not found.file.closed:
             found.shorten()
 
     def _close_log(self) -> str:
-        """The end of the log; nothing of the trial writes into it any more."""
+        """Closes the log; none of the trial's processes writes to it any more."""
         if self._log is None:
             return ""
         try:
             self._log.shorten()
             return self._log.tail()
-        except OSError as error:  # a disk that fails
+        except OSError as error:  # the disk fails
             log.warning("%s: the end of its log cannot be read: %s", self.lease.trial, error)
             return ""
         finally:
@@ -504,7 +510,7 @@ class Attempt:
 
     @property
     def log(self) -> AttemptLog | None:
-        """Its part of the trial's log; None before it has one."""
+        """This attempt's part of the trial's log; None before it has one."""
         return self._log
 
     @property
@@ -549,7 +555,7 @@ class Attempt:
                 return
 
     def _stored_beside(self) -> list[str]:
-        """The complete checkpoints in the place of the one that could not be loaded, the newest ones first."""
+        """The other complete checkpoints, newest first, for when the assigned one could not be loaded."""
         place = CheckpointPlace.of(self.assign.checkpoint.uri)
         if place is None:
             return []
@@ -569,12 +575,12 @@ class Attempt:
         self.host.told(self, term_in_s, kill_in_s)
 
     def _rank_missing(self, missing: RankMissing) -> None:
-        """A rank of the gang does not come, and the others wait: it is ended as one."""
+        """A rank of the gang does not arrive and the others wait: the gang is ended as one."""
         outcome = worker_pb2.EXIT_OUTCOME_LOST if missing.writes else worker_pb2.EXIT_OUTCOME_FAILED
         self.fail(Ending(outcome=outcome, error=missing.text))
 
     def _saved(self, sequence: int, order: PruneOrder) -> None:
-        if not self._fenced:  # else the scheduler goes on from an older checkpoint, which must stay
+        if not self._fenced:  # else the scheduler resumes from an older checkpoint, which must stay
             self._place.saved(self.lease.lease_id, sequence, order)
 
     def _header(self) -> str:

@@ -1,4 +1,4 @@
-"""Waiting longer after every failure, with full jitter so that many workers do not come back together."""
+"""Waits that grow with every failure, with full jitter so that many workers do not return at the same time."""
 
 import asyncio
 import random
@@ -15,7 +15,7 @@ class Backoff:
     failures: int = 0
 
     def next_s(self) -> float:
-        """Counts one more failure and draws the wait that follows it, in seconds."""
+        """Counts one more failure and draws the wait that follows, in seconds."""
         bound = min(self.cap_s, self.base_s * 2 ** min(self.failures, 30))
         self.failures += 1
         return self.rng.uniform(0.0, bound)

@@ -1,7 +1,8 @@
 """The bubble agent beside a daemon (`headrace worker --bubbles`): a process that lives as long as the daemon does.
 
-The daemon holds a pipe to it and never writes: when the daemon ends, however it ends, the agent ends too. An agent that
-ends by itself is started again, after a wait that grows. So is one that was refused, as another agent runs already.
+The daemon holds a pipe to it and never writes: when the daemon ends, however it ends, the agent ends too. An agent
+that ends by itself is restarted, after a wait that grows. So is one that was refused because another agent is
+already running.
 """
 
 import asyncio
@@ -16,12 +17,12 @@ from headrace_worker.backoff import Backoff
 log = logging.getLogger(__name__)
 
 STEADY_S: Final = 30.0
-"""An agent that ran so long had no trouble at its start."""
+"""An agent that ran for this long had no trouble when it started."""
 STOP_S: Final = 5.0
 
 
 async def keep_bubble_agent() -> None:
-    """Runs the agent until this is cancelled, then ends it."""
+    """Runs the agent until this task is cancelled, then ends it."""
     backoff = Backoff(cap_s=30.0)
     while True:
         began = asyncio.get_running_loop().time()
@@ -50,7 +51,7 @@ async def _run() -> int:
     try:
         return await process.wait()
     finally:
-        os.close(write_end)  # which ends it
+        os.close(write_end)  # which ends the agent
         if process.returncode is None:
             try:
                 await asyncio.wait_for(process.wait(), STOP_S)

@@ -1,11 +1,13 @@
-"""Ephemeral slots: the stages of large jobs on this machine, as the bubble agent tells of them. No clock, no socket.
+"""Ephemeral slots: the stages of large jobs on this machine, as the bubble agent reports them. No clock, no
+socket.
 
-    unknown → offered (its windows and its memory are known) → taken back, with a reason → offered again, or forgotten
+    unknown → offered (its windows and memory are known) → taken back, with a reason → offered again, or forgotten
 
-The agent is asked once in a while (`bubble_watch`); what it says last counts. An offered slot stays offered while its
-stage learns its windows anew. It is taken back when its job ends, when the job's controller allows nothing more, when
-its trial was told to leave, and when the agent is silent for AWAY_S. A slot keeps its index until it is forgotten, so a
-job that starts again soon finds its trials where they were. It is forgotten when its job has been gone for FORGET_S.
+The agent is asked at intervals (`bubble_watch`); its latest answer counts. An offered slot stays offered while its
+stage learns its windows again. It is taken back when its job ends, when the job's controller allows nothing more,
+when its trial was told to leave, and when the agent is silent for AWAY_S. A slot keeps its index until it is
+forgotten, so a job that starts again soon finds its trials where they were. It is forgotten when its job has been
+gone for FORGET_S.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -17,15 +19,15 @@ from headrace.v1 import bubble_pb2, worker_pb2
 FIRST_INDEX: Final = 10_000
 """Ephemeral slots count from here: no worker has as many others."""
 AWAY_S: Final = 10.0
-"""An agent that is silent for so long is taken for gone. It closes its gates within a second of its death."""
+"""An agent that is silent for this long is presumed dead. It closes its gates within a second of its death."""
 FORGET_S: Final = 600.0
-"""A slot that is gone for so long, as its job has ended, is not told of any more."""
+"""A slot that has been gone for this long, because its job has ended, is no longer reported."""
 LEAST_DUTY: Final = 0.01
 CPU: Final = "cpu"
-"""A stage that computes on a CPU names no device."""
+"""The device of a stage that computes on a CPU: none."""
 
 Key = tuple[str, int, int]
-"""Job, replica and stage."""
+"""The job, the replica and the stage."""
 
 
 @dataclass(slots=True)
@@ -42,7 +44,7 @@ class News:
     """What an answer of the agent changed."""
 
     offered: bool = False
-    """Whether the scheduler has to be told of the slots anew."""
+    """Whether the scheduler must be sent the slots again."""
     taken_back: frozenset[int] = frozenset()
 
 
@@ -57,7 +59,7 @@ class BubbleSlots:
 
     @property
     def devices(self) -> tuple[worker_pb2.Device, ...]:
-        """All that are known, in the order of their indices; `gone` says which were taken back."""
+        """All known slots, in the order of their indices; `gone` says which were taken back."""
         return tuple(slot.device for slot in self._slots.values())
 
     @property
@@ -72,22 +74,22 @@ class BubbleSlots:
 
     @property
     def owned(self) -> frozenset[str]:
-        """The devices that belong to large jobs, by their identifiers: they are no ordinary slots meanwhile."""
+        """The identifiers of devices that belong to large jobs: for now they are not ordinary slots."""
         return self._owned
 
     def pace(self, indices: Iterable[int]) -> float:
-        """The share of their time that trials on these slots may expect; 1 on ordinary ones."""
+        """The share of its time that a trial on these slots may expect; 1 on ordinary slots."""
         wanted = set(indices)
         duties = [slot.device.bubbles.duty for slot in self._slots.values() if slot.device.index in wanted]
         return max(LEAST_DUTY, min(duties, default=1.0))
 
     def why_gone(self, indices: Iterable[int]) -> str:
-        """Why one of these slots was taken back; empty while all of them are there."""
+        """Why one of these slots was taken back; empty if all of them are available."""
         gone = self.gone
         return next((gone[index] for index in indices if index in gone), "")
 
     def heard(self, jobs: Sequence[bubble_pb2.BubbleJob] | None, now_s: float) -> News:
-        """Take an answer of the agent; None where it gave none."""
+        """Apply an answer of the agent; None if it gave none."""
         if jobs is None:
             if self._heard_at is None or now_s - self._heard_at < AWAY_S:
                 return News()
@@ -123,12 +125,12 @@ class BubbleSlots:
         return True
 
     def _next_index(self) -> int:
-        """An index that no slot of this daemon has had: leases on one that is forgotten may still be told of."""
+        """An index that no slot of this daemon has had: leases on a forgotten slot may still be reported."""
         self._given += 1
         return FIRST_INDEX + self._given - 1
 
     def _forget(self, there: Container[Key], now_s: float) -> None:
-        """Forget slots that are gone for long: a daemon sees many jobs, and tells of each slot in its Hello."""
+        """Forget slots that have been gone for long: a daemon sees many jobs, and its Hello lists every slot."""
         for key, slot in list(self._slots.items()):
             if slot.gone and key not in there and now_s - slot.gone_at_s >= FORGET_S:
                 del self._slots[key]
@@ -150,14 +152,14 @@ def _stages(
 
 
 def _lost(key: Key, there: Mapping[Key, tuple[bubble_pb2.BubbleJob, bubble_pb2.BubbleStage]]) -> str:
-    """Why an offered stage is to be taken back; empty where it is not."""
+    """Why an offered stage must be taken back; empty if it need not be."""
     if key not in there:
         return f"job {key[0]} has ended, or its stage {key[2]} has"
     return _barred(*there[key])
 
 
 def _barred(job: bubble_pb2.BubbleJob, stage: bubble_pb2.BubbleStage) -> str:
-    """Why trials get nothing of a stage that is there; empty where they may."""
+    """Why trials get nothing of a stage that is there; empty if they may use it."""
     if job.disabled:
         return f"job {job.name} no longer offers bubbles: {job.why}"
     if job.disagreement:

@@ -1,8 +1,8 @@
-"""Asks the bubble agent of this machine, again and again, which stages trials may have, and has the scheduler told.
+"""Asks the bubble agent of this machine, at intervals, which stages trials may use, and informs the scheduler.
 
-A slot that was taken back is told of with the next heartbeat, as a device that failed. Its trials are asked to leave at
-their next report; those that are there after a while are ended. A new slot needs a new session, whose Hello names all
-devices.
+A slot that was taken back is reported in the next heartbeat, as a device that failed. Its trials are asked to save
+and exit at their next report; those that are still there after a while are ended. A new slot needs a new session,
+whose Hello names all devices.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 EVERY_S: Final = 1.0
 PATIENCE_S: Final = 2.0
 SOCKET: Final = "agent.sock"
-"""In the folder of the stages' files."""
-# An agent that starts again is heard before it is taken for gone: gRPC's own waits grow to two minutes.
+"""The agent's socket, in the folder of the stages' files."""
+# An agent that restarts is heard before it is presumed dead: gRPC's own waits grow to two minutes.
 _RECONNECT: Final = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000))
 
 
 class BubbleOffer:
-    """What one daemon offers of the stages beside it."""
+    """The ephemeral slots that one daemon offers."""
 
     def __init__(
         self,
@@ -45,13 +45,14 @@ class BubbleOffer:
         end: Callable[[int, str], None],
         leave_s: float,
     ) -> None:
-        """`taken_back` and `offered` have the scheduler told; `end` ends who is on a slot `leave_s` after it went."""
+        """`taken_back` and `offered` inform the scheduler. `end` ends whoever is on a slot `leave_s` after the
+        slot was taken back."""
         self._slots, self._turns, self._core = slots, turns, core
         self._taken_back, self._offered, self._end = taken_back, offered, end
         self._leave_s = leave_s
 
     async def watch(self) -> None:
-        """Ask until this is cancelled."""
+        """Ask until this task is cancelled."""
         target = f"unix:{folder() / SOCKET}"
         options = (*proxy_options(target), *_RECONNECT)
         async with grpc.aio.insecure_channel(target, options=options) as channel:
@@ -65,12 +66,12 @@ class BubbleOffer:
                     log.debug("the bubble agent does not answer: %s", error.details())
                 try:
                     self._hear(jobs)
-                except Exception:  # the worker lives, whatever an agent says
+                except Exception:  # the worker survives, whatever an agent says
                     log.exception("cannot process the bubble agent's answer")
                 await asyncio.sleep(EVERY_S)
 
     def _hear(self, jobs: Sequence[bubble_pb2.BubbleJob] | None) -> None:
-        """Offer the stages that have come, and take back those that have gone."""
+        """Offer stages that have appeared, and take back those that are gone."""
         loop, slots = asyncio.get_running_loop(), self._slots
         news = slots.heard(jobs, loop.time())
         self._core.ephemeral, self._core.owned = slots.devices, slots.owned
@@ -80,7 +81,7 @@ class BubbleOffer:
             log.info("slot %d is withdrawn: %s", index, slots.gone[index])
             loop.call_later(self._leave_s, self._end_on, index)
         for index in slots.gone:
-            _let_go(slots.gates[index])  # again and again: the rank may take a while to end
+            _let_go(slots.gates[index])  # repeatedly: the rank may take a while to end
         if news.taken_back or news.offered:
             self._taken_back()
         if news.offered:
@@ -92,8 +93,8 @@ class BubbleOffer:
 
 
 def _let_go(gate: str) -> None:
-    """Tell the trial of a stage whose rank has ended to leave: its gate, which nobody opens any more, lets it go on to
-    its next report. The agent has let go of the file."""
+    """Let the trial of a stage whose rank has ended run on to its next report, where it is told to exit. Nobody
+    opens its gate any more, and the agent has released the file."""
     with suppress(StageFileError):
         file = StageFile.open(Path(gate))
         if not file.alive():

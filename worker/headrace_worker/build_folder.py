@@ -1,21 +1,22 @@
 """The folder in which an environment is made, and the processes that make it. They have the rights of a trial.
 
     FOLDER                                  the worker's, as is its `log`
-      home/ tmp/ bin/                       HOME, TMPDIR and an ssh, where trials run as another user
-      source/                               the study's code, where its requirements refer to that
+      home/ tmp/ bin/                       HOME, TMPDIR and an ssh, if trials run as another user
+      source/                               the study's code, if its requirements refer to it
       requirements.txt constraints.txt pip.conf
       output                                what a step writes, for the worker to read
 
-Installing runs programs that the study names: its Python, what builds its packages. So its processes run as trials do
-(`process`), with the variables that trials get of the worker, and those of the worker that begin with `PIP_` or `UV_`.
-Nothing of the study's folder steers them. They run in another folder, unless the requirements refer to files of that
-one. Python starts in isolated mode, which imports nothing from there. Neither pip nor uv reads settings of a user or of
-a folder: what the machine's administrator has set for all (`/etc/pip.conf`, `/etc/uv/uv.toml`), and for the worker, is
-in effect.
+Installing runs programs that the study names: its Python, what builds its packages. So its processes run as trials
+do (`process`), with the worker's variables that trials get, and those that start with `PIP_` or `UV_`. Nothing in
+the study's folder affects them. They run in another folder, unless the requirements refer to files of the study's.
+Python starts in isolated mode, which imports nothing from there. Neither pip nor uv reads the settings of a user
+or of a folder. What the machine's administrator has set for everyone (`/etc/pip.conf`, `/etc/uv/uv.toml`) and for
+the worker applies.
 
-Where trials run as another user, so do these processes, with a primary group of their own. Only that group may pass
-into the folder, and the kernel lets no process of another group trace them or reach their files by `/proc`. So trials,
-which have the same user, change nothing here. They share neither a cache nor a home with what is installed.
+If trials run as another user, so do these processes, with a primary group of their own. Only that group may enter
+the folder, and the kernel lets no process of another group trace them or reach their files through `/proc`. So
+trials, which run as the same user, can change nothing here. What is installed shares neither a cache nor a home
+with them.
 """
 
 import os
@@ -39,7 +40,7 @@ _PASSING: Final = 0o710
 _SSH: Final = """#!/bin/sh
 exec '{ssh}' -F none -o UserKnownHostsFile=/dev/null -o BatchMode=yes "$@"
 """
-"""ssh looks for the settings of its user where the user lives, whatever HOME says, and they may name a program."""
+"""ssh looks for its user's settings in the user's home, whatever HOME says, and they may name a program to run."""
 _SYSTEM_UV: Final = Path("/etc/uv/uv.toml")
 
 
@@ -51,7 +52,7 @@ class BuildFolder:
     """One build."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str], user: OtherUser | None) -> None:
-        """`environ` is the worker's."""
+        """`environ` is the worker's environment."""
         self.folder = folder
         self.log = folder / "log"
         self.requirements = folder / "requirements.txt"
@@ -63,11 +64,11 @@ class BuildFolder:
 
     @property
     def owner(self) -> str:
-        """Who owns what the installer may change, as the shim takes it; empty: the worker's user."""
+        """Who owns what the installer may change, in the form that the shim takes; empty: the worker's user."""
         return "" if self._installer is None else self._installer.spelled
 
     def make(self, requirements: bytes) -> None:
-        """Makes the folder, without anything that was there."""
+        """Makes the folder, empty."""
         clear_away(self.folder)
         self.folder.mkdir(parents=True)
         self.close(self.folder)
@@ -82,7 +83,7 @@ class BuildFolder:
                 path.chmod(0o755)
 
     def close(self, folder: Path) -> None:
-        """Lets only this build's processes pass into a folder of the worker's, if trials run as another user."""
+        """Lets only this build's processes enter a folder of the worker's, if trials run as another user."""
         if self._installer is not None:
             os.chown(folder, 0, self._installer.gid)
             folder.chmod(_PASSING)
@@ -94,24 +95,24 @@ class BuildFolder:
             self._installer.give(folder)
 
     def give(self, path: Path, content: bytes) -> None:
-        """Writes a file for the installer, which may change it."""
+        """Writes a file that the installer may change."""
         path.write_bytes(content)
         if self._installer is not None:
             self._installer.give(path)
 
     def open_to_all(self, place: Path, made: Path) -> None:
-        """Ends the build of what was `made` in a closed folder: trials may read it, and none may change it."""
+        """Closes what was `made`: trials may read it, and none may change it."""
         if self._user is not None:
             self._user.seal(made)
             os.chown(place, 0, 0)
             place.chmod(0o711)
 
     async def run(self, *args: str, cwd: Path | None = None, **environ: str) -> None:
-        """Runs a step; what it prints is logged. Raises `StepFailedError` and `CannotStartError`."""
+        """Runs a step and logs what it prints. Raises `StepFailedError` and `CannotStartError`."""
         _require(args, await self._run(args, cwd, environ, self.log))
 
     async def succeeds(self, *args: str) -> bool:
-        """Whether a program ends well; what it prints is dropped."""
+        """Whether a program succeeds; what it prints is dropped."""
         return not await self._run(args, None, {}, Path("/dev/null"))
 
     async def output_of(self, *args: str, cwd: Path | None = None, **environ: str) -> bytes:
@@ -122,11 +123,12 @@ class BuildFolder:
 
     @property
     def output(self) -> Path:
-        """A file for a step to write to. It may write it and not replace it, so it is no link to another file."""
+        """A file for a step to write to. The step may write to it but not replace it, so it is never a link to
+        another file."""
         return self.folder / "output"
 
     def read_output(self) -> bytes:
-        """What a step wrote there. Raises `StepFailedError`."""
+        """What a step wrote to the file. Raises `StepFailedError`."""
         with self.output.open("rb") as file:
             if os.fstat(file.fileno()).st_size > _MOST_BYTES or not stat.S_ISREG(
                 os.fstat(file.fileno()).st_mode
@@ -139,7 +141,7 @@ class BuildFolder:
     ) -> int:
         launch = Launch(
             args=args,
-            # With a lease's name in their environment, all of its children are found at its end.
+            # With a lease's name in their environment, all its descendants can be found when it ends.
             env={**self._environ, **environ, LEASE_VARIABLE: f"install-{uuid.uuid4().hex}"},
             working_dir=str(cwd or self.folder / "home"),
             log_path=log,
@@ -161,7 +163,7 @@ class BuildFolder:
             system = _system_uv(worker)
             settings |= {"UV_CONFIG_FILE": str(system)} if system else {"UV_NO_CONFIG": "1"}
         settings["UV_PYTHON_DOWNLOADS"] = "never"
-        # A hard link would let a trial change what other environments have, by the cache.
+        # A hard link into the cache would let a trial change other environments.
         settings["UV_LINK_MODE"] = "copy"
         settings["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
         env = dict(select(worker).passed)
@@ -184,12 +186,12 @@ def _require(args: tuple[str, ...], code: int) -> None:
 
 
 def _in_group_of_its_own(user: OtherUser) -> OtherUser:
-    """The user, in a primary group that no other process has. What its own groups may read, it still may."""
+    """The user, in a primary group that no other process has. What the user's own groups may read, it still may."""
     return replace(user, gid=own_groups.of_new_process(), groups=(user.gid, *user.groups))
 
 
 def _system_uv(worker: Mapping[str, str]) -> Path | None:
-    """The settings that the machine's administrator has made for uv."""
+    """The settings for uv that the machine's administrator has made."""
     folders = worker.get("XDG_CONFIG_DIRS") or "/etc/xdg"
     places = (*(Path(folder, "uv", "uv.toml") for folder in folders.split(":") if folder), _SYSTEM_UV)
     return next((place for place in places if place.is_file()), None)

@@ -1,19 +1,20 @@
 """A bundle: the leases of one grant, its members, in one process.
 
-    the first members are ready, the slots are free → spawn → turns: members join and leave → none is left → it ends
+    the first members are ready, the slots are free → spawn → turns: members join and leave → no member is left → end
 
-A member is an ordinary attempt: its own reports, checkpoint, folder, log and Exited. Here is what they share: the
-slots, the process, its log, and its end.
+A member is an ordinary attempt with its own reports, checkpoint, folder, log and Exited. This module holds what
+the members share: the slots, the process, its log and its end.
 
-Members join a process that runs (`turns`). When the last one was told to end, the process lives on for LINGER_S, since
-the scheduler gives a freed seat away at once; it does not where other leases wait for its slots. Then it is told that
-it is over, and has the template's grace. Who comes after that waits for the next process, on the same slots.
+Members join a running process (`turns`). When the last one was told to end, the process stays alive for LINGER_S,
+because the scheduler gives a freed seat away at once. If other leases wait for its slots, it does not stay. Then
+it is told to end, and has the template's grace. A member that arrives after that waits for the next process, on
+the same slots.
 
-Nobody is charged for a process that dies or fails, as nobody knows whose doing it was: all that were aboard are lost,
-and the scheduler finds the culprit by smaller bundles. Where it ran out of memory, the scheduler hears with how many.
-An error that each member would meet, as of a model that cannot be fused, is charged to all of them. A member is charged
-for what is said of it alone: its own error, or a report that cannot be taken. A process that says it succeeded, or that
-ends so, has finished all that are aboard.
+Nobody is charged for a process that dies or fails, because nobody knows which member caused it: all members aboard
+are lost, and the scheduler finds the culprit with smaller bundles. If it ran out of memory, the scheduler learns
+how many members it had. An error that each member would meet, such as a model that cannot be fused, is charged to
+all of them. A member is charged for what concerns it alone: its own error, or a report that cannot be accepted. A
+process that reports success, or exits with it, has finished all members aboard.
 """
 
 import asyncio
@@ -57,12 +58,12 @@ class _EmptyError(Exception):
 
 
 class Bundle:
-    """Runs the members of one grant, and makes their process."""
+    """Runs the members of one grant, and starts their process."""
 
     shared = True
 
     def __init__(self, assign: worker_pb2.Assign, turn: Turn, place: Place) -> None:
-        """Begins with the first lease of the grant."""
+        """Starts with the first lease of the grant."""
         self._first = assign
         self._template = assign.template
         self._slots = turn
@@ -71,18 +72,18 @@ class Bundle:
         self._seats = Seats(assign.grant.seats)
         self._turns = Turns(self._seats)
         self._program: Program | None = None
-        self._output: AttemptLog | None = None  # of the last process; the members read its file to the end
+        self._output: AttemptLog | None = None  # of the last process; members read its file to the end
         self._ending: Ending | None = None
         self._finished: Finished | None = None
         self._out_of_memory = self._of_each = False
         self._kills_before = 0
         self.mark = assign.lease.lease_id
         self.code = RunningCode(assign.template.code.digest)
-        # Of any member, since all have the same template.
+        # Taken from any member, since all have the same template.
         self._prepared = Prepared()
         self.trouble = ""
 
-    # What its members need of it (attempt.Host).
+    # What its members need from it (attempt.Host).
 
     @property
     def leader(self) -> int:
@@ -90,11 +91,11 @@ class Bundle:
         return self._program.process.pid if self._program and self._program.process else 0
 
     def expect(self, attempt: Attempt) -> None:
-        """Takes a member, which is on its way."""
+        """Accepts a member that is about to join."""
         self._seats.add(attempt)
 
     async def run(self, attempt: Attempt) -> Verdict:
-        """Offers a prepared member to the process; returns when the process has let go of it."""
+        """Offers a prepared member to the process; returns when the process has released it."""
         lease_id = attempt.lease.lease_id
         seat = self._seats.of(lease_id)
         await attempt.unless_ended(asyncio.sleep(self._place.retries.wait_s(trial_key(attempt.assign))))
@@ -112,7 +113,7 @@ class Bundle:
         return await self._place.judged(verdict, self._slots.indices, words + trace)
 
     def told(self, attempt: Attempt, term_in_s: float, kill_in_s: float) -> None:
-        """A member is to end. The process hears of it with a turn, and ends with the last one."""
+        """A member must end. The process learns of that in a turn, and ends with its last member."""
         seat = self._seats.of(attempt.lease.lease_id)
         if seat is not None and not seat.aboard:
             seat.let_go()
@@ -124,17 +125,17 @@ class Bundle:
         self._seats.changed()
 
     def finished(self, attempt: Attempt) -> None:
-        """A member ended by itself, as its program says."""
+        """A member ended by itself, according to its program."""
         if seat := self._seats.of(attempt.lease.lease_id):
             seat.settle(classify(0, ending=attempt.ending, finished=attempt.finished, last_line=""))
 
     @property
     def working_dir(self) -> str:
-        """Where its process runs, if that is not the folder that the template names."""
+        """The folder in which the process runs, if that is not the folder that the template names."""
         return self._program.own_dir if self._program else ""
 
     def attached(self) -> None:
-        """The process was told of a member."""
+        """The process was told about a member."""
         if self._program:
             self._program.attached()
 
@@ -144,12 +145,12 @@ class Bundle:
             self._program.trains()
 
     def heard(self) -> None:
-        """The process gave a sign of life."""
+        """The process showed a sign of life."""
         if self._program:
             self._program.heard()
 
     def leave(self, attempt: Attempt) -> None:
-        """A member is over."""
+        """A member has ended."""
         self._seats.remove(attempt.lease.lease_id)
         grace = grace_s(self._template)
         self._end_if_empty(grace, grace + AFTER_TERM_S)
@@ -159,11 +160,11 @@ class Bundle:
 
     @property
     def runs(self) -> bool:
-        """Whether a process of it may call."""
+        """Whether a process of the bundle may call."""
         return self._program is not None
 
     async def attach(self) -> runtime_pb2.AttachBundleResponse:
-        """Answers with the members that are there now."""
+        """Answers with the current members."""
         self.heard()
         self._note_output()
         answer = self._turns.attach()
@@ -172,7 +173,7 @@ class Bundle:
         return answer
 
     async def turn(self, request: runtime_pb2.TurnRequest) -> runtime_pb2.TurnResponse:
-        """Takes a turn; see `Turns.turn`."""
+        """Receives a turn; see `Turns.turn`."""
         self.heard()
         try:
             answer = await self._turns.turn(request)
@@ -180,10 +181,10 @@ class Bundle:
             return answer
         finally:
             self._note_output()
-            self.heard()  # the time that the answer took was not the process's
+            self.heard()  # the time that the answer took does not count as the process's silence
 
     async def loaded(self, files: Iterable[SourceFile]) -> None:
-        """Takes source files that the process has imported, or is to run; all that are aboard run them."""
+        """Receives source files that the process has imported or is about to run; all members aboard run them."""
         self.heard()
         if self.code.add(files):
             await self._announce(self._seats.aboard)
@@ -199,7 +200,8 @@ class Bundle:
         await asyncio.gather(*map(announce, seats))
 
     def finish(self, request: runtime_pb2.FinishBundleRequest) -> None:
-        """Notes what the program says of its own end; the first word counts, and it has its grace to exit."""
+        """Records what the program says about its own end. The first word counts, and the program has its grace to
+        exit."""
         if self._finished is None:
             self._finished = Finished(error=request.error, traceback=request.traceback)
             self._out_of_memory, self._of_each = request.out_of_memory, request.of_each
@@ -207,10 +209,10 @@ class Bundle:
             self._close(grace, grace + AFTER_TERM_S)
         self.heard()
 
-    # Its life.
+    # The life of the bundle.
 
     async def live(self) -> None:
-        """Runs one process after the other while there are members."""
+        """Runs one process after another while there are members."""
         try:
             while self._seats.living:
                 try:
@@ -224,11 +226,11 @@ class Bundle:
             self._slots.leave()
 
     def stop(self, within_s: float) -> None:
-        """The daemon ends; the members are told by themselves."""
+        """The daemon ends; the members are told separately."""
         self._end_if_empty(0.0, min(within_s, grace_s(self._template)), at_once=True)
 
     def shorten_log(self) -> None:
-        """Cuts a log that has grown too large. For any thread."""
+        """Shortens a log that has grown too large. Safe in any thread."""
         if (found := self._output) is not None and not found.file.closed:
             found.shorten()
 
@@ -246,7 +248,7 @@ class Bundle:
         )
         output = await self._unless_empty(self._open_log())
         self._output = output
-        for seat in self._seats.waiting:  # it is theirs: its failure to start is too
+        for seat in self._seats.waiting:  # the process is theirs, and so is a failure to start it
             seat.aboard = True
         self._note_output()
         self._program = program
@@ -277,7 +279,7 @@ class Bundle:
     async def _settle(
         self, verdict: Verdict, exit_code: int | None, withheld: tuple[str, ...], program: Program
     ) -> None:
-        """The process is gone: so are all that were aboard."""
+        """The process is gone, and so are all members that were aboard."""
         members = self._seats.aboard
         if exit_code is not None and self._output is not None:
             tail = await asyncio.to_thread(self._output.tail)
@@ -299,7 +301,7 @@ class Bundle:
         succeeded = verdict.outcome == worker_pb2.EXIT_OUTCOME_FINISHED
         for seat in members:
             ending = seat.attempt.ending
-            # As of a lone trial: success counts where a stopping daemon merely was in its way.
+            # As with a lone trial: success counts, even if a stopping daemon ended the process at that moment.
             if ending is not None and not (succeeded and ending.outcome == worker_pb2.EXIT_OUTCOME_LOST):
                 seat.let_go()
             else:
@@ -312,7 +314,7 @@ class Bundle:
         return for_all(verdict, members=members, out_of_memory=self._out_of_memory)
 
     def _ran_out_of_memory(self, exit_code: int, last_words: str) -> bool:
-        """Whether a process that said nothing of its end had too little memory."""
+        """Whether a process that said nothing about its end ran out of memory."""
         if self._finished is not None:
             return False
         said = exit_code != 0 and says_out_of_memory(last_words)
@@ -354,7 +356,7 @@ class Bundle:
         self._close(0.0, min(grace_s(self._template), AFTER_TERM_S))
 
     def _note_output(self) -> None:
-        """What the process prints from now on is for those that have come aboard, too."""
+        """What the process prints from now on also belongs to those that have come aboard."""
         if self._output is not None and not self._output.file.closed:
             size = os.fstat(self._output.file.fileno()).st_size
             for seat in self._seats.aboard:
@@ -364,7 +366,8 @@ class Bundle:
                         seat.log.add(bundle_logs.aboard(self._output.path.name, size))
 
     def _said_of(self, seat: Seat) -> tuple[str, str]:
-        """The end of what the process printed while a member was aboard, and why it failed if it did not print that."""
+        """The end of what the process printed while a member was aboard, and why it failed if it did not print
+        that."""
         if seat.printed_at is None or self._output is None:
             return "", ""
         try:
@@ -398,7 +401,7 @@ class Bundle:
         return await when_there_is_room(work, note, Backoff(cap_s=_FULL_DISK_CAP_S))
 
     async def _unless_empty(self, work: Coroutine[Any, Any, _Result]) -> _Result:  # Any: Coroutine's own
-        """Awaits, unless the last member leaves before; the work is then cancelled."""
+        """Awaits, unless the last member leaves before; then the work is cancelled."""
         task = asyncio.create_task(work)
         task.add_done_callback(lambda _: self._seats.changed())
         try:

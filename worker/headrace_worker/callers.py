@@ -1,16 +1,17 @@
-"""Which process calls on the socket for trials, as the kernel says.
+"""Which process calls on the socket for trials, according to the kernel.
 
-    a trial connects to the socket → the kernel names its process → its bytes go on to gRPC → a call names a lease
+    a trial connects to the socket → the kernel names its process → its bytes go to gRPC → a call names a lease
 
-gRPC does not tell who is at the other end of a Unix socket. So the socket is ours. Each connection is passed on to the
-server's own one by a connection that the kernel gives a name, by which the server knows it. Nothing is read of what
-goes by. Who connects to the server's socket directly has no such name, and the kernel gives none twice.
+gRPC does not say who is at the other end of a Unix socket. So the socket is ours. Each connection is forwarded to
+the server's own socket over a second connection, to which the kernel gives a name; the server knows the connection
+by it. Nothing of the traffic is read. A process that connects to the server's socket directly has no such name,
+and the kernel never gives a name twice.
 
-A process may speak for a lease where it descends from the lease's process, or is of its session. One that descends from
-no trial of this daemon may where the lease is in the environment that it was started with, and it is of another control
-group: a program in a container, or under another cluster manager. A process that a trial has left behind stays in the
-control group, so it cannot pass for one of those. Whoever can trace another trial's process, as the same user may on
-many machines, can speak through it.
+A process may speak for a lease if it descends from the lease's process or belongs to its session. A process that
+descends from no trial of this daemon may do so if it was started with the lease in its environment and is in
+another control group. That covers a program in a container, or under another cluster manager. A process that a
+trial has left behind stays in the daemon's control group, so it cannot pass for one of those. Whoever can trace
+another trial's process, as the same user may on many machines, can speak through it.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ _DEEPEST = 64
 
 
 class Identity(NamedTuple):
-    """A process for good: the kernel gives its number to another one when it is gone."""
+    """A process, identified for good: the kernel reuses the number of a process that is gone."""
 
     pid: int
     started: int
@@ -43,18 +44,18 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """A process, with those that it descends from and the leader of its session."""
+    """A process, with its ancestors and the leader of its session."""
 
     pid: int
     family: frozenset["Identity"]
-    # What its environment had as its lease when it was started.
+    # The lease in its environment when it was started.
     mark: str
-    # It is of another control group than the daemon.
+    # Whether it is in another control group than the daemon.
     apart: bool
 
 
 class Callers:
-    """The socket, and who is connected to it."""
+    """The socket, and the processes connected to it."""
 
     def __init__(self) -> None:
         self._callers: dict[str, Caller] = {}
@@ -63,15 +64,15 @@ class Callers:
         self._inner = Path()
 
     async def listen(self, path: Path, inner: Path) -> None:
-        """Serves the socket; what comes goes on to the server's own one. Called again, it serves another one instead,
-        and the connections that there are go on."""
+        """Serves the socket and forwards its traffic to the server's own one. Called again, it serves another
+        socket instead, and existing connections stay."""
         server = await asyncio.start_unix_server(self._serve, path, backlog=_BACKLOG)
         before, self._server, self._inner = self._server, server, inner
         if before is not None:
             before.close()
 
     async def close(self) -> None:
-        """Hangs up."""
+        """Closes all connections."""
         if self._server is not None:
             self._server.close()
         for line in self._lines:
@@ -79,7 +80,8 @@ class Callers:
         await asyncio.gather(*self._lines, return_exceptions=True)
 
     def of(self, peer: str) -> Caller | None:
-        """Who is at the other end, for the server's own name of a connection; None for one that is not ours."""
+        """Who is at the other end of a connection, by the server's name for it; None if the connection is not
+        ours."""
         return self._callers.get(peer)
 
     async def _serve(self, trial: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
@@ -107,25 +109,26 @@ class Callers:
 def may_speak(caller: Caller, *, leader: int, mark: str, others: Collection[int]) -> bool:
     """Whether a caller may speak for a lease: that of the process `leader`, whose descendants carry `mark`.
 
-    `others` are the processes of all other leases."""
+    `others` are the processes of all other leases.
+    """
     if descends(caller, [leader]):
         return True
     return caller.apart and not descends(caller, others) and caller.mark == mark
 
 
 def descends(caller: Caller, pids: Collection[int]) -> bool:
-    """Whether a caller is, or descends from, one of these processes as they are now."""
+    """Whether a caller is one of these processes as they are now, or descends from one."""
     return any(one in caller.family for pid in pids if (one := identity(pid)) is not None)
 
 
 def identity(pid: int) -> Identity | None:
-    """Who has a process number now; None where nobody has."""
+    """Who has a process number now; None if nobody has."""
     stat = _stat(pid)
     return Identity(pid, int(stat[19])) if len(stat) > 19 else None
 
 
 async def _named_connection(path: Path) -> tuple[socket.socket, str]:
-    """A connection to a socket, and what gRPC calls the one who made it."""
+    """A connection to a socket, and what gRPC calls its other end."""
     line = socket.socket(socket.AF_UNIX)
     try:
         line.setblocking(False)
@@ -153,13 +156,13 @@ def _caller(line: socket.socket) -> Caller:
 
 
 def _parent(pid: int) -> int:
-    """The parent of a process; 0 where it is gone."""
+    """The parent of a process; 0 if the process is gone."""
     stat = _stat(pid)
     return int(stat[1]) if len(stat) > 1 else 0
 
 
 def _stat(pid: int) -> list[str]:
-    """What the kernel tells of a process, from its state on; empty where it is gone."""
+    """What the kernel reports about a process, from its state on; empty if it is gone."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return []
@@ -182,7 +185,7 @@ def _apart(pid: int) -> bool:
 
 
 async def _both_ways(*directions: Coroutine[Any, Any, None]) -> None:
-    """Runs both until one ends: a connection of gRPC's has no use for half of it."""
+    """Runs both until one ends: gRPC cannot use half of a connection."""
     tasks = [asyncio.create_task(direction) for direction in directions]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

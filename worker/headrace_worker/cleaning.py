@@ -1,6 +1,6 @@
-"""Checkpoints and uploads that nobody needs any more are deleted, beside everything else that the daemon does.
+"""Deletes checkpoints and uploads that nobody needs any more, beside the daemon's other work.
 
-`Retention` says which: this carries it out. What cannot be deleted now costs room and nothing else.
+`Retention` decides which; this module deletes them. What cannot be deleted now costs space and nothing else.
 """
 
 import asyncio
@@ -31,15 +31,15 @@ class Cleaning:
                 self._tasks.create_task(self._prune(order), name=f"prune {order.trial}")
 
     def abandoned(self, upload: "asyncio.Task[trial_pb2.CheckpointRef]", uri: str) -> None:
-        """Delete what an upload leaves behind that nobody will report."""
+        """Delete the remains of an upload that nobody will report."""
         self._tasks.create_task(self._clear_away(upload, uri), name=f"clear {uri}")
 
     async def sweep(self) -> None:
-        """Delete uploads that a crash left unfinished, or finished but unreported."""
+        """Delete uploads that a crash left unfinished, or that were finished but never reported."""
         for uri in await self._outbox.uploads():
             try:
                 await asyncio.to_thread(self._store.delete, uri)
-            except (CheckpointError, OSError) as error:  # the first: it lies in another store than today's
+            except (CheckpointError, OSError) as error:  # ValueError: it is in another store than today's
                 log.warning("leftover upload %s is not deleted yet: %s", uri, error)
             else:
                 await self._outbox.end_upload(uri)
@@ -56,6 +56,6 @@ class Cleaning:
 
     async def _clear_away(self, upload: "asyncio.Task[trial_pb2.CheckpointRef]", uri: str) -> None:
         await asyncio.wait({upload})
-        with suppress(OSError):  # else it is swept at the next start
+        with suppress(OSError):  # else it is deleted at the next start
             await asyncio.to_thread(self._store.delete, uri)
             await self._outbox.end_upload(uri)

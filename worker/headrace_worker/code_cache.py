@@ -1,11 +1,12 @@
-"""The code that this worker has: one archive a digest, in the worker's home, fetched from a scheduler once.
+"""The code that this worker has: one archive per digest, in the worker's home, fetched from a scheduler once.
 
-An archive is compared with its digest when it comes, and again each time that it is unpacked. It is fetched beside its
-place and renamed when it is whole, so a crash leaves a part that the next start deletes. It is never written again.
-Each process gets a copy of its own, in a folder that it may write to (`unpack`): what one trial changes, no other sees.
+An archive is compared with its digest when it arrives, and again each time it is unpacked. It is downloaded beside
+its place and renamed when it is complete, so a crash leaves a partial file that the next start deletes. An archive
+is never rewritten. Each process gets its own copy, in a folder that it may write to (`unpack`): no other trial
+sees what one trial changes.
 
-The archives have a limit together. The one that was used longest ago goes first; none that an attempt holds goes. One
-that went is fetched again: the scheduler keeps it while its study lives.
+The archives together have a size limit. The one used longest ago is deleted first, but none that an attempt holds.
+A deleted archive is fetched again when needed: the scheduler keeps it while its study exists.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ _PART = ".part"
 _ATTEMPTS = 5
 
 Fetch = Callable[[str, BinaryIO], Awaitable[None]]
-"""Writes the archive of a digest into a file. Raises `UnpreparedError` where nobody has it, and `OSError`."""
+"""Writes the archive of a digest into a file. Raises `UnpreparedError` if nobody has it, and `OSError`."""
 
 
 class UnpreparedError(Exception):
@@ -49,8 +50,8 @@ class CodeCache:
             part.unlink(missing_ok=True)
 
     async def hold(self, digest: str, note: Callable[[str], None]) -> Path:
-        """The archive of a digest, which stays until `release`; `note` is told what is waited for. Raises
-        `UnpreparedError`, and `OSError` where it cannot be fetched now."""
+        """The archive of a digest, which stays until `release`; `note` receives what it is waiting for. Raises
+        `UnpreparedError`, and `OSError` if it cannot be fetched now."""
         self._held[digest] += 1
         try:
             path = self._folder / f"{digest}{_SUFFIX}"
@@ -64,7 +65,7 @@ class CodeCache:
         return path
 
     def release(self, digest: str) -> None:
-        """One who held it does not any more."""
+        """One holder of the archive has released it."""
         self._held[digest] -= 1
         if not self._held[digest]:
             del self._held[digest]
@@ -99,7 +100,7 @@ class CodeCache:
             note("")
 
     def _trim(self) -> None:
-        """Deletes what was used longest ago, down to the limit."""
+        """Deletes the archives used longest ago, down to the limit."""
         found = []
         for path in self._folder.glob(f"*{_SUFFIX}"):
             with suppress(FileNotFoundError):
@@ -114,8 +115,8 @@ class CodeCache:
 
 
 def unpack(archive: Path, folder: Path, owner: str = "") -> None:
-    """Lays an archive out in a folder that does not exist yet, for another user where one is spelled (`run_as`). Raises
-    `OSError`; one that is damaged is deleted."""
+    """Unpacks an archive into a folder that does not exist yet, for another user if one is given (`run_as`).
+    Raises `OSError`; a damaged archive is deleted."""
     with archive.open("rb") as file:
         try:
             unpack_archive(file, archive.stem, folder)

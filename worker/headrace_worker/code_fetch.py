@@ -27,8 +27,8 @@ class CodeFetcher:
         self._target = target
 
     async def __call__(self, digest: str, file: BinaryIO) -> None:
-        """Writes the archive of a digest. Raises `UnpreparedError` where the schedulers do not keep it,
-        `ConnectionError` where none answers, and `OSError` for other failures."""
+        """Writes the archive of a digest. Raises `UnpreparedError` if the schedulers do not keep it,
+        `ConnectionError` if none answers, and `OSError` for other failures."""
         replica, *_ = turns_after(self._target.replicas)
         try:
             credentials = self._target.credentials()

@@ -106,7 +106,7 @@ def worker(
     ] = None,
     stop_grace: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="How long trials have to end when the worker is stopped."),
+        typer.Option(metavar="SECONDS", help="How long trials may take to end when the worker is stopped."),
     ] = 10.0,
     drain_grace: Annotated[
         float,
@@ -166,10 +166,10 @@ def worker(
     The worker connects to a scheduler, starts a process for each trial that it
     is assigned, and keeps what trials report on disk until the scheduler has it.
     It can lose the scheduler, be killed or be restarted at any time: no report
-    is lost, and interrupted trials go on from their checkpoints.
+    is lost, and interrupted trials resume from their checkpoints.
 
     SIGTERM drains it: nothing new starts, each trial saves at its next report
-    and goes on elsewhere, and the worker ends when it is empty. A second SIGTERM,
+    and resumes elsewhere, and the worker ends when it is empty. A second SIGTERM,
     or Ctrl-C, stops it at once: its trials are requeued from their last
     checkpoints. One more does not wait for them.
 
@@ -199,7 +199,7 @@ def worker(
         token = given(join)
         close_to_others()
         target = Target.of(scheduler, field="--scheduler", tls_ca=tls_ca)
-        target.credentials()  # which says now what is wrong with them
+        target.credentials()  # which now says what is wrong with them
         pass_names = names_to_pass(pass_env)
         user = other_user(run_as) if run_as is not None else None
         if user is not None and bubbles:
@@ -212,7 +212,7 @@ def worker(
     if spot_notice_file is not None and spot_notice_file.exists():
         said = f"{spot_notice_file} already exists: this machine is about to be reclaimed. Remove it if it is old."
         raise typer.BadParameter(said, param_hint="--spot-notice-file")
-    users_umask = os.umask(0o077)  # what a worker keeps is its user's alone
+    users_umask = os.umask(0o077)  # only its user may read what a worker keeps
     settings = WorkerSettings(
         name=ours,
         home=(home or home_dir() / "workers" / ours).expanduser().absolute(),

@@ -1,14 +1,16 @@
-"""A control group for each process of a trial that runs as another user, where root may make some (cgroup v2).
+"""A control group for each process of a trial that runs as another user, if root may make one here (cgroup v2).
 
-A process is in its parent's control group, and only root moves it. The kernel ends all of a group at once, also what
-forks and exits faster than anybody can look. Elsewhere the processes are found and ended one by one (`process`).
+A process is in its parent's control group, and only root can move it. The kernel ends all processes of a group at
+once, even those that fork and exit faster than anyone can look. Elsewhere the processes are found and ended one by
+one (`process`).
 
     the daemon's own control group
-      headrace-GROUP-…   named by the groups by which the process is known (`own_groups`)
+      headrace-GROUP-…   named after the groups that identify the process (`own_groups`)
     the home
-      control-groups     in which control groups its daemons made them: written before the first is made
+      control-groups     the control groups in which its daemons made them: written before the first is made
 
-The next daemon on a home may start elsewhere: in another login, as a service. It ends what is left in all of these.
+The next daemon on a home may start elsewhere, for example in another login or as a service. It ends the processes
+that are left in all of these groups.
 """
 
 import asyncio
@@ -28,7 +30,7 @@ _POLL_S = (0.005, 0.5)
 
 
 def make(numbers: list[int]) -> Path | None:
-    """Makes one, for a process that is known by these groups; None where there are none."""
+    """Makes one for a process that is identified by these groups; None if there are no control groups."""
     above = _own()
     if above is None:
         return None
@@ -51,9 +53,9 @@ def remove(folder: Path) -> None:
 
 
 async def end(folder: Path) -> None:
-    """Kills all that is in one, waits until nothing of it runs, and removes it."""
+    """Kills all processes in one, waits until none of them is left, and removes it."""
     pause_s, longest_s = _POLL_S
-    with suppress(OSError):  # somebody removed it, or the kernel forbids it: they are ended one by one, then
+    with suppress(OSError):  # somebody removed it, or the kernel forbids it: then they are ended one by one
         (folder / "cgroup.kill").write_text("1")
         while "populated 1" in (folder / "cgroup.events").read_text():
             await asyncio.sleep(pause_s)
@@ -62,25 +64,25 @@ async def end(folder: Path) -> None:
 
 
 async def end_all(home: Path, number: int) -> None:
-    """Ends all whose processes are known by a group, wherever the daemons on a home made them, and notes in the home
-    where this one is going to. Raises `OSError` where it cannot be noted."""
+    """Ends all processes that are identified by a group, wherever the daemons on a home made their control groups,
+    and records in the home where this daemon makes its own. Raises `OSError` if that cannot be recorded."""
     kept = [] if (above := _own()) is None else [above]
     for folder in {*_noted(home), *kept}:
         for one in _in(folder, number):
             await end(one)
         if folder not in kept and next(_in(folder, number), None) is not None:
-            kept.append(folder)  # the kernel forbids it here: the next daemon may
+            kept.append(folder)  # the kernel forbids it here; the next daemon may be allowed to
     _note(home, kept)
 
 
 def note(home: Path) -> None:
-    """Notes in a home that was made again where control groups are made."""
+    """Records, in a home that was made again, where control groups are made."""
     if (above := _own()) is not None:
         _note(home, [above])
 
 
 def _in(folder: Path, number: int) -> Iterator[Path]:
-    """Those in a control group whose processes are known by a group."""
+    """The control groups below this one whose processes are identified by a group."""
     for one in folder.glob(f"{_PREFIX}*"):
         if str(number) in one.name.removeprefix(_PREFIX).split("-") and (one / "cgroup.kill").exists():
             yield one
@@ -98,7 +100,7 @@ def _note(home: Path, folders: list[Path]) -> None:
 
 
 def of(pid: int | str) -> bytes:
-    """The control groups of a process, without those that are made here. Raises `OSError` where it is gone."""
+    """The control groups of a process, without those that are made here. Raises `OSError` if the process is gone."""
     lines = []
     for line in Path(f"/proc/{pid}/cgroup").read_bytes().splitlines():
         above, _, name = line.rpartition(b"/")
@@ -109,7 +111,7 @@ def of(pid: int | str) -> bytes:
 
 @cache
 def _own() -> Path | None:
-    """The folder of the daemon's own; None where nothing may be made in it."""
+    """The folder of the daemon's own control group; None if no control groups can be made in it."""
     if os.geteuid() != 0:
         return None
     try:

@@ -1,7 +1,8 @@
-"""Takes durable messages to the outbox, tells the session that there is something to send, and deletes behind it.
+"""Writes durable messages to the outbox, tells the session that there is something to send, and deletes what was
+acknowledged.
 
-The outbox and the session's core stay in step: a message is first on disk, then known to the core, then sent. Deleting
-is lazy and in batches: a message that was acknowledged but not deleted yet costs nothing but one more sending if
+The outbox and the session's core stay in step: a message is first on disk, then known to the core, then sent.
+Deleting is lazy and in batches. A message that was acknowledged but not yet deleted is at worst sent again after
 the daemon dies, and the stream never waits for the disk.
 """
 
@@ -18,12 +19,12 @@ log = logging.getLogger(__name__)
 
 
 class Courier:
-    """Between the attempts, the disk and the stream."""
+    """Connects the attempts, the disk and the stream."""
 
     def __init__(self, outbox: DurableOutbox, core: SessionCore) -> None:
         self.outbox = outbox
         self.core = core
-        # Something is to be sent, or the session is to be ended.
+        # Set when something must be sent, or the session must end.
         self.wake = asyncio.Event()
         self._posting: set[asyncio.Task[int]] = set()
         self._done: set[int] = set()
@@ -41,7 +42,7 @@ class Courier:
     ) -> int:
         """Makes a `Report` or `Restored` durable and returns its sequence; the session sends it when it can.
 
-        Once begun it is carried through, also when the caller is cancelled.
+        Once started it is completed, even if the caller is cancelled.
         """
 
         async def work() -> int:
@@ -54,7 +55,7 @@ class Courier:
         return await self._carried_through(asyncio.create_task(work()))
 
     async def post_exit(self, exited: worker_pb2.Exited) -> int:
-        """Makes an `Exited` durable, with which the lease ends; carried through once begun."""
+        """Makes an `Exited` durable, which ends the lease. Once started it is completed."""
 
         async def work() -> int:
             request = worker_pb2.SessionRequest(exited=exited)
@@ -68,22 +69,22 @@ class Courier:
         return await self._carried_through(asyncio.create_task(work()))
 
     async def room_for(self, lease_id: str, most: int, most_bytes: int) -> None:
-        """Waits until the messages of a lease that are in the outbox are fewer, and have fewer bytes."""
+        """Waits until the lease has fewer messages in the outbox, and fewer bytes."""
         while (kept := self.core.kept(lease_id)).messages >= most or kept.size_bytes >= most_bytes:
             self._acknowledged.clear()
             await self._acknowledged.wait()
 
     async def unsent(self, limit: int) -> tuple[list[Entry], bool]:
-        """Reads what is to be sent next, in order, and says whether there may be more behind it."""
+        """Reads what must be sent next, in order, and says whether more may follow."""
         entries = await self.outbox.after(self.core.sent_through, limit)
         ready: list[Entry] = []
         for entry in entries:
             if self.core.knows(entry.sequence):
                 ready.append(entry)
             elif entry.sequence not in self._done and entry.sequence not in self._refused:
-                return ready, False  # on disk, but its `appended` comes in a moment, and wakes the writer
+                return ready, False  # on disk, but its `appended` is about to follow, and wakes the writer
         if entries and not ready:
-            self.core.sent(entries[-1].sequence)  # all of it is acknowledged and only not deleted yet
+            self.core.sent(entries[-1].sequence)  # all of it is acknowledged and only not yet deleted
         return ready, len(entries) == limit
 
     def forget(self, sequences: Iterable[int]) -> None:
@@ -93,7 +94,7 @@ class Courier:
         self._acknowledged.set()
 
     def reject(self, sequence: int, reason: str) -> None:
-        """Takes a refused message out of the outbox, soon, and keeps it with the reason."""
+        """Removes a rejected message from the outbox, soon, and keeps it with the reason."""
         log.error("message %d was rejected: %s", sequence, reason)
         self._refused[sequence] = reason
         self._to_delete.set()
@@ -103,17 +104,17 @@ class Courier:
         self._acknowledged.set()
 
     async def clean(self) -> None:
-        """Deletes for ever; one task of the daemon."""
+        """Deletes for as long as the daemon runs; one of its tasks."""
         while True:
             await self._to_delete.wait()
             self._to_delete.clear()
             await self.delete_now()
 
     async def delete_now(self) -> None:
-        """Deletes what is to be deleted, and moves rejected messages out of the outbox."""
+        """Deletes what must be deleted, and stores what was rejected."""
         for sequence, reason in list(self._refused.items()):
             await self.outbox.reject(sequence, reason)
-            self._refused.pop(sequence, None)  # the daemon's end may have been at it too
+            self._refused.pop(sequence, None)  # the daemon's end may be deleting too
             self.wake.set()
         batch = sorted(self._done)
         if batch:

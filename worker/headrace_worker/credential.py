@@ -1,10 +1,10 @@
-"""The certificate that says who this worker is, with its key, in one file of its home.
+"""The certificate that identifies this worker, with its key, in one file of its home.
 
-    joining.key       the key of a join that is not done yet: a repeat with the same key is the same join
+    joining.key       the key of an unfinished join: a repeat with the same key counts as the same join
     credential.json   key, certificate, authorities, and where workers connect
 
-Both have mode 0600. A new credential is written beside the old one, made durable, and put in its place by one rename:
-whenever the daemon dies, the file is the old one or the new one, and both let it connect.
+Both have mode 0600. A new credential is written beside the old one, made durable, and renamed into its place.
+Whenever the daemon dies, the file is either the old one or the new one, and the worker can connect with both.
 """
 
 import json
@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 FILE = "credential.json"
 _JOINING = "joining.key"
 RENEWED_AFTER = 2 / 3
-"""Of its lifetime. A third is left to try again."""
+"""As a part of the certificate's lifetime. The remaining third is for repeated attempts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credential:
-    """Who the worker is, and where it goes with it."""
+    """The worker's identity, and where it connects with it."""
 
     worker: str
     key: str = field(repr=False)
@@ -45,20 +45,20 @@ class Credential:
     token: str = ""
     """The id of the token that the worker joined with."""
     token_used_up: bool = False
-    """Whether that one lets nobody else join."""
+    """Whether nobody else can join with that token."""
 
     @property
     def renewed_at(self) -> datetime:
-        """When to ask for the next one."""
+        """When to request the next certificate."""
         return self.since + RENEWED_AFTER * self.lasts
 
     @property
     def lasts(self) -> timedelta:
-        """Its whole lifetime."""
+        """The certificate's whole lifetime."""
         return self.until - self.since
 
     def listeners(self, replicas: Sequence[str]) -> tuple[str, ...]:
-        """Where schedulers listen for workers, of those that users reach at these addresses."""
+        """Where the schedulers that users reach at these addresses listen for workers."""
         if self.addresses or not self.port:
             return self.addresses or tuple(replicas)
         hosts = [replica.rpartition(":")[0] for replica in replicas]
@@ -66,7 +66,7 @@ class Credential:
 
 
 def credential_of(key: ec.EllipticCurvePrivateKey, got: join_pb2.Credential) -> Credential:
-    """What a scheduler has signed. Raises `ValueError` where that is no certificate of a worker for this key."""
+    """What a scheduler has signed. Raises `ValueError` if it is no certificate of a worker for this key."""
     return _credential(
         _pem(key),
         got.certificate,
@@ -77,7 +77,7 @@ def credential_of(key: ec.EllipticCurvePrivateKey, got: join_pb2.Credential) -> 
 
 
 def load(home: Path) -> Credential | None:
-    """The worker's credential; None where it has not joined, or the file cannot be used any more."""
+    """The worker's credential; None if it has not joined, or the file cannot be used any more."""
     try:
         kept = json.loads((home / FILE).read_text())
         return _credential(
@@ -97,7 +97,7 @@ def load(home: Path) -> Credential | None:
 
 
 def store(home: Path, credential: Credential) -> None:
-    """Puts a credential in the place of the one before, and forgets the key of the join."""
+    """Replaces the previous credential, and deletes the key of the join."""
     content = {
         "key": credential.key,
         "certificate": credential.certificate,
@@ -112,12 +112,12 @@ def store(home: Path, credential: Credential) -> None:
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """A key that nobody else has."""
+    """A new key."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def joining_key(home: Path) -> ec.EllipticCurvePrivateKey:
-    """The key to join with: that of a join which was not done, else a new one, which is written down."""
+    """The key to join with: that of an unfinished join, else a new one, which is saved."""
     try:
         key = serialization.load_pem_private_key((home / _JOINING).read_bytes(), None)
     except (FileNotFoundError, ValueError):
@@ -130,7 +130,7 @@ def joining_key(home: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def signing_request(key: ec.EllipticCurvePrivateKey, worker: str) -> str:
-    """What asks for a certificate of a key, PEM."""
+    """The request for a certificate of a key, in PEM."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, worker[:64])])
     asked = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
     return asked.public_bytes(serialization.Encoding.PEM).decode()

@@ -1,15 +1,15 @@
-"""The worker daemon: one per machine, never imports torch, never forks.
+"""The worker daemon: one per machine. It never imports torch and never forks.
 
-It locks its home, and keeps a session with a scheduler until a signal. When a scheduler has taken it for the first
-time it buries its predecessor (`succession`). Then it runs an attempt for each lease, and answers trials on a Unix
-socket. It looks after its home and that socket (`ground`).
+It locks its home, and keeps a session with a scheduler open until a signal ends it. When a scheduler has accepted
+it for the first time, it takes over from its predecessor (`succession`). Then it runs an attempt for each lease,
+and answers trials on a Unix socket. It restores its home and that socket if they are deleted (`ground`).
 
 Who is authoritative: the scheduler, for leases; the outbox, for what was reported; the kernel, for what runs. If
-this process dies at any instant, the trials die with it (PR_SET_PDEATHSIG), and all that was promised to
-anybody is in the outbox.
+this process dies at any instant, the trials die with it (PR_SET_PDEATHSIG), and everything that was promised to
+anyone is in the outbox.
 
-At SIGTERM, at a spot notice, and where a user drains the worker, it ends without a loss; at SIGINT and SIGHUP sooner
-(`leaving`). One more signal kills the trials without waiting.
+At SIGTERM, at a spot notice, and when a user drains the worker, it ends without a loss; at SIGINT and SIGHUP it
+ends sooner (`leaving`). One more signal kills the trials without waiting.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ _LAST_ACKS_S = 5.0
 _LAST_LOGS_S = 2.0
 _LOG_LOOK_S = 0.5
 _FIRST_LOOK_S = 2.0
-"""How long the store may take to answer before the worker connects without having seen it."""
+"""How long the store may take to answer before the worker connects without having seen the store."""
 _DRIVER_S = 10.0
 """How long a driver may take to say whether a device failed."""
 
@@ -118,17 +118,17 @@ class Daemon:
         self._rejected = ""
         self._renewal: Renewal | None = None
         self._estate: Estate | None = None
-        # A thread of its own: a driver that hangs blocks nothing else.
+        # In a thread of its own: a driver that hangs blocks nothing else.
         self._meter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="telemetry")
 
     def stop(self) -> None:
-        """Begins the clean stop; called again, it hurries."""
+        """Starts the clean stop; called again, it stops faster."""
         if self._stopping.is_set():
             self._hurry.set()
         self._stopping.set()
 
     async def run(self) -> None:
-        """Serves until `stop`. Raises `AlreadyRunningError`, or `ValueError` for a setting that makes no sense."""
+        """Serves until `stop`. Raises `AlreadyRunningError`, or `ValueError` for an invalid setting."""
         settings = self._settings
         store = store_from_url(settings.store_url)
         devices = discover(
@@ -219,7 +219,8 @@ class Daemon:
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self.stop)
         loop.add_signal_handler(signal.SIGTERM, self._leaving.terminate)
-        # What a batch system tells its job would end the worker, were it not handled. Trials have the default.
+        # Unhandled, the signals that a batch system sends to its job would end the worker. Trials keep the
+        # default.
         for number in _NOT_OURS:
             loop.add_signal_handler(number, log.info, "%s is ignored", number.name)
         async with AsyncExitStack() as stack:
@@ -329,7 +330,7 @@ class Daemon:
             loop.remove_signal_handler(number)
 
     async def _succeed(self, succession: Succession, runtime: RuntimeServer, tidying: Tidying) -> None:
-        """Takes over from the daemon before; then deletes, now and then, what nobody needs any more."""
+        """Takes over from the previous daemon; then deletes, now and then, what nobody needs any more."""
         settings = self._settings
         folders = [settings.scratch_dir, settings.taken_dir, settings.tmp_dir]
         await succession.run(runtime.clear_up, folders)
@@ -342,7 +343,7 @@ class Daemon:
             tasks.create_task(self._sweep(), name="sweep uploads")
             tasks.create_task(tidying.run(), name="tidy folders")
 
-    # What the session asks for (session.Handler).
+    # What the session calls (session.Handler).
 
     async def handle(self, effect: Effect) -> None:
         """Carries out one effect of the session's core."""
@@ -367,7 +368,7 @@ class Daemon:
                     [self._retention.decided(effect.lease_id, effect.report_sequence, pinned)]
                 )
                 if effect.decision.action != event_pb2.DECISION_ACTION_CONTINUE:
-                    # The lease is over with this report: what was saved after it proves nothing.
+                    # This report ends the lease: checkpoints saved after it prove nothing.
                     self._retention.over(effect.lease_id)
             case Leave():
                 if attempt := self._attempts.get(effect.lease_id):
@@ -400,7 +401,7 @@ class Daemon:
         self._session.say_log(await self._logs.read(ask, attempt))
 
     async def telemetry(self) -> Sequence[worker_pb2.DeviceTelemetry]:
-        """Measures the devices, and the disk."""
+        """Measures the devices and the disk."""
         loop = asyncio.get_running_loop()
         attempts = list(self._attempts.values())
         self._no_room = await loop.run_in_executor(self._meter, who_fills, self._settings.home, attempts)
@@ -410,7 +411,7 @@ class Daemon:
         return await loop.run_in_executor(self._meter, self._devices.telemetry)
 
     def _figures(self) -> dict[str, float]:
-        """For metrics; called by another thread."""
+        """For metrics; called from another thread."""
         core = self._courier.core
         return {
             "connected": float(core.phase is Phase.OPEN),
@@ -423,14 +424,15 @@ class Daemon:
         }
 
     async def _device_failure(self, slots: Sequence[int], words: str) -> str:
-        """Asks in a thread of its own: the one that measures may hang in the driver. It is given up after a while."""
+        """Asks in a thread of its own, because the measuring thread may hang in the driver. Gives up after a
+        while."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_DRIVER_S):
                 return await asyncio.to_thread(self._health.judge, slots, words)
         return ""
 
     def trouble(self) -> str:
-        """Says which disk or store does not take what has to be written, and what is wrong with its certificate."""
+        """Says which disk or store cannot be written to, and what is wrong with its certificate."""
         hindered: list[Attempt | Bundle] = [*self._attempts.values(), *self._bundles.values()]
         renewal = self._renewal.trouble if self._renewal is not None else ""
         own = [renewal, self._ground.trouble, self._store_watch.trouble, self._courier.outbox.trouble]
@@ -438,21 +440,21 @@ class Daemon:
         return TROUBLE.kept("; ".join(dict.fromkeys(text for text in found if text)))
 
     def rejected(self) -> str:
-        """Says which refused messages are kept, or nothing."""
+        """Says which rejected messages are kept, or nothing."""
         return TROUBLE.kept(self._rejected)
 
     def beat(self) -> None:
-        """Prunes what the last heartbeats have proven."""
+        """Deletes the checkpoints that are superseded according to the last heartbeats."""
         self._cleaning.prune(self._retention.tick())
 
     def _end_those_on(self, index: int, why: str) -> None:
-        """Ends the trials that are still on a slot which was taken back; nobody is charged for it."""
+        """Ends the trials that are still on a slot that was taken back; nobody is charged for it."""
         for attempt in list(self._attempts.values()):
             if index in attempt.assign.grant.slots:
                 attempt.fail(Ending(outcome=worker_pb2.EXIT_OUTCOME_RELEASED, error=why))
 
     def _busy_folders(self) -> set[str]:
-        """The folders of the studies of which trials run here."""
+        """The folders of the studies whose trials run here."""
         return {folder_of(attempt.assign).split("/")[1] for attempt in self._attempts.values()}
 
     # Attempts.
@@ -473,7 +475,7 @@ class Daemon:
             attempt.stop(0.0, self._leaving.drained)
 
     def _host_of(self, assign: worker_pb2.Assign) -> Host:
-        """Where the lease's program runs; the slots of its grant are taken once. Raises `ValueError`."""
+        """What runs the lease's program; the slots of its grant are taken once. Raises `ValueError`."""
         grant = assign.grant
         if grant.seats > 1 and grant.id in self._bundles:
             return self._bundles[grant.id]
@@ -509,7 +511,7 @@ class Daemon:
         )
 
     async def _sweep(self) -> None:
-        """Deletes leftover uploads, as soon as the store is there: where it is away, nothing is found of them."""
+        """Deletes leftover uploads once the store is available; while it is away, they cannot be found."""
         await self._store_watch.until_there()
         await self._cleaning.sweep()
 
@@ -524,12 +526,12 @@ def _shorten(writers: Sequence[Attempt | Bundle]) -> None:
     for writer in writers:
         try:
             writer.shorten_log()
-        except (OSError, ValueError) as error:  # a full disk; closed by now
+        except (OSError, ValueError) as error:  # a full disk; it is closed by now
             log.debug("a log is not cut: %s", error)
 
 
 def _estate(settings: WorkerSettings) -> Estate:
-    """Where trials of another user live; says what may not work there."""
+    """Prepares the place where trials of another user live; says what may not work there."""
     estate = Estate(settings.homes_dir.absolute(), settings.tmp_dir.absolute(), family(settings.home))
     if (wrong := estate.too_long()) and not is_named("TMPDIR", settings.pass_env):
         log.warning("%s", wrong)

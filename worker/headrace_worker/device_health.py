@@ -1,18 +1,19 @@
-"""Whether it was the device that failed, and not the program on it.
+"""Whether the device failed, and not the program on it.
 
-A GPU with a hardware fault ends whatever runs on it, and the program's last words name the driver's error. Such an end
-is charged to nobody: the trial goes on elsewhere from its checkpoint, and the device gets no more trials. The scheduler
-remembers that by the device's UUID, until a user takes it back (`forgive`). Two witnesses count: what the program
-printed last, and what the driver says of the device (NVML).
+A GPU with a hardware fault ends whatever runs on it, and the program's last output names the driver's error.
+Nobody is charged for such an end: the trial resumes elsewhere from its checkpoint, and the device gets no more
+trials. The scheduler remembers that by the device's UUID, until a user clears it (`forgive`). There are two
+sources of evidence: the end of the program's output, and what the driver says about the device (NVML).
 
-A failed assertion on the device (`device-side assert triggered`) is no such end: the program made it, most often by an
-index out of range. Nor is want of memory.
+A failed assertion on the device (`device-side assert triggered`) does not count: the program caused it, most often
+with an index out of range. Nor does a lack of memory.
 
-Where several devices ran the trial and the driver names none, all of them are taken out: one of them failed.
+If several devices ran the trial and the driver names none, all of them are taken out of service, because one of
+them failed.
 
-Other words may be the program's doing or the device's, such as an illegal memory access. They prove nothing alone.
-Here it is counted how often in a row attempts on a device ended with them; the scheduler knows whether the same trials
-get on elsewhere, and takes a device out after a few.
+Other messages, such as an illegal memory access, may be due to the program or to the device. They prove nothing
+alone. This module counts how often in a row attempts on a device ended with them; the scheduler knows whether the
+same trials succeed elsewhere, and takes a device out of service after a few.
 """
 
 import logging
@@ -28,12 +29,13 @@ from headrace_worker.xids import OF_THE_HARDWARE
 log = logging.getLogger(__name__)
 
 _OF_THE_DEVICE = re.compile(
-    # The driver or its library says so in its own words. A status line of the program counts errors, or denies them:
-    # "CUDA device 0, uncorrectable ECC error count: 0", "NVML: no uncorrectable ECC error detected", "GPU is lost: no".
+    # The driver or its library says so in its own words. A program's status line counts or denies errors, which
+    # does not match: "CUDA device 0, uncorrectable ECC error count: 0", "NVML: no uncorrectable ECC error
+    # detected", "GPU is lost: no".
     r"(CUDA|NVML|NVRM|Unable to determine).*(?<!\bno )(?<!\bnot )(?<!\b0 )"
     r"(uncorrectable (ECC|NVLink) error( encountered| detected|['\"]?$)|fallen off the bus|\bGPU is lost\b)"
     r"(?!\s*[:=|?]\s*(no|none|never|false|ok|0)\b)"
-    # Of the driver's numbered errors, those of the hardware: memory, bus, links and firmware.
+    # The hardware errors among the driver's numbered errors: memory, bus, links and firmware.
     rf"|\bXid \([^)]{{0,60}}\): ({'|'.join(map(str, OF_THE_HARDWARE))})\b",
     re.IGNORECASE,
 )
@@ -44,7 +46,7 @@ _PERHAPS_OF_THE_DEVICE = re.compile(
     re.IGNORECASE,
 )
 _SEARCHED = 8192
-"""So many characters of the last output are searched."""
+"""This many characters at the end of the output are searched."""
 
 
 def defect_in(text: str) -> str:
@@ -53,7 +55,7 @@ def defect_in(text: str) -> str:
 
 
 def suspicion_in(text: str) -> str:
-    """The last line that names a failure which may be a GPU's or the program's, or nothing."""
+    """The last line that names a failure that may be due to a GPU or to the program, or nothing."""
     return _last_line(_PERHAPS_OF_THE_DEVICE, text)
 
 
@@ -63,7 +65,7 @@ def _last_line(pattern: re.Pattern[str], text: str) -> str:
 
 
 class DeviceHealth:
-    """The devices that failed since the daemon's start, and those that may have. For any thread."""
+    """The devices that have failed since the daemon's start, and those that may have. Safe in any thread."""
 
     def __init__(self, devices: Devices, changed: Callable[[], object] = lambda: None) -> None:
         self._devices = devices
@@ -82,7 +84,7 @@ class DeviceHealth:
         self._note(self._devices.defects())
 
     def judge(self, slots: Sequence[int], words: str) -> str:
-        """Say which failure of a device ended a trial on these slots that failed with these words, or nothing."""
+        """Say which device failure ended a trial on these slots that failed with this output, or nothing."""
         gpus = self._gpus(slots)
         if not gpus:
             return ""
@@ -98,8 +100,8 @@ class DeviceHealth:
         return said
 
     def suspect(self, slots: Sequence[int], words: str) -> tuple[str, int]:
-        """What a failed trial's words say that may be its devices' doing, and how often in a row that was so; or
-        nothing."""
+        """The line of a failed trial's output that may be due to its devices, and how often in a row that has
+        happened; or nothing."""
         gpus, said = self._gpus(slots), TROUBLE.kept(suspicion_in(words))
         if not gpus or not said:
             return "", 0
@@ -109,13 +111,13 @@ class DeviceHealth:
             return said, min(self._in_row[index] for index in gpus)
 
     def ended_well(self, slots: Sequence[int]) -> None:
-        """A trial on these slots ended in good order."""
+        """A trial on these slots ended without a failure."""
         with self._lock:
             for index in slots:
                 self._in_row.pop(index, None)
 
     def forgive(self, indices: Sequence[int]) -> None:
-        """A user takes these devices for sound again: what is known of them is void."""
+        """A user declares these devices healthy again: what was recorded about them is dropped."""
         with self._lock:
             for index in indices:
                 self._defects.pop(index, None)

@@ -1,7 +1,7 @@
 """What a worker offers: GPUs found through NVML, else CPU slots.
 
-A machine's administrator, or Slurm, limits a process to some GPUs with `CUDA_VISIBLE_DEVICES`; the daemon offers only
-those. Trials get theirs by UUID, which stays right whatever order CUDA counts in.
+A machine's administrator, or Slurm, limits a process to some GPUs with `CUDA_VISIBLE_DEVICES`; the daemon offers
+only those. A trial gets its GPUs by UUID, which is right whatever order CUDA uses.
 """
 
 import os
@@ -28,26 +28,26 @@ class Devices(Protocol):
         ...
 
     def telemetry(self) -> list[worker_pb2.DeviceTelemetry]:
-        """Measures how busy the devices are now; may block for some milliseconds."""
+        """Measures how busy the devices are now; may block for a few milliseconds."""
         ...
 
     def defects(self) -> dict[int, str]:
-        """Which devices failed, by index, in the driver's words; may block for some milliseconds."""
+        """Which devices failed, by index, in the driver's words; may block for a few milliseconds."""
         ...
 
     def forgive(self, indices: Sequence[int]) -> None:
-        """From now on only new failures of these devices count; may block for some milliseconds."""
+        """From now on, only new failures of these devices count; may block for a few milliseconds."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CpuSlots:
-    """Slots that are no device: shares of the machine's cores."""
+    """Slots without a device: shares of the machine's cores."""
 
     devices: tuple[worker_pb2.Device, ...]
 
     def telemetry(self) -> list[worker_pb2.DeviceTelemetry]:
-        """The machine's load, as every slot shares it."""
+        """The machine's load, the same for every slot."""
         load = psutil.cpu_percent(None) / 100
         used = psutil.virtual_memory().used // max(len(self.devices), 1)
         return [
@@ -56,29 +56,29 @@ class CpuSlots:
         ]
 
     def defects(self) -> dict[int, str]:
-        """None."""
+        """CPU slots do not fail."""
         return {}
 
     def forgive(self, indices: Sequence[int]) -> None:
-        """Nothing is known of them."""
+        """CPU slots have no failures."""
 
 
 @dataclass(frozen=True, slots=True)
 class FakeGpus:
-    """GPUs that are not there, for trying out placement on a laptop."""
+    """Simulated GPUs, for trying out placement on a laptop."""
 
     devices: tuple[worker_pb2.Device, ...]
 
     def telemetry(self) -> list[worker_pb2.DeviceTelemetry]:
-        """Idle."""
+        """All idle."""
         return [worker_pb2.DeviceTelemetry(index=d.index) for d in self.devices]
 
     def defects(self) -> dict[int, str]:
-        """None."""
+        """Simulated GPUs do not fail."""
         return {}
 
     def forgive(self, indices: Sequence[int]) -> None:
-        """Nothing is known of them."""
+        """Simulated GPUs have no failures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +86,12 @@ class NvmlGpus:
     """The machine's NVIDIA GPUs."""
 
     devices: tuple[worker_pb2.Device, ...]
-    # How many uncorrectable memory errors each had at the start, by UUID: what came since ended a trial.
+    # The uncorrectable memory errors of each GPU at the start, by UUID: a later one has ended a trial.
     errors_before: dict[str, int] = field(default_factory=dict)
     xids: Xids | None = None
 
     def telemetry(self) -> list[worker_pb2.DeviceTelemetry]:
-        """Asks NVML; a device that does not answer is left out."""
+        """Asks NVML; leaves out a device that does not answer."""
         import pynvml
 
         found = []
@@ -111,7 +111,7 @@ class NvmlGpus:
         return found
 
     def defects(self) -> dict[int, str]:
-        """Asks NVML which devices it has lost, and which have uncorrectable memory errors since the start."""
+        """Asks NVML which devices it has lost, and which have had uncorrectable memory errors since the start."""
         import pynvml
 
         found = {}
@@ -133,7 +133,7 @@ class NvmlGpus:
         return found
 
     def forgive(self, indices: Sequence[int]) -> None:
-        """Counts their errors from now on."""
+        """Counts errors of these devices from now on."""
         for device in self.devices:
             if device.index in indices:
                 if self.xids is not None:
@@ -158,11 +158,11 @@ class Both:
         return [*self.gpus.telemetry(), *self.cpus.telemetry()]
 
     def defects(self) -> dict[int, str]:
-        """Those of the GPUs."""
+        """The failures of the GPUs."""
         return self.gpus.defects()
 
     def forgive(self, indices: Sequence[int]) -> None:
-        """Those that are GPUs."""
+        """Passes on those that are GPUs."""
         self.gpus.forgive(indices)
 
 
@@ -178,7 +178,7 @@ def discover(
     """Finds the slots: fake GPUs if asked for, else real ones, else (or in addition, if asked for) CPU slots. With
     `bubbles` there may be none.
 
-    Raises `ValueError` for a number that makes no sense.
+    Raises `ValueError` for an invalid number.
     """
     if cpu_slots is not None and cpu_slots < (0 if fake_gpus or bubbles else 1):
         raise ValueError(f"--cpu-slots {cpu_slots}: give at least 1")
@@ -244,7 +244,7 @@ def _errors_now(devices: Sequence[worker_pb2.Device]) -> dict[str, int]:
 
 
 def _uncorrectable_errors(handle: object) -> int:
-    """How many uncorrectable memory errors a GPU has had since its driver was loaded; 0 where it does not count."""
+    """How many uncorrectable memory errors a GPU has had since its driver was loaded; 0 if it does not count them."""
     import pynvml
 
     try:
@@ -296,7 +296,7 @@ def _nvml(environ: Mapping[str, str]) -> tuple[worker_pb2.Device, ...]:
 
 
 def _visible(setting: str, gpus: Sequence[tuple[str, str, int]]) -> list[tuple[str, str, int]]:
-    """Reads `CUDA_VISIBLE_DEVICES` as CUDA does: indices or UUID prefixes, up to the first that is neither."""
+    """Reads `CUDA_VISIBLE_DEVICES` as CUDA does: indices or UUID prefixes, up to the first entry that is neither."""
     chosen: list[tuple[str, str, int]] = []
     for item in (part.strip() for part in setting.split(",")):
         if item.isdecimal() and int(item) < len(gpus):

@@ -1,4 +1,4 @@
-"""A disk that is full: the machine's trouble, which passes, and never the configuration's."""
+"""A full disk: a passing problem of the machine, never a fault of the configuration."""
 
 import asyncio
 import errno
@@ -15,22 +15,22 @@ from headrace.v1 import event_pb2
 from headrace_worker.backoff import Backoff
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""No space, no quota, or a limit on the size of files."""
+"""No space, quota exceeded, or a limit on the size of files."""
 
 LEAST_BYTES = 1 << 20
-"""With less room than this on its disk, a worker says so before anything has failed."""
+"""With less free space than this on its disk, a worker reports it before anything has failed."""
 
 _LOOKED_AT = 10_000
 _Result = TypeVar("_Result")
 
 
 def is_full(error: OSError) -> bool:
-    """Whether there was no room."""
+    """Whether an operation failed because the disk is full."""
     return error.errno in FULL
 
 
 def out_of_room(folder: Path) -> str:
-    """Says that the disk of a folder is full, or nothing. Trials that save there wait for room by themselves."""
+    """Says that the disk of a folder is full, or nothing. Trials that save there wait for space by themselves."""
     try:
         disk = os.statvfs(folder)
     except OSError as error:
@@ -47,12 +47,12 @@ class Tenant(Protocol):
     lease: event_pb2.LeaseRef
 
     def taken_bytes(self) -> int:
-        """What its files take of the disk."""
+        """The disk space that its files use."""
         ...
 
 
 def who_fills(home: Path, tenants: Sequence[Tenant]) -> str:
-    """Says that the disk is full, and which trial has most of it; nothing while there is room."""
+    """Says that the disk is full, and which trial uses most of it; nothing while there is space."""
     full = out_of_room(home)
     if not full or not tenants:
         return full
@@ -61,7 +61,8 @@ def who_fills(home: Path, tenants: Sequence[Tenant]) -> str:
 
 
 def size_bytes(folder: Path) -> int:
-    """What a folder takes of its disk, as far as can be seen in a moment. What vanishes meanwhile is left out."""
+    """The disk space that a folder uses, as far as can be seen in a moment. Files that vanish meanwhile are left
+    out."""
     total = seen = 0
     folders = [str(folder)]
     while folders and seen < _LOOKED_AT:
@@ -76,10 +77,10 @@ def size_bytes(folder: Path) -> int:
 
 
 def clear_away(folder: Path) -> None:
-    """Deletes what a trial has made, as far as that is possible and however deep it is nested."""
+    """Deletes what a trial has made, as far as possible and however deeply it is nested."""
     try:
         shutil.rmtree(folder, ignore_errors=True)
-    except RecursionError:  # Python 3.11 goes one call deeper with each level
+    except RecursionError:  # Python 3.11 recurses once per level
         subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)
 
 
@@ -91,8 +92,8 @@ def says_full(text: str) -> bool:
 async def when_there_is_room(
     work: Callable[[], _Result], note: Callable[[str], None], backoff: Backoff
 ) -> _Result:
-    """Does some work in a thread, again and again while the disk is full; `note` is told of each failure, and of
-    success by an empty text. Other errors are raised."""
+    """Does some work in a thread, again and again while the disk is full. `note` receives each failure, and an
+    empty text on success. Other errors are raised."""
     while True:
         try:
             result = await asyncio.to_thread(work)

@@ -1,6 +1,6 @@
-"""What follows from what a worker hears: the effects that its half of the session asks for.
+"""The effects of what a worker hears, which its half of the session protocol asks for.
 
-They are values. The session's core decides on them (`session_core`), the daemon carries them out, in order.
+They are values. The session's core decides on them (`session_core`); the daemon carries them out, in order.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Welcomed:
     heartbeat_interval_s: float
     lease_ttl_s: float
     scheduler: str
-    # What the scheduler knows of the worker's store.
+    # What the scheduler knows about the worker's store.
     store: worker_pb2.StoreOrder
 
 
@@ -37,15 +37,15 @@ class Kill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """The lease is over, and its process was told to end before: it keeps its grace, but nothing that it still does
-    counts."""
+    """The lease is over, and its process had already been told to end: it keeps its grace, but nothing it still
+    does counts."""
 
     lease_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """The trial is to save at its next report, and to ask whether it may go on."""
+    """The trial must save at its next report, and ask whether it may continue."""
 
     lease_id: str
     reason: str
@@ -53,7 +53,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawn:
-    """A user drains the worker; with an empty reason no more."""
+    """A user drains the worker; an empty reason takes the drain back."""
 
     reason: str
     grace_s: float | None
@@ -62,7 +62,7 @@ class Withdrawn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgive:
-    """Users take these devices for sound again."""
+    """A user declares these devices healthy again."""
 
     devices: tuple[int, ...]
 
@@ -78,7 +78,7 @@ class Decide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acked:
-    """The scheduler has these messages."""
+    """The scheduler has received these messages."""
 
     sequences: tuple[int, ...]
 
@@ -92,7 +92,7 @@ class Forget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reject:
-    """The scheduler can never take this message: keep it, with the reason, where it is not sent again."""
+    """The scheduler can never accept this message: keep it, with the reason, where it is not sent again."""
 
     sequence: int
     reason: str
@@ -100,14 +100,14 @@ class Reject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLog:
-    """Somebody wants a part of a log."""
+    """Somebody requests a part of a log."""
 
     ask: worker_pb2.ReadLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """Say nothing more on this stream, read it to its end for at most `grace_s`, and connect elsewhere."""
+    """Send nothing more on this stream, read it to its end for at most `grace_s`, and connect elsewhere."""
 
     grace_s: float
 

@@ -1,26 +1,30 @@
-"""Environments for what studies require: one for each project, each lock of packages and each Python, made once.
+"""Environments for what studies require: one per project, package lock and Python, made once.
 
     question                     the project, the requirements file, the Python      environments/locks/QUESTION
       → resolved, once → lock    each package with its hash (`package_locks`)
     project, lock, Python        → installed, once → an environment                  environments/KEY/venv
 
-The first attempt that needs it → a task makes it, others wait → its marker is written → every attempt uses it.
+The first attempt that needs an environment → a task makes it, others wait → its marker is written → every attempt
+uses it.
 
-A question is all that decides how packages are resolved: the text of the file, the packages of its Python, and the
-worker's settings of pip and uv. Where the text refers to files, the code's digest is a part of it. Its lock is kept for
-as long as it is asked for: a trial's start does not resolve, an index that has newer packages changes no study, and an
-environment that was deleted is made again as it was. So an edit of the code alone installs nothing again.
+A question is everything that decides how packages are resolved: the text of the file, the packages of its Python,
+and the worker's settings for pip and uv. If the text refers to files, the code's digest is part of it. Its lock is
+kept for as long as it is used. So starting a trial resolves nothing, newer packages in an index change no study,
+and a deleted environment is made again as it was. An edit of the code alone reinstalls nothing.
 
-Nothing is shared between projects, so that none can choose what another one imports. Who installs, and with which
-rights, is in `build_folder`.
+Nothing is shared between projects, so that none can choose what another imports. `build_folder` describes who
+installs, and with which rights.
 
-It extends the environment of its Python: what is not required is found there, so a trial always has Headrace itself.
-The task belongs to the daemon, not to an attempt: one that is told to end meanwhile leaves it to the next. One daemon
-uses a home, so nobody else makes it at the same time. What a crash left lacks its marker, and is deleted.
+An environment extends that of its Python: packages that are not required are found there, so a trial always has
+Headrace itself. The task belongs to the daemon, not to an attempt: an attempt that is told to end meanwhile leaves
+it to the next one. One daemon uses a home, so nobody else makes the environment at the same time. What a crash
+left behind lacks its marker, and is deleted.
 
-What cannot be installed is a defect of the study. It is remembered for a while, so that its trials fail at once.
+A failed installation is a defect of the study. It is remembered for a while, so that the study's trials fail at
+once.
 
-The environments have a limit together. The one that was used longest ago goes first, and none that an attempt holds.
+The environments together have a size limit. The one used longest ago is deleted first, but none that an attempt
+holds.
 """
 
 import asyncio
@@ -57,33 +61,33 @@ _POLL_S = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Required:
-    """What a study's program asks for."""
+    """What a study's program requires."""
 
-    # Whose it is: no other owner gets its environment.
+    # Its owner: no other owner gets its environment.
     owner: str
     # The file's path within the folder of the program, and its content.
     name: str
     content: bytes
     # The Python to extend; empty: the worker's own.
     python: str
-    # Names what the file may refer to: the digest of the code, or what the folder holds.
+    # Identifies what the file may refer to: the digest of the code, or what the folder holds.
     beside: Callable[[], str]
-    # Says which folder has the program's files, to install from. It may make one at the path that it is given, for the
-    # user that is spelled.
+    # Says which folder has the program's files, to install from. It may create one at the given path, for the
+    # given user.
     source: Callable[[Path, str], Path]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Question:
-    """What is asked of an index."""
+    """What determines how packages are resolved."""
 
     key: str
-    # For whom it is installed, and whom they run as.
+    # The project it is installed for, and the user that trials run as.
     whose: tuple[str, ...]
     required: Required
     base: Base
     installer: Installer
-    # Names the files that the text refers to; empty: it refers to none.
+    # Identifies the files that the text refers to; empty if it refers to none.
     beside: str
 
     def environment(self, lock: str) -> str:
@@ -94,7 +98,7 @@ class _Question:
 
 @dataclass(slots=True)
 class _Making:
-    # Returns all that was printed.
+    # Returns everything that was printed.
     task: "asyncio.Task[bytes]"
     log: Path
     began: float = field(default_factory=time.monotonic)
@@ -111,7 +115,7 @@ class Environments:
         limit_bytes: int,
         user: OtherUser | None = None,
     ) -> None:
-        """`environ` is the worker's; `user` is whom trials run as, if not the worker's user."""
+        """`environ` is the worker's environment; `user` is the user that trials run as, if it is not the worker's."""
         self._folder = folder
         self._environ = environ
         self._tasks = tasks
@@ -130,8 +134,9 @@ class Environments:
     async def python(
         self, required: Required, note: Callable[[str], None], print_: Callable[[str], None]
     ) -> Path:
-        """The interpreter of an environment with what is required, which stays until `release`. `note` is told what is
-        waited for, `print_` what the installer prints and which packages it has. Raises `UnpreparedError`."""
+        """The interpreter of an environment with what is required, which stays until `release`. `note` receives
+        what it is waiting for; `print_` receives what the installer prints, and which packages it has. Raises
+        `UnpreparedError`."""
         question = await self._question(required)
         while (found := self._hold(question)) is None:
             await self._wait(question, note, print_)
@@ -141,14 +146,14 @@ class Environments:
         return self._place(key) / "bin" / "python"
 
     def release(self, python: Path) -> None:
-        """One who was given this interpreter does not use it any more."""
+        """One user of this interpreter has released it."""
         key = python.parents[2].name
         self._held[key] -= 1
         if not self._held[key]:
             del self._held[key]
 
     async def close(self) -> None:
-        """Ends what is being made."""
+        """Ends the installations in progress."""
         tasks = [making.task for making in self._making.values()]
         for task in tasks:
             task.cancel()
@@ -176,7 +181,7 @@ class Environments:
         )
 
     def _hold(self, question: _Question) -> tuple[str, str] | None:
-        """The key and the lock of a complete environment, which is held from now on; None where there is none yet."""
+        """The key and the lock of a complete environment, which is held from now on; None if there is none yet."""
         path = self._lock_path(question)
         try:
             lock = path.read_text()
@@ -238,7 +243,7 @@ class Environments:
         return printed
 
     async def _answer(self, question: _Question, build: BuildFolder) -> str:
-        """Makes the environment of a question, with the packages of its lock where it has one; returns its key."""
+        """Makes the environment for a question, with the packages of its lock if it has one; returns its key."""
         source = None
         if question.beside:
             source = await asyncio.to_thread(question.required.source, build.folder / "source", build.owner)
@@ -257,7 +262,7 @@ class Environments:
         return key
 
     async def _install(self, question: _Question, request: Request, build: BuildFolder, lock: str) -> str:
-        """Makes the environment of a lock, unless it is there: another question may have the same lock."""
+        """Makes the environment for a lock, unless it exists: another question may have the same lock."""
         key = question.environment(lock)
         folder, place = self._folder / key, self._place(key)
         async with self._turns.setdefault(key, asyncio.Lock()):
@@ -278,8 +283,8 @@ class Environments:
         return key
 
     def _build_folder(self) -> BuildFolder:
-        """Names a folder to build in, below that of the environments. What a crash left half done there goes, and what
-        earlier versions made."""
+        """Names a folder to build in, below that of the environments. Deletes what a crash left half done there,
+        and what earlier versions made."""
         if not self._swept:
             self._swept = True
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -294,7 +299,7 @@ class Environments:
         return BuildFolder(self._folder / f"{_BUILD}{uuid.uuid4().hex[:12]}", self._environ, self._user)
 
     async def _discard(self, folder: Path) -> None:
-        """Deletes an environment, if it is there. Its name is free at once."""
+        """Deletes an environment, if it exists. Its name is free at once."""
         await asyncio.to_thread(clear_away, self._moved_away(folder))
 
     def _moved_away(self, folder: Path) -> Path:
@@ -305,7 +310,7 @@ class Environments:
         return gone
 
     async def _trim(self, made: str) -> None:
-        """Deletes what was used longest ago, down to the limit, but not what was just made."""
+        """Deletes the environments used longest ago, down to the limit, but not the one that was just made."""
         found = []
         for marker in self._folder.glob(f"*/{_MARKER}"):
             with suppress(OSError, ValueError):
@@ -322,7 +327,7 @@ class Environments:
             lock.unlink(missing_ok=True)
 
     async def _output_of(self, args: tuple[str, ...]) -> bytes:
-        """What a program prints, with the rights of an installer."""
+        """What a program prints when it is run with the rights of an installer."""
         build = self._build_folder()
         try:
             await asyncio.to_thread(build.make, b"")
@@ -336,7 +341,7 @@ class Environments:
         return (self._folder / key / _MARKER).exists() and self._place(key).exists()
 
     def _place(self, key: str) -> Path:
-        """Where an environment lies. The folder above it is the worker's."""
+        """Where an environment is. The folder above it belongs to the worker."""
         return self._folder / key / "venv"
 
     def _lock_path(self, question: _Question) -> Path:

@@ -11,14 +11,14 @@ from headrace.environment import hint
 from headrace.v1 import worker_pb2
 from headrace_worker.disk import says_full
 
-# What somebody else sends: an administrator, the OOM killer, a closing terminal.
+# Signals that somebody else sends: an administrator, the OOM killer, a closing terminal.
 _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGSTOP}
 _ERROR: Final = Told(2000, end=True)
-# EX_TEMPFAIL of sysexits.h: `headrace.trial` ends so when its daemon does not answer for long.
+# EX_TEMPFAIL of sysexits.h: `headrace.trial` exits with it when its daemon has not answered for long.
 _DAEMON_GONE = 75
-# A shell ends with this and the signal's number, where what it ran was killed.
+# A shell exits with this plus the signal's number if the program that it ran was killed.
 _SHELLS = 128
-# What libraries say of a process of theirs that was killed, as the OOM killer does; a crash of one reads otherwise.
+# What libraries say about one of their processes that was killed, as by the OOM killer. A crash reads differently.
 _CHILD_KILLED = re.compile(
     r"DataLoader worker \(pid \d+\) is killed by signal: Killed"
     r"|died with <Signals\.SIGKILL"  # subprocess
@@ -26,8 +26,8 @@ _CHILD_KILLED = re.compile(
     r"|exit codes of the workers are \{[^}]*SIGKILL\(-9\)"  # joblib
 )
 _ANOTHER = "\nDuring handling of the above exception, another exception occurred:\n"
-"""What stands between an error that was handled and the one that ended the program."""
-# It tries for at least so long: a script that ends so at once has a reason of its own.
+"""The line between an error that was handled and the one that ended the program."""
+# `headrace.trial` tries for at least this long: a script that exits with this code sooner has a reason of its own.
 _LONG_S = 5.0
 
 
@@ -37,36 +37,37 @@ class Ending:
 
     outcome: worker_pb2.ExitOutcome.ValueType
     error: str = ""
-    # A decision, which the program hears in answer to a report: how it fails afterwards is its own doing.
+    # Set for a decision, which the program learns of in the answer to a report: how it fails afterwards is its own
+    # fault.
     decided: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastSave:
-    """The checkpoint of a program's end, which no report has told of."""
+    """The checkpoint that a program saved when it ended, which no report has announced."""
 
     checkpoint_dir: str
-    # Of the last report.
+    # The step of the last report.
     step: int
     save_time_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """What the program said of its own end."""
+    """What the program said about its own end."""
 
     error: str = ""
     traceback: str = ""
-    # Of a gang: the rank that ended it without a word, and its exit status.
+    # In a gang: the rank that ended it without a word, and its exit status.
     rank: int = 0
     exit_code: int = 0
-    # What it saved at its end, if it did, and why not where it could not.
+    # What it saved when it ended, if anything, and why it could not.
     last: LastSave | None = None
     unsaved: str = ""
     by_itself: bool = False
-    # Its library could not read the checkpoint that it was to continue from.
+    # Its library could not read the checkpoint from which it was to resume.
     unreadable: bool = False
-    # Its configuration makes no sense, it says.
+    # It says that its configuration is infeasible.
     infeasible: bool = False
     # Its interpreter was exiting, so its exit status has the last word.
     exiting: bool = False
@@ -79,9 +80,10 @@ class Verdict:
     outcome: worker_pb2.ExitOutcome.ValueType
     error: str = ""
     exit_code: int = 0
-    # With how many members its bundle ran out of memory; 0: it did not.
+    # With how many members its bundle ran out of memory; 0 if it did not.
     out_of_memory: int = 0
-    # What points at its device as well as at the program, and how often in a row attempts on its devices ended so.
+    # What may be due to its device rather than the program, and how often in a row attempts on its devices ended
+    # so.
     device_words: str = ""
     device_failures: int = 0
 
@@ -97,19 +99,20 @@ def classify(
     signalled: bool = True,
     left_by_trainer: bool = False,
 ) -> Verdict:
-    """Decides an outcome from the exit code (negative: a signal) and from what was said before.
+    """Decides an outcome from the exit code (negative: a signal) and from what the program said before.
 
-    In order: the daemon's own reason, with two exceptions. A program that said that it had succeeded has, when it was
-    merely in the way of a stopping daemon. A program that fails behind a decision has failed, and one that somebody but
-    its worker killed there (`signalled` is false) is lost: the scheduler knows whether that matters.
+    First comes the daemon's own reason for ending the process, with two exceptions. If the daemon ended it only
+    because the daemon stops, a program that has reported success has succeeded. If a decision ended it, a program
+    that fails has failed, and one that somebody other than the worker killed (`signalled` is false) is lost: the
+    scheduler knows whether that matters.
 
-    Then the program's word, except that a full disk and a process of its own that was killed are the machine's
-    failure, and that a checkpoint which its library cannot read is the store's. Then the exit code, which of a gang is
-    that of the rank that ended it. A script that was exiting did not know its exit code, so that one counts.
+    Then comes what the program said, except that the machine is at fault for a full disk and for a killed child
+    process, and the store for a checkpoint that the library cannot read. Then comes the exit code; for a gang,
+    that of the rank that ended it. A script that was exiting did not know its exit code, so its exit code counts.
 
-    An error that names a variable which the trial was not given (`withheld`) says so. `waited_s` is how long it lived,
-    where it never asked for its configuration; 0 where it did. `left_by_trainer`: the process that trained is
-    not its own, and has ended without the word that it says at any end but a kill.
+    An error that names a variable that the trial was not given (`withheld`) says so. `waited_s` is how long the
+    program lived without asking for its configuration; 0 if it asked. `left_by_trainer`: the process that trained
+    is not the leader, and has ended without the message that it sends at any end but a kill.
     """
     who = ""
     if finished is not None and finished.exit_code:
@@ -175,14 +178,14 @@ def classify(
 
 
 def _lost_a_child(finished: Finished) -> bool:
-    """Whether the program failed because a process of its own was killed; where it handled that, it failed of something
-    else."""
+    """Whether the program failed because one of its child processes was killed. If it handled that, it failed of
+    something else."""
     told = finished.traceback.rpartition(_ANOTHER)[2]
     return _CHILD_KILLED.search(f"{finished.error}\n{told}") is not None
 
 
 def on_failed_device(verdict: Verdict, defect: str) -> Verdict:
-    """What a failed program's end comes to where its device failed (empty: none did): nobody is charged for it."""
+    """The verdict on a failed program whose device failed (empty: none did): nobody is charged for it."""
     if not defect:
         return verdict
     error = _ERROR.kept(f"its device failed: {defect}; the program said: {verdict.error}")
@@ -190,18 +193,18 @@ def on_failed_device(verdict: Verdict, defect: str) -> Verdict:
 
 
 def perhaps_of_device(verdict: Verdict, words: str, failures: int) -> Verdict:
-    """A failed program's end that its device may have caused (empty: nothing says so)."""
+    """The verdict on a failed program whose device may be the cause (empty: nothing indicates that)."""
     return replace(verdict, device_words=words, device_failures=failures) if words else verdict
 
 
 def not_started(error: str, *, by_machine: bool) -> Verdict:
-    """A program that could not be started: by its own fault, or by its machine's."""
+    """The verdict on a program that could not be started: by its own fault, or by its machine's."""
     outcome = worker_pb2.EXIT_OUTCOME_UNREACHED if by_machine else worker_pb2.EXIT_OUTCOME_FAILED
     return Verdict(outcome=outcome, error=_ERROR.kept(error))
 
 
 def without_folder(verdict: Verdict) -> Verdict:
-    """What a failed program's end comes to whose folder on the worker was deleted: nobody is charged for it."""
+    """The verdict on a failed program whose folder on the worker was deleted: nobody is charged for it."""
     if verdict.outcome != worker_pb2.EXIT_OUTCOME_FAILED:
         return verdict
     error = _ERROR.kept(f"its folder on the worker was deleted; the program said: {verdict.error}")
@@ -209,7 +212,7 @@ def without_folder(verdict: Verdict) -> Verdict:
 
 
 def for_all(verdict: Verdict, *, members: int, out_of_memory: bool) -> Verdict:
-    """What the end of a bundle's process comes to for each of its members: success is theirs, a failure nobody's."""
+    """The verdict on each member when the bundle's process ends: success is theirs, a failure nobody's."""
     if verdict.outcome in (worker_pb2.EXIT_OUTCOME_FINISHED, worker_pb2.EXIT_OUTCOME_UNREACHED):
         return verdict
     trials = "1 trial" if members == 1 else f"{members} trials"
@@ -224,7 +227,7 @@ def for_all(verdict: Verdict, *, members: int, out_of_memory: bool) -> Verdict:
 
 
 def signal_name(number: int) -> str:
-    """Names a signal, also a real-time one."""
+    """Names a signal, including a real-time one."""
     try:
         return signal.Signals(number).name
     except ValueError:

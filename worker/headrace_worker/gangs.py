@@ -1,13 +1,13 @@
-"""The reports of a gang of one process a slot: rank 0 speaks, the others are answered what it is answered.
+"""The reports of a gang with one process per slot: rank 0 speaks, and the others get the same answer.
 
-Every rank calls `report` at the same steps, so a sequence names the same moment on all of them. The ranks fill one
-folder with their parts of a checkpoint. Rank 0's report of it waits until the others have come to that moment too, and
-the parts of all of them are there: else there is no checkpoint.
+Every rank calls `report` at the same steps, so a sequence number names the same moment on all of them. The ranks
+fill one folder with their parts of a checkpoint. Rank 0's report of that checkpoint waits until the others have
+reached the same moment and the parts of all of them are there; otherwise there is no checkpoint.
 
-A rank that does not come ends the gang, when the others have waited for it `patience_s` longer than for any report
-before. Between ranks that write their parts of one checkpoint it is `WRITES_S`, for the disk may be full. A rank that
-never reports (a script that reports on rank 0 alone, and saves nothing) is not waited for. One that is far behind is
-answered at once.
+A rank that does not arrive ends the gang, once the others have waited for it `patience_s` longer than for any
+report before. Between ranks that write their parts of one checkpoint the limit is `WRITES_S`, since the disk may
+be full. A rank that never reports is not waited for: for example, the script reports on rank 0 alone and saves
+nothing. A rank that is far behind is answered at once.
 """
 
 import asyncio
@@ -20,21 +20,21 @@ from headrace.grants import DEFAULT_RANK_PATIENCE_S
 from headrace.v1 import event_pb2, runtime_pb2
 
 WRITES_S = 600.0
-"""How long the ranks' parts of one checkpoint may be apart: ranks that write have come to it together before."""
+"""How long the ranks' parts of one checkpoint may be apart: ranks that write it have reached it together."""
 Answers = Mapping[int, "asyncio.Task[event_pb2.Decision]"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMissing:
-    """A rank that the others wait for in vain."""
+    """A rank that the others wait for and that does not arrive."""
 
     text: str
-    # Whether it was to write its part of a checkpoint, which may be the disk's fault.
+    # Whether it was to write its part of a checkpoint; the cause may then be the disk.
     writes: bool
 
 
 class PartMissingError(ValueError):
-    """A rank came without its part of a checkpoint; the text is for the user."""
+    """A rank arrived without its part of a checkpoint; the text is for the user."""
 
 
 class Gang:
@@ -54,7 +54,8 @@ class Gang:
         self._writes_s = writes_s
         self._longest_s = 0.0
         self._last_at = time.monotonic()
-        # The last sequence that each of the other ranks came to. It comes to the next one when that is answered.
+        # The last sequence that each of the other ranks reached. A rank reaches the next one when that is
+        # answered.
         self._came: dict[int, int] = {}
         self._gone = False
         self._changed = asyncio.Condition()
@@ -66,10 +67,10 @@ class Gang:
         folder: Path | None,
         over: Callable[[], bool],
     ) -> "asyncio.Task[event_pb2.Decision] | None":
-        """Takes another rank's word, with the folder that has its part of a checkpoint; returns rank 0's report of the
-        same sequence.
+        """Receives another rank's report, with the folder that has its part of a checkpoint; returns rank 0's
+        report of the same sequence.
 
-        Returns None when the lease is over, and where rank 0's is answered so long ago that it is forgotten.
+        Returns None if the lease is over, or if rank 0's report was answered so long ago that it has been dropped.
         """
         since_s = time.monotonic() - self._last_at
         patience_s = self._patience_s + max(self._longest_s, since_s)
@@ -89,7 +90,7 @@ class Gang:
             return answers.get(request.sequence)
 
     async def arrived(self) -> None:
-        """Rank 0 has reported, or the lease is over: those who wait for it look again."""
+        """Rank 0 has reported, or the lease is over: those who wait for that check again."""
         now = time.monotonic()
         self._longest_s = max(self._longest_s, now - self._last_at)
         self._last_at = now
@@ -97,16 +98,16 @@ class Gang:
             self._changed.notify_all()
 
     async def gone(self) -> None:
-        """The processes have ended: what they have not handed in is not waited for."""
+        """The processes have ended: parts that they have not handed in are not waited for."""
         self._gone = True
         await self.arrived()
 
     def answered(self) -> None:
-        """Rank 0 has its answer: the time that a decision took is not the gang's."""
+        """Rank 0 has its answer: the time that a decision took does not count as the gang's."""
         self._last_at = time.monotonic()
 
     async def gather(self, sequence: int, folder: Path) -> None:
-        """Waits until each of the other ranks has written its part; raises `PartMissingError` where one has not."""
+        """Waits until each of the other ranks has written its part; raises `PartMissingError` if one has not."""
         if self.world < 2:
             return
         others = range(1, self.world)

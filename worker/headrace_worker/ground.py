@@ -1,11 +1,11 @@
-"""What a daemon stands on: its home and the socket for trials. Either may be deleted while it runs.
+"""Restores what a daemon depends on while it runs: its home and the socket for trials. Either may be deleted.
 
-It looks with each heartbeat and before each attempt, which costs a few calls of `stat`. What is gone is made again: the
-folder, the lock and the identity of the home, the outbox from what is still open of it, and the socket at its old path.
-What trials that run had in the home is lost to them, which nobody is charged for.
+It checks with each heartbeat and before each attempt, which costs a few calls of `stat`. What is gone is made
+again: the folder, the lock and the identity of the home, the outbox from its file that is still open, and the
+socket at its old path. Running trials lose what they had in the home; nobody is charged for that.
 
-Where another daemon has taken the home's place, this one leaves: what it promises from then on would not outlast it.
-While something cannot be made again, attempts end without having begun, and the worker says why.
+If another daemon has taken the home's place, this one leaves: what it promises from then on would not outlast it.
+While something cannot be made again, attempts end without having started, and the worker says why.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Ground:
-    """Looks after one daemon's ground."""
+    """Looks after one daemon's home and socket."""
 
     def __init__(
         self,
@@ -32,24 +32,25 @@ class Ground:
         moved: Callable[[], None],
         lost: Callable[[str], None],
     ) -> None:
-        """`furnish` puts back into a home that was made again what else belongs there, in any thread; `moved` says that
-        its lock is another one; `lost` that another daemon has the home, and why this one leaves."""
+        """`furnish` restores what else belongs in a home that was made again, in any thread; `moved` says that its
+        lock is a new one; `lost` says that another daemon has the home, and why this one leaves."""
         self._home, self._outbox, self._runtime = home, outbox, runtime
         self._furnish, self._moved, self._lost = furnish, moved, lost
         self._looking: asyncio.Task[str] | None = None
         self._unfinished = False
-        """Whether making the home again was begun and not ended."""
+        """Whether making the home again was started but not finished."""
         self.trouble = ""
         """Why no trial can run here now, or nothing."""
 
     async def look(self) -> str:
-        """Makes again what is gone; returns why no trial can run here now, or nothing. Calls share a look."""
+        """Makes again what is gone; returns why no trial can run here now, or nothing. Concurrent calls share one
+        check."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look(), name="look after the home")
         return await asyncio.shield(self._looking)
 
     async def close(self) -> None:
-        """Waits for a look that is under way: it would make again what the daemon's end removes."""
+        """Waits for a check in progress: it would make again what the daemon's end removes."""
         if self._looking is not None:
             await asyncio.wait({self._looking})
 

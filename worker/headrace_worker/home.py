@@ -1,18 +1,18 @@
 """The worker's home: its lock, its identity, and what an earlier daemon left in it.
 
-    lock the home → ask a scheduler → it takes this worker → bury the daemon before → run trials
+    lock the home → ask a scheduler → it accepts this worker → clean up after the previous daemon → run trials
 
-A daemon that died at any instant left its leases in the outbox. The next one on the same home buries it: it kills what
-outlived it, reports its leases lost, and delivers what it could not.
+A daemon may die at any instant; its leases are then in the outbox. The next daemon on the same home cleans up: it
+kills the processes that outlived it, reports its leases lost, and delivers the messages that it could not.
 
-A home can be copied, with all that is written in it, while its daemon runs. A copy has the identity of the first, but
-another lock, for a lock is of a file and not of its name. So a scheduler can tell the two apart, and refuses the copy
-while the first is there. Until a scheduler has taken it, a daemon changes nothing outside its home. Where it is taken,
-but the home was another one when its daemon was taken last (it was copied or moved, or the machine has restarted
-since), what the files say of processes and of uploads is of another place: it reports the leases lost, and kills and
-deletes nothing.
+A home can be copied, with everything in it, while its daemon runs. A copy has the same identity but another lock,
+because a lock belongs to a file and not to its name. So a scheduler can tell the two apart, and refuses the copy
+while the first is connected. Until a scheduler has accepted it, a daemon changes nothing outside its home. It may
+be accepted on a home that is not the one on which a daemon was last accepted: the home was copied or moved, or the
+machine has restarted since. Then the files' records of processes and uploads may concern another place. So the
+daemon reports the leases lost, and kills and deletes nothing.
 
-A home that vanishes below its daemon is made again (`ground`).
+A home that is deleted while its daemon runs is made again (`ground`).
 """
 
 import fcntl
@@ -39,7 +39,7 @@ from headrace_worker.standby import family
 log = logging.getLogger(__name__)
 _PAGE = 256
 _TAKEN = "taken-with"
-"""Says with which lock a daemon was taken last."""
+"""Records with which lock a daemon was last accepted."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -48,12 +48,13 @@ class AlreadyRunningError(Exception):
 
 
 class Home:
-    """A home, whose lock is held while it is entered: two daemons on one outbox would both number their messages."""
+    """A home, whose lock is held inside the `with` block: two daemons on one outbox would both number their
+    messages."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.identity = ""
-        # A daemon was taken here with another lock, so that what it left may be of another place.
+        # A daemon was last accepted here with another lock, so what it left may concern another place.
         self.copied = False
         self._file: IO[str] | None = None
         self._kept = {"id"}
@@ -72,25 +73,27 @@ class Home:
 
     @property
     def lock(self) -> str:
-        """Names the lock that is held: no other daemon can have it while this one lives, and no copy ever has it."""
+        """Identifies the lock that is held: no other daemon can have it while this one lives, and no copy ever has
+        it."""
         assert self._file is not None
         found = os.fstat(self._file.fileno())
         return f"{_boot()}-{found.st_dev:x}-{found.st_ino:x}"
 
     def settle(self) -> None:
-        """A scheduler has taken the daemon, and what was left is cleared up: from now on all in here is its own."""
+        """A scheduler has accepted the daemon, and what its predecessor left is cleaned up: from now on everything
+        here is its own."""
         replace(self.path / _TAKEN, self.lock.encode())
         self.copied = False
         self.keep(_TAKEN)
 
     def keep(self, name: str) -> None:
-        """A file that lies in the home from now on: without it, the home is not all there."""
+        """A file that is in the home from now on: without it, the home is incomplete."""
         self._kept.add(name)
 
     @property
     def is_there(self) -> bool:
-        """Whether the file that is locked still lies in its place, with those that are kept beside it. Who deletes a
-        home may still be at it when it is made again."""
+        """Whether the locked file is still in its place, with the files that are kept beside it. Whoever deletes a
+        home may still be deleting when it is made again."""
         return self._locked_here and all((self.path / name).exists() for name in self._kept)
 
     @property
@@ -101,8 +104,8 @@ class Home:
         return False
 
     def make_again(self) -> None:
-        """Takes the place of a home that has vanished. Raises `AlreadyRunningError` where another daemon has, and
-        `OSError` where it vanishes again meanwhile."""
+        """Replaces a home that has vanished. Raises `AlreadyRunningError` if another daemon has done so, and
+        `OSError` if it vanishes again meanwhile."""
         self.path.mkdir(parents=True, exist_ok=True)
         if not self._locked_here:
             file = self._locked()
@@ -127,7 +130,7 @@ class Home:
 
 
 def identity(home: Path) -> str:
-    """What tells this home from all others but its copies: drawn once, kept in a file."""
+    """What distinguishes this home from all others except its copies: drawn once, kept in a file."""
     path = home / "id"
     try:
         return path.read_text().strip()
@@ -139,8 +142,8 @@ def identity(home: Path) -> str:
 async def bury_predecessor(
     courier: Courier, home: Path, recorded: Sequence[RecordedLease], *, copied: bool
 ) -> None:
-    """Ends what an earlier daemon left running, unless its records may be of another place, and reports its leases
-    lost."""
+    """Ends what an earlier daemon left running, unless its records may concern another place, and reports its
+    leases lost."""
     for one in recorded:
         if not copied:
             await _end_left(one)
@@ -155,7 +158,7 @@ async def bury_predecessor(
             await control_groups.end_all(home, group.number)
         except (
             OSError
-        ) as error:  # a full disk: a next daemon that starts elsewhere finds the processes one by one
+        ) as error:  # a full disk: if the next daemon starts elsewhere, it finds the processes one by one
             log.warning("%s cannot be written: %s", home, error)
     await end_strays(family=ours, group=group)
 
@@ -169,7 +172,7 @@ async def _end_left(recorded: RecordedLease) -> None:
 
 
 async def recall(core: SessionCore, outbox: DurableOutbox) -> None:
-    """Tells the core what an earlier daemon could not deliver."""
+    """Tells the core which messages an earlier daemon could not deliver."""
     through = 0
     while entries := await outbox.after(through, _PAGE):
         for entry in entries:
@@ -190,7 +193,7 @@ def _lease_of(entry: Entry) -> tuple[event_pb2.LeaseRef, bool]:
 
 
 def _boot() -> str:
-    """Names this start of this machine."""
+    """Identifies the current boot of this machine."""
     with suppress(OSError):
         return _BOOT_ID.read_text().strip()
     return f"{psutil.boot_time():.0f}"

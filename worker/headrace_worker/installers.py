@@ -1,7 +1,7 @@
-"""Resolves what a requirements file asks for, and installs it: with pip, or with uv where the worker has that.
+"""Resolves what a requirements file asks for, and installs it: with pip, or with uv if the worker has it.
 
-Both read the file twice: once to resolve it to a lock (`package_locks`), once to install what the lock names. What was
-installed is compared with the lock: by uv itself, by its hashes; of pip, by its report.
+Both read the file twice: once to resolve it to a lock (`package_locks`), once to install what the lock names. What
+was installed is compared with the lock: by uv itself, through hashes; for pip, through its report.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ lines = "".join(f"import site; site.addsitedir({site!r})\\n" for site in sites)
 for folder in pathlib.Path(place).glob("lib/python*/site-packages"):
     (folder / "headrace_base.pth").write_text(lines)
 """
-"""Lets an environment find, behind its own packages, those of its Python."""
+"""Lets an environment find the packages of its Python, after its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Request:
     # The requirements file's path within its folder.
     name: str
     base: Base
-    # The folder, where the file refers to others; None: it does not, and the folder is out of reach.
+    # The folder, if the file refers to other files; None if it does not, and the folder is inaccessible.
     source: Path | None
 
 
@@ -45,7 +45,7 @@ class Installer(Protocol):
     kind: str
 
     async def resolve(self, build: BuildFolder, request: Request) -> str:
-        """The lock. Raises `StepFailedError`, `CannotStartError` and `EditableError`."""
+        """Return the lock. Raises `StepFailedError`, `CannotStartError` and `EditableError`."""
         ...
 
     async def install(self, build: BuildFolder, request: Request, lock: str, place: Path) -> None:
@@ -54,7 +54,7 @@ class Installer(Protocol):
 
 
 def installer_for(name: str, path: str | None) -> Installer:
-    """The way to install a requirements file, with what is on the `path`. Raises `StepFailedError`."""
+    """The way to install a requirements file, with the programs on the `path`. Raises `StepFailedError`."""
     uv = shutil.which("uv", path=path)
     if name.rpartition("/")[2] == UV_LOCK:
         if uv is None:
@@ -93,7 +93,7 @@ class Pip:
             await build.run(python, "-I", "-m", "ensurepip", "--upgrade")
 
     async def _pip(self, build: BuildFolder, request: Request, place: Path, *options: str) -> str:
-        """Runs pip, which sees the packages of the environment's Python too; returns what it installed."""
+        """Runs pip, which also sees the packages of the environment's Python; returns what it installed."""
         await build.run(
             *(_python(place), "-I", "-m", "pip", "install", "--no-input", "--progress-bar", "off"),
             *(*options, "--report", str(build.output), "--requirement", _file(build, request)),
@@ -167,7 +167,7 @@ def _uv_venv(uv: str, base: Base, place: Path) -> tuple[str, ...]:
 
 
 async def _extend(build: BuildFolder, base: Base, place: Path) -> None:
-    # By a process of its own: the file is the installer's, which might have put a link in its place.
+    # In a process of its own: the file is the installer's, which might have put a link in its place.
     await build.run(_python(place), "-I", "-S", "-c", _EXTEND, str(place), *base.sites)
 
 
@@ -178,7 +178,7 @@ def _constraints(build: BuildFolder, lock: str, *, hashes: bool) -> str:
 
 
 def _file(build: BuildFolder, request: Request) -> str:
-    """The requirements file: in its folder where it refers to others, else alone."""
+    """The requirements file: in its folder if it refers to others, else alone."""
     return str(build.requirements if request.source is None else request.source / request.name)
 
 

@@ -1,8 +1,8 @@
 """The token that a worker was given to join with: its text, or a file that holds it.
 
-A file is read when the worker needs to join, and removed when its token lets nobody else in. The credential says which
-token that was: a daemon that was killed in between removes the file at its next start. A worker that has joined needs
-neither, so the same command line starts it again.
+A file is read when the worker needs to join, and removed if its token lets nobody else in. The credential records
+which token that was: if a daemon is killed in between, it removes the file at its next start. A worker that has
+joined needs neither, so the same command line starts it again.
 """
 
 import logging
@@ -24,13 +24,14 @@ _LONGEST = 4096
 
 @dataclass(frozen=True, slots=True)
 class GivenToken:
-    """A text, or the file that is to be read for it."""
+    """A text, or the file to read it from."""
 
     text: str = field(default="", repr=False)
     file: Path | None = None
 
     def read(self, trials: OtherUser | None) -> str:
-        """The token. Raises `InvalidFieldError` where a file holds none, or the user whom trials run as may read it."""
+        """The token. Raises `InvalidFieldError` if the file holds none, or if the user that trials run as may read
+        it."""
         if self.file is None:
             return self.text
         try:
@@ -38,7 +39,7 @@ class GivenToken:
                 if trials is not None and trials.may_read(opened.fileno()):
                     raise _fault(
                         str(self.file),
-                        f"can be read by user {trials.name}, whom trials run as",
+                        f"can be read by user {trials.name}, which trials run as",
                         f"Let only the worker read it: `chmod 600 {self.file}`.",
                     )
                 found = opened.read(_LONGEST).decode().strip()
@@ -51,7 +52,7 @@ class GivenToken:
 
     @property
     def id(self) -> str:
-        """The part of it that is no secret; empty where there is none to read."""
+        """The part of the token that is not secret; empty if there is none to read."""
         try:
             return id_of(self.read(None))
         except InvalidFieldError:
@@ -63,7 +64,7 @@ class GivenToken:
             return
         try:
             kind = self.file.lstat().st_mode
-            if not stat.S_ISREG(kind):  # a pipe of the shell's has nothing left to remove
+            if not stat.S_ISREG(kind):  # a pipe from the shell leaves nothing to remove
                 if stat.S_ISLNK(kind) and self.file.is_file():
                     log.warning(
                         "the join token in %s is used up; it is a link: remove the file itself", self.file
@@ -79,9 +80,9 @@ class GivenToken:
 
 
 def given(option: str | None) -> GivenToken | None:
-    """What `--join` or its variable says; the token stays neither on the command line nor in the environment. Raises
-    `InvalidFieldError`."""
-    os.environ.pop(VARIABLE, None)  # which no child inherits
+    """What `--join` or its variable says; the token stays neither on the command line nor in the environment.
+    Raises `InvalidFieldError`."""
+    os.environ.pop(VARIABLE, None)  # so that no child inherits it
     if option == "-":
         text = sys.stdin.read(_LONGEST).strip()
         if not text:
@@ -95,7 +96,7 @@ def given(option: str | None) -> GivenToken | None:
 
 
 def id_of(token: str) -> str:
-    """The part of a token that is no secret."""
+    """The part of a token that is not secret."""
     parts = token.split("_", 2)
     return parts[1] if len(parts) == 3 else ""
 

@@ -1,16 +1,16 @@
 """How a worker gets its certificate, and the next one.
 
-    no certificate → Join with a token, over the users' listener → connects with it
-    two thirds of its lifetime are over → Renew, over the workers' listener → a new session with the new one
+    no certificate → Join with a token, over the users' listener → connect with the certificate
+    two thirds of its lifetime are over → Renew, over the workers' listener → open a new session with the new one
 
-A join is tried again until a scheduler answers; one that is refused ends the daemon. A renewal is tried again until it
-succeeds: meanwhile the old certificate works, and the worker's trouble says so. Trials notice nothing of either.
+A join is retried until a scheduler answers; a refusal ends the daemon. A renewal is retried until it succeeds.
+Meanwhile the old certificate works, and the worker reports the problem. Trials notice neither.
 
-A worker that has a certificate uses no token, except another one than it joined with where its certificate is refused:
-it was revoked, or another authority signs now.
+A worker that has a certificate uses no token, with one exception: its certificate is refused, and the token is not
+the one that it joined with. Then the certificate was revoked, or another authority signs now.
 
-Local time says when to renew, and at the start whether the certificate has ended. A clock that is wrong by less than a
-third of the lifetime does no harm.
+Local time says when to renew, and at the start whether the certificate has expired. A clock that is wrong by less
+than a third of the lifetime does no harm.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 _CALL_S = 15.0
 _LONGEST_S = 60.0
 _LOOK_S = 600.0
-"""The clock is looked at this often, since it may be set."""
+"""The clock is checked this often, since it may be set."""
 
 
 def _local_time() -> datetime:
@@ -61,10 +61,10 @@ async def joined(
     trials: OtherUser | None = None,
     clock: Callable[[], datetime] = _local_time,
 ) -> Joined | None:
-    """How this worker reaches the schedulers with its certificate; it joins first where it has a token and needs to.
+    """How this worker reaches the schedulers with its certificate; it joins first if it has a token and needs to.
 
-    `trials`: whom trials run as, who must not read the token. None where there is neither a certificate nor a token.
-    Raises HeadraceError where it may not join.
+    `trials` is the user that trials run as, who must not be able to read the token. Returns None if there is
+    neither a certificate nor a token. Raises HeadraceError if it may not join.
     """
     found = await asyncio.to_thread(credentials.load, home)
     if found is not None and found.worker == worker and found.until > clock():
@@ -97,7 +97,7 @@ async def joined(
 
 
 async def _is_refused(reach: Joined, home: Path, token: GivenToken) -> bool:
-    """Whether the schedulers refuse a certificate, and the token is another one than that which it was given for."""
+    """Whether the schedulers refuse a certificate, and the token is not the one that it was issued for."""
     held, given = reach.credential, await asyncio.to_thread(lambda: token.id)
     if given == held.token and held.token_used_up:  # the daemon was killed before it removed the file
         token.remove()
@@ -144,7 +144,7 @@ async def _join(target: Target, home: Path, worker: str, token: str) -> Credenti
 
 
 class Renewal:
-    """Keeps the certificate of a worker that has joined from ending."""
+    """Keeps the certificate of a worker that has joined from expiring."""
 
     def __init__(
         self,
@@ -153,16 +153,16 @@ class Renewal:
         renewed: Callable[[], None],
         clock: Callable[[], datetime] = _local_time,
     ) -> None:
-        """`renewed` is called when there is a new one."""
+        """`renewed` is called when there is a new certificate."""
         self._clock = clock
         self._reach = reach
         self._home = home
         self._renewed = renewed
         self.trouble = ""
-        """Why it could not be renewed so far, or nothing."""
+        """Why the certificate could not be renewed so far, or nothing."""
 
     async def run(self) -> None:
-        """Renews again and again until it is cancelled."""
+        """Renews again and again until cancelled."""
         backoff = Backoff(cap_s=_LONGEST_S)
         while True:
             held = self._reach.credential
@@ -194,8 +194,8 @@ class Renewal:
 
 
 async def _renewed(reach: Joined) -> Credential:
-    """The next certificate, from any scheduler. Raises HeadraceError: WorkerIdentityError where TLS did not take the
-    present one."""
+    """The next certificate, from any scheduler. Raises HeadraceError: WorkerIdentityError if TLS did not accept
+    the present one."""
     held, key = reach.credential, credentials.new_key()
     request = join_pb2.RenewRequest(signing_request=credentials.signing_request(key, held.worker))
     failure: HeadraceError | None = None
@@ -215,12 +215,12 @@ async def _renewed(reach: Joined) -> Credential:
 
 
 def _pause_s(held: Credential, now: datetime) -> float:
-    """The longest pause before it is tried again: the sooner, the shorter the certificate lasts."""
+    """The longest pause before a retry: the shorter the certificate lasts, the sooner."""
     return _LONGEST_S if held.until <= now else min(_LONGEST_S, max(0.5, held.lasts.total_seconds() / 50))
 
 
 async def _call(address: str, found: grpc.ChannelCredentials | None, name: str, request: Any) -> Any:
-    """One call; raises HeadraceError."""
+    """Makes one call; raises HeadraceError."""
     options = (*proxy_options(address), ("grpc.use_local_subchannel_pool", 1))
     if found is None:
         channel = grpc.aio.insecure_channel(address, options)

@@ -14,7 +14,7 @@ from headrace.v1 import spec_pb2, worker_pb2
 from headrace_worker.quarters import Quarters
 from headrace_worker.run_as import OtherUser
 
-# Marks every process of a trial, its children's children too.
+# Marks every process of a trial, including its children's children.
 LEASE_VARIABLE = "HEADRACE_LEASE_ID"
 TRIAL_VARIABLE = "HEADRACE_TRIAL"
 # The stage whose idle windows all trials of this worker work in; set by whoever starts the worker.
@@ -32,17 +32,18 @@ class Launch:
     env: Mapping[str, str]
     working_dir: str
     log_path: Path
-    # The mode bits that its files do not get; None: those that the daemon's do not.
+    # The mode bits that its files do not get; None: the same as for the daemon's files.
     umask: int | None = None
-    # Whom it runs as, as the shim takes it; empty: the daemon's user.
+    # The user that it runs as, in the form that the shim takes; empty: the daemon's user.
     user: str = ""
-    # The variables of the daemon that it does not get.
+    # The daemon's variables that it does not get.
     withheld: tuple[str, ...] = ()
-    # The `module:function` that a process may import before its trial is known; empty where none may.
+    # The `module:function` that a process may import before its trial is known; empty if none may.
     target: str = ""
-    # The code that is unpacked into `working_dir` before the start, and deleted at the end; None: the folder is there.
+    # The code that is unpacked into `working_dir` before the start, and deleted at the end; None: the folder
+    # already exists.
     archive: Path | None = None
-    # Where a process of another user lives; None: where its user does.
+    # Where a process of another user lives; None: in its user's home.
     quarters: Quarters | None = None
 
 
@@ -55,21 +56,22 @@ def study_and_number(trial: str) -> tuple[str, int]:
 
 
 def file_name(name: str) -> str:
-    """A name, such as a lease's, as far as it is fit for a file."""
+    """A name, such as a lease's, reduced to what suits a file name."""
     return "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:80] or "_"
 
 
 def folder_of(assign: worker_pb2.Assign) -> str:
-    """The trial's place among the checkpoints, `studies/{study}-{uid}/trials/{number}`: no other study's, ever.
+    """The trial's place among the checkpoints, `studies/{study}-{uid}/trials/{number}`, which no other study ever
+    has.
 
-    Raises `ValueError` where the assignment names no such place.
+    Raises `ValueError` if the assignment names no such place.
     """
     folder, number = _folder_and_number(assign)
     return f"studies/{folder}/trials/{number}"
 
 
 def log_path(log_dir: Path, assign: worker_pb2.Assign) -> Path:
-    """Says where a trial's log lies: the place that the worker promised in its Hello."""
+    """Says where a trial's log is: in the place that the worker promised in its Hello."""
     folder, number = _folder_and_number(assign)
     return log_dir / folder / f"{number}.log"
 
@@ -98,12 +100,12 @@ def launch_of(
     working_dir: str = "",
     made_python: Path | None = None,
 ) -> Launch:
-    """Works out how to start an assigned trial. Of the daemon's `environ` it gets what `headrace.environment` says, and
-    of the machine's `cores` what its slots bring; `gates` are the stages' files of slots in bubbles. Another `user` has
-    `quarters`. Shipped code is an `archive`, for `working_dir`. An environment that was made for the program has
-    `made_python`.
+    """Works out how to start an assigned trial. From the daemon's `environ` it gets what `headrace.environment`
+    lists, and from the machine's `cores` its slots' part; `gates` are the stages' files of slots in bubbles.
+    Another `user` has `quarters`. Shipped code is an `archive`, for `working_dir`. If an environment was made for
+    the program, `made_python` is its interpreter.
 
-    Raises `ValueError`, in words for the user, where the template names no program.
+    Raises `ValueError`, with a text for the user, if the template names no program.
     """
     template = assign.template
     granted = [device for device in devices if device.index in set(assign.grant.slots)]
@@ -147,8 +149,8 @@ def launch_of(
 def _of_another_user(
     env: Mapping[str, str], user: OtherUser, quarters: Quarters | None, pass_env: Sequence[str]
 ) -> dict[str, str]:
-    """The environment of a process of another user: the worker's places for files are not its own, unless the worker's
-    operator names them."""
+    """The environment of a process of another user: the worker's places for files are not its own, unless the
+    worker's operator names them."""
     own, defaults = dict(user.variables), {}
     if quarters is not None:
         own |= quarters.variables
@@ -180,7 +182,7 @@ def _target(assign: worker_pb2.Assign) -> str:
 
 
 def _share(grant: worker_pb2.Grant) -> dict[str, str]:
-    """What a program may know of its grant, whatever library it uses."""
+    """What a program may need to know about its grant, whatever library it uses."""
     env = {WORLD_SIZE: str(max(1, len(grant.slots)))}
     if grant.milli and grant.milli < WHOLE:
         env[GPU_SHARE] = f"{grant.milli / WHOLE:g}"
@@ -190,7 +192,7 @@ def _share(grant: worker_pb2.Grant) -> dict[str, str]:
 
 
 def _cores(grant: worker_pb2.Grant, cores: int, slots: int) -> int:
-    """Each slot brings an equal part of the machine's cores; a share of a slot brings that share."""
+    """Each slot brings an equal part of the machine's cores; a share of a slot brings the same share of them."""
     return max(1, cores * len(grant.slots) * (grant.milli or WHOLE) // (max(1, slots) * WHOLE))
 
 
@@ -207,7 +209,7 @@ def _program(assign: worker_pb2.Assign, python: str) -> tuple[str, ...]:
         case "callable":
             return (python, "-m", "headrace.trial.process")
         case "command" if template.command.args:
-            # Models of a spec take longer to import than all else that a daemon needs.
+            # Models in a spec take longer to import than everything else that a daemon needs.
             from headrace.spec import CommandLine, params_from_proto
 
             _, number = study_and_number(assign.lease.trial)

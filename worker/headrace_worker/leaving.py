@@ -1,17 +1,18 @@
-"""How the daemon comes to its end: at once, or by a drain, which loses nothing.
+"""How the daemon ends: at once, or through a drain, which loses nothing.
 
     stays → drains: SIGTERM, a spot notice, a user → it is empty, or the grace is over → stops → gone
           ← a user takes the drain back              SIGINT, SIGHUP, a second SIGTERM ↗
 
-While it drains, the scheduler places nothing here, and trials save at their next reports and go on elsewhere, as where
-others need their slots. Attempts that have not begun to train go back at once, for they lose nothing. Nobody is charged
-for those that the end of the grace cuts off.
+While it drains, the scheduler places nothing here, and trials save at their next reports and resume elsewhere, as
+when others need their slots. Attempts that have not started to train are given back at once, for they lose
+nothing. Nobody is charged for those that the end of the grace cuts off.
 
-What the daemon decides by itself holds for good. A user's drain may be taken back. One that was asked for before the
-daemon was started keeps trials off, and the daemon stays: whatever starts daemons anew would start it for ever.
+What the daemon decides by itself is final. A user's drain may be taken back. If a user asked for it before the
+daemon was started, it keeps trials off but the daemon stays: otherwise a process manager would restart it for
+ever.
 
-When it stops: trials are told to end, their leases are given up so that they are requeued at once, and the scheduler is
-given a moment to acknowledge. Hurried, it kills them without waiting.
+When it stops, trials are told to end, their leases are given up so that they are requeued at once, and the
+scheduler gets a moment to acknowledge. When hurried, the daemon kills trials without waiting.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ _NEVER = float("inf")
 
 
 class Leaving:
-    """One daemon's way out."""
+    """Carries out one daemon's exit."""
 
     def __init__(
         self,
@@ -49,7 +50,8 @@ class Leaving:
         stop: Callable[[], None],
         over: Callable[[], None],
     ) -> None:
-        """`over` begins the stop, once or more often; `stop` does so too, and hurries when it is called again."""
+        """`over` starts the stop, and may be called more than once; `stop` does so too, and hurries when it is
+        called again."""
         self._settings = settings
         self._attempts, self._bundles = attempts, bundles
         self._session, self._courier, self._standbys = session, courier, standbys
@@ -63,14 +65,14 @@ class Leaving:
 
     @property
     def drained(self) -> str:
-        """What is said of trials that a drain ends; empty while there is none."""
+        """The reason given for trials that a drain ends; empty while there is no drain."""
         why = self._own or self._users
         return f"worker '{self._settings.name}' is draining: {why}" if why else ""
 
-    # What begins it, and ends it.
+    # Starting and ending a drain.
 
     def terminate(self) -> None:
-        """SIGTERM: drains; the second time it stops."""
+        """SIGTERM: the first one drains, the second one stops."""
         if self._terminated:
             self._stop()
         else:
@@ -78,7 +80,7 @@ class Leaving:
             self.by_itself("SIGTERM")
 
     def by_itself(self, why: str) -> None:
-        """Drains."""
+        """Starts the daemon's own drain."""
         self._own = self._courier.core.leaving = self._own or why
         self._session.beat_soon()
         self._within(self._settings.drain_grace_s)
@@ -100,11 +102,11 @@ class Leaving:
                 self._timer, self._until = None, _NEVER
 
     def came(self) -> None:
-        """There is a further attempt."""
+        """There is one more attempt."""
         self._all_gone.clear()
 
     def gone(self) -> None:
-        """An attempt or a bundle is over."""
+        """An attempt or a bundle has ended."""
         if not self._attempts and not self._bundles:
             self._all_gone.set()
             if self._own or self._leaves:
@@ -118,7 +120,7 @@ class Leaving:
             self._until, self._timer = until, loop.call_at(until, self._over)
 
     def _send_away(self) -> None:
-        log.info("%s: %d trials have to leave", self.drained, len(self._attempts))
+        log.info("%s: %d trials must leave", self.drained, len(self._attempts))
         self._closing = asyncio.create_task(self._standbys.close())
         for attempt in list(self._attempts.values()):
             if attempt.begun:
@@ -127,12 +129,13 @@ class Leaving:
                 attempt.stop(AFTER_TERM_S, self.drained)
         self.gone()
 
-    # The end.
+    # Stopping.
 
     async def wind_down(self, hurry: asyncio.Event, acks_s: float) -> None:
-        """Ends everything that runs, sooner once `hurry` is set. The scheduler has `acks_s` to take the rest."""
-        log.info("stopping: %d trials are told to end", len(self._attempts))
-        # First, lest the slots that become free now are given to the next trials.
+        """Ends everything that runs, sooner once `hurry` is set. The scheduler has `acks_s` to receive the
+        remaining messages."""
+        log.info("stopping: ending %d trials", len(self._attempts))
+        # First, so that slots that become free now are not given to the next trials.
         self._session.leave()
         await self._standbys.close()
         self._stop_all(self._settings.stop_grace_s)
@@ -157,7 +160,7 @@ class Leaving:
 
 
 async def spot_notice(path: Path, noticed: Callable[[str], None]) -> None:
-    """Look again and again for the file that tells of this machine's end, and tell of it once."""
+    """Check at intervals for the file that announces this machine's end, and report it once."""
     while not await asyncio.to_thread(path.exists):  # noqa: ASYNC110 - a file has no event
         await asyncio.sleep(LOOK_EVERY_S)
     noticed(f"spot notice {path}")

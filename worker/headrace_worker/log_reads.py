@@ -1,13 +1,14 @@
-"""Logs of trials for people elsewhere: parts of them over the session, and each attempt's into the store at its end.
+"""Logs of trials for readers elsewhere: parts of them over the session, and each attempt's into the store when it
+ends.
 
-While an attempt runs, its log is read from the disk. When it is over its part goes into the store, beside the trial's
-checkpoints, cut to `STORED_BYTES`, with its marks (`headrace.log_times`). Until it is there, and where the store does
-not have it (this daemon was killed, for example), it is read from the disk.
+While an attempt runs, its log is read from the disk. When it ends, its part goes into the store, beside the
+trial's checkpoints, cut to `STORED_BYTES`, with its marks (`headrace.log_times`). Until it is there, and if the
+store does not have it (for example, this daemon was killed), it is read from the disk.
 
-Nobody waits for this but the reader. A part has at most 64 KiB, all parts together at most `BYTES_A_SECOND`, and they
-are sent behind what the scheduler is told. So a reader delays no report.
+Nobody waits for this but the reader. A part has at most 64 KiB, all parts together at most `BYTES_A_SECOND`, and
+they are sent after the messages for the scheduler. So a reader delays no report.
 
-Only logs are read: their place follows from the names of the study and the trial, which hold no path.
+Only logs can be read: the place follows from the names of the study and the trial, which cannot contain a path.
 """
 
 import asyncio
@@ -38,11 +39,11 @@ log = logging.getLogger(__name__)
 
 BYTES_A_SECOND = 4 << 20
 STORED_BYTES = 8 << 20
-"""Of an attempt's log; of a longer one the beginning and the end are stored."""
+"""The most that is stored of an attempt's log; of a longer one, the beginning and the end."""
 TRIES = 5
 FIRST_PAUSE_S = 1.0
 MOST_SEARCHED_BYTES = 2 * MAX_BYTES
-"""A log is no longer, unless its trial made it so and the daemon was killed before it was shortened."""
+"""No log is longer, unless its trial made it so and the daemon was killed before it was shortened."""
 MOST_PENDING = 1000
 MOST_READERS = 32
 _HEADER = re.compile(rb"^==== \S+ \S+ attempt ([0-9]{1,9}) on slot ", re.MULTILINE)
@@ -57,19 +58,19 @@ class Part:
     start: int
     end: int
     bundled: bool
-    """Its program printed into its bundle's log."""
+    """Whether its program printed into its bundle's log."""
     marks: tuple[Mark, ...] = ()
     """When it was written, with offsets within it."""
 
     def read(self, offset: int, most: int) -> bytes:
-        """Read from an offset within it. Raises `OSError`."""
+        """Read from an offset within the part. Raises `OSError`."""
         with open_to_read(self.path, self.identity) as file:
             file.seek(self.start + offset)
             return file.read(max(0, min(most, self.end - self.start - offset)))
 
 
 class LogKeeper:
-    """Puts the logs of attempts that are over into the store, one after the other."""
+    """Puts the logs of ended attempts into the store, one after another."""
 
     def __init__(self, store: CheckpointStore, tasks: asyncio.TaskGroup) -> None:
         self._store = store
@@ -77,13 +78,13 @@ class LogKeeper:
         self._turn = asyncio.Lock()
         self._storing: set[asyncio.Task[None]] = set()
         self.pending: OrderedDict[str, Part] = OrderedDict()
-        """What is not in the store yet, by lease."""
+        """The parts that are not in the store yet, by lease."""
 
     def keep(self, assign: worker_pb2.Assign, written: AttemptLog) -> None:
-        """Store the log of an attempt that is over, soon."""
+        """Store the log of an ended attempt, soon."""
         try:
             size = written.path.stat().st_size
-        except OSError:  # the trial took it away
+        except OSError:  # the trial removed it
             return
         lease_id = assign.lease.lease_id
         start = min(written.began, size)
@@ -95,14 +96,14 @@ class LogKeeper:
             bundled=assign.grant.seats > 1,
             marks=tuple(log_times.within_part(written.marks, start, size)),
         )
-        while len(self.pending) > MOST_PENDING:  # the store is away for long: they stay on this disk alone
+        while len(self.pending) > MOST_PENDING:  # the store is away for long: the logs stay on this disk only
             self.pending.popitem(last=False)
         task = self._tasks.create_task(self._store_it(assign), name=f"log of {lease_id}")
         self._storing.add(task)
         task.add_done_callback(self._storing.discard)
 
     async def finish(self, within_s: float) -> None:
-        """The daemon ends: what is not in the store by then stays on this disk alone."""
+        """The daemon ends: what is not in the store by then stays on this disk only."""
         if self._storing:
             await asyncio.wait(self._storing, timeout=within_s)
         for task in self._storing:
@@ -118,7 +119,7 @@ class LogKeeper:
             try:
                 async with self._turn:
                     await asyncio.to_thread(self._put, part, trial, attempt)
-            except FileNotFoundError:  # the trial took it away
+            except FileNotFoundError:  # the trial removed it
                 self.pending.pop(lease_id, None)
                 return
             except (CheckpointError, OSError) as error:
@@ -133,7 +134,7 @@ class LogKeeper:
         stored = _shortened(part)
         self._store.put_file(trial, log_name(attempt), stored)
         marks = _marks_of(part, len(stored))
-        if len(marks) > 2:  # its beginning and its end alone are no help
+        if len(marks) > 2:  # its beginning and its end alone do not help
             self._store.put_file(trial, times_name(attempt), log_times.pack(marks))
         if attempt > LOGS_KEPT:
             self._store.delete_file(trial, log_name(attempt - LOGS_KEPT))
@@ -153,7 +154,7 @@ def _shortened(part: Part) -> bytes:
 
 
 def _marks_of(part: Part, stored_bytes: int) -> Sequence[Mark]:
-    """The marks of what the store keeps of a part; none of a member's, which lost lines here and there."""
+    """The marks of what the store keeps of a part; none for a member's log, which has lost lines throughout."""
     size, half = part.end - part.start, STORED_BYTES // 2
     if part.bundled:
         return ()
@@ -163,7 +164,7 @@ def _marks_of(part: Part, stored_bytes: int) -> Sequence[Mark]:
 
 
 def _alone(whole: bytes, path: Path) -> bytes:
-    """A member's log without what points into its bundle's: the end of what the program printed is in it."""
+    """A member's log without the pointers into its bundle's log: the end of what the program printed is in it."""
 
     def open_file(which: Path) -> BinaryIO:
         if which != path:
@@ -186,7 +187,7 @@ class LogReads:
         self._bundled: OrderedDict[tuple[str, int], _Bundled] = OrderedDict()
 
     async def read(self, ask: worker_pb2.ReadLog, attempt: Attempt | None) -> worker_pb2.LogChunk:
-        """A part of the log of an attempt, which runs here or is over."""
+        """A part of the log of an attempt that runs here or has ended."""
         async with self._turn:
             try:
                 chunk = await asyncio.to_thread(self._read, ask, attempt)
@@ -218,7 +219,7 @@ class LogReads:
         return worker_pb2.LogChunk(data=data, next_offset=offset + len(data), timed=timed)
 
     def _of_store(self, ask: worker_pb2.ReadLog, trial: str) -> worker_pb2.LogChunk | None:
-        """The part of an attempt that is over; None where the store has none of it."""
+        """The part of an ended attempt; None if the store does not have it."""
         times: bytes | None = None
         if ask.HasField("within"):
             name = times_name(ask.lease.attempt)
@@ -240,7 +241,7 @@ class LogReads:
         return self._found[lease_id]
 
     def _of_bundle(self, ask: worker_pb2.ReadLog, written: AttemptLog) -> worker_pb2.LogChunk:
-        """The attempt's own log with what its bundle prints: it can be read forwards alone."""
+        """The attempt's own log with what its bundle prints: it can only be read forwards."""
         since = _since(ask)
         begun = None if since is not None else self._bundled.pop((ask.lease.lease_id, ask.offset), None)
         reader = begun or _Bundled(written, skip=ask.offset, since=since)
@@ -251,7 +252,8 @@ class LogReads:
         return worker_pb2.LogChunk(data=data, next_offset=reader.end, live=True, timed=reader.timed)
 
     def _end_of_bundle(self, ask: worker_pb2.ReadLog) -> worker_pb2.LogChunk:
-        """The rest of a member that a reader has followed: its log in the store is another, without the bundle's."""
+        """The rest of a member's log for a reader that has followed it: the log in the store is another one,
+        without the bundle's."""
         reader = self._bundled.pop((ask.lease.lease_id, ask.offset))
         data = reader.read(LOG_CHUNK_BYTES)
         if data:
@@ -276,7 +278,7 @@ def _of_file(ask: worker_pb2.ReadLog, written: AttemptLog) -> worker_pb2.LogChun
         begins, size = written.began, os.fstat(file.fileno()).st_size
         available = max(0, size - begins)
         offset, timed = _begin(ask, log_times.within_part(written.marks, begins, size))
-        # It was cut where it is shorter than what was read: go on with its last part.
+        # It was cut if it is shorter than what was read: continue with its last part.
         offset = offset if offset <= available else max(0, available - LOG_CHUNK_BYTES)
         file.seek(begins + offset)
         data = file.read(LOG_CHUNK_BYTES)
@@ -284,21 +286,21 @@ def _of_file(ask: worker_pb2.ReadLog, written: AttemptLog) -> worker_pb2.LogChun
 
 
 def _since(ask: worker_pb2.ReadLog) -> int | None:
-    """Since when a reader wants it, as in marks; None: all of it."""
+    """The start of the requested time, in the time of marks; None: all of the log."""
     if not ask.HasField("within"):
         return None
     return log_times.since_ms(ask.within.ToTimedelta(), time.time())
 
 
 def _begin(ask: worker_pb2.ReadLog, marks: Sequence[Mark]) -> tuple[int, bool]:
-    """Where to begin to read, and whether that is where the time asked for begins."""
+    """Where to start reading, and whether that is where the requested time starts."""
     since = _since(ask)
     place = None if since is None else log_times.place_of(marks, since)
     return (ask.offset, False) if place is None else (place, True)
 
 
 class _Bundled:
-    """Reads the log of a member with its bundle's."""
+    """Reads a member's log together with its bundle's."""
 
     def __init__(self, written: AttemptLog, *, skip: int, since: int | None = None) -> None:
         self._reader = LogReader(written.path, start=written.began, since=since, open_file=open_to_read)
@@ -308,12 +310,12 @@ class _Bundled:
 
     @property
     def timed(self) -> bool:
-        """Whether it is known when all of it was written."""
+        """Whether the time of each part is known."""
         return self._reader.timed
 
     @property
     def end(self) -> int:
-        """Where the next part begins, with what is not shown."""
+        """Where the next part starts, counting what is not shown."""
         return self._passed + self._reader.left_out
 
     def read(self, most: int) -> bytes:

@@ -1,9 +1,9 @@
-"""Trial logs: one file per trial, one header line per attempt, and the end of it for the scheduler.
+"""Trial logs: one file per trial, one header line per attempt, and the end of the log for the scheduler.
 
-The trial writes into the file itself; nobody stands between. So its size is looked at now and then (`shorten`), and
-of a log that has grown too large the beginning and the end are kept. How much was there at which time is noted beside
-the log (`headrace.log_times`). That the trial may do with the files what it likes (remove them, cut them, put a pipe in
-their place) costs it its log and nobody anything.
+The trial writes to the file directly. So the file's size is checked at intervals (`shorten`); of a log that has
+grown too large, the beginning and the end are kept. How long it was at which time is recorded beside the log
+(`headrace.log_times`). The trial may do what it likes with the files (remove them, cut them, put a pipe in their
+place). That costs it its log, and affects nobody else.
 """
 
 import errno
@@ -22,28 +22,28 @@ from headrace.log_times import Mark
 
 MAX_BYTES = 64 << 20
 _KEPT_BYTES = 4 << 20
-"""Of a log that has grown larger than `MAX_BYTES`, so much of its beginning and of its end is kept."""
+"""When a log has grown larger than `MAX_BYTES`, this much of its beginning and of its end is kept."""
 MARK_EVERY_MS = 5000
-"""A log that grows all the time is marked so often."""
+"""A log that keeps growing is marked this often."""
 _LINE_BYTES = 4096
-"""A mark is at the start of its line, unless the line is longer."""
+"""A mark is at the start of its line, unless the line is longer than this."""
 
 
 @dataclass(slots=True)
 class AttemptLog:
-    """One attempt's part of a trial's log; `offset` is where it begins."""
+    """One attempt's part of a trial's log; `offset` is where it starts."""
 
     path: Path
     file: BinaryIO
     offset: int
     began: int
-    """Where its header line begins."""
+    """Where its header line starts."""
     identity: "FileIdentity"
-    """Which file it is: another one in its place is none of ours."""
+    """Identifies the file: another one in its place is not ours."""
     marks: list[Mark] = field(default_factory=list)
-    """Of the whole file."""
+    """The marks of the whole file."""
     _turn: Lock = field(default_factory=Lock)
-    """A look may coincide with the attempt's end."""
+    """A check of the size may coincide with the attempt's end."""
 
     @classmethod
     def open(cls, path: Path, header: str) -> "AttemptLog":
@@ -62,19 +62,19 @@ class AttemptLog:
         self.file.write(f"headrace: {line}\n".encode(errors="replace"))
 
     def add(self, text: str) -> None:
-        """Writes what another process printed, as far as the disk takes it."""
+        """Writes what another process printed, as far as the disk has room."""
         with suppress(OSError):
             self.file.write(text.encode(errors="replace"))
 
     def close(self) -> None:
         """Closes the daemon's descriptor; the trial has its own."""
-        with self._turn, suppress(OSError, ValueError):  # a disk that fails; closed before
+        with self._turn, suppress(OSError, ValueError):  # the disk fails, or it was closed before
             self._mark(os.fstat(self.file.fileno()).st_size)
         self.file.close()
 
     def shorten(self, max_bytes: int = MAX_BYTES) -> None:
-        """Marks what is there, and takes the middle out of a log that has grown too large. What is written just then
-        may go with it."""
+        """Adds a mark for what is there, and removes the middle of a log that has grown too large. What is written
+        at that moment may be lost."""
         with self._turn:
             self._shorten(max_bytes)
 
@@ -88,17 +88,17 @@ class AttemptLog:
         end = os.pread(descriptor, kept, size - kept)
         end = end[end.find(b"\n") + 1 :]
         notice = f"\n==== {size - kept - len(end)} bytes left out: a log holds {max_bytes} bytes ====\n"
-        since = os.pread(descriptor, kept, size)  # written meanwhile: the last line, perhaps
+        since = os.pread(descriptor, kept, size)  # written meanwhile: perhaps the last line
         marks = log_times.replaced(self.marks, kept, size - len(end), len(notice))
         before = [mark for mark in self.marks if mark.offset <= kept]
-        self._keep(before)  # these are true whenever this daemon is killed
+        self._keep(before)  # these are true even if this daemon is killed
         os.ftruncate(descriptor, kept)
         os.write(descriptor, notice.encode() + end + since)
         self._keep(marks)
         self.offset, self.began = min(self.offset, kept), min(self.began, kept)
 
     def _mark(self, size: int, every_ms: int = 0) -> None:
-        """Notes that so many bytes are there now, unless it was noted just before. Raises `OSError`."""
+        """Adds a mark for this many bytes now, unless one was just added. Raises `OSError`."""
         now_ms = time.time_ns() // 10**6
         last = self.marks[-1] if self.marks else None
         if last and size < last.offset:  # the trial cut it
@@ -113,13 +113,13 @@ class AttemptLog:
             self._keep(log_times.added(self.marks, Mark(now_ms, place)))
 
     def _keep(self, marks: list[Mark]) -> None:
-        """Puts the marks beside the log. Where they cannot be written there are none: old ones may be wrong."""
+        """Writes the marks beside the log. If they cannot be written there are none: old ones may be wrong."""
         self.marks = marks
         place = log_times.path_of(self.path)
         fresh = place.with_name(f"{place.name}.new")
         try:
             fresh.unlink(missing_ok=True)
-            with fresh.open("xb") as file:  # what a trial puts there is not followed
+            with fresh.open("xb") as file:  # a link that a trial puts there is not followed
                 file.write(log_times.pack(marks))
             fresh.replace(place)
         except OSError:
@@ -158,7 +158,7 @@ def open_to_read(path: Path, identity: FileIdentity | None = None) -> BinaryIO:
 
 
 def _open_regular(path: str, flags: int) -> int:
-    """Opens a log; whatever else lies in its place makes way."""
+    """Opens a log, removing anything else that is in its place."""
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError:
@@ -173,7 +173,7 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def _is_odd(path: str) -> bool:
-    """Whether a link, a pipe or a socket lies there."""
+    """Whether a link, a pipe or a socket is there."""
     try:
         return not stat.S_ISREG(os.lstat(path).st_mode)
     except OSError:

@@ -1,7 +1,8 @@
-"""Whether a process ended because there was too little memory: what it says, and what the kernel says.
+"""Whether a process ended because memory ran out: what the process says, and what the kernel says.
 
-A program that hears of it says so itself. One that cannot, since an allocation failed below Python or the kernel killed
-it, is known by its last words, or by the kernel's count of the processes that it killed for want of memory.
+A program that notices says so itself. One that cannot, because an allocation failed below Python or the kernel
+killed it, is recognised by its last words, or by the kernel's count of processes that it killed because memory ran
+out.
 """
 
 import re
@@ -19,14 +20,14 @@ _VMSTAT = Path("/proc/vmstat")
 
 
 def says_out_of_memory(line: str) -> bool:
-    """Whether the last line of a program tells of an allocation that failed."""
+    """Whether the last line of a program reports a failed allocation."""
     return _SAYS.search(line) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelKills:
-    """The kernel's count of the processes that it killed for want of memory: of the worker's control group, or of the
-    machine where that is not known. Where neither is, the count stays 0, and nothing is told by it."""
+    """The kernel's count of processes that it killed because memory ran out: in the worker's control group, or on
+    the machine if that is unknown. If neither is known, the count stays 0 and proves nothing."""
 
     file: Path | None
 
@@ -40,13 +41,13 @@ class KernelKills:
         return cls(file=next((file for file in counters(own) if _count(file) is not None), None))
 
     def count(self) -> int:
-        """How many there were."""
+        """How many there have been."""
         return (_count(self.file) or 0) if self.file else 0
 
 
 def counters(own: str) -> Iterator[Path]:
-    """Where the count may stand, the narrowest first. `own` is what the kernel says of a process's control groups: a
-    container may see its own as the root."""
+    """The files that may hold the count, the narrowest first. `own` is what the kernel says about a process's
+    control groups: a container may see its own as the root."""
     for line in own.splitlines():
         _, kinds, path = line.split(":", 2)
         if not kinds:  # version 2
@@ -59,7 +60,8 @@ def counters(own: str) -> Iterator[Path]:
 
 
 def killed_for_memory(exit_code: int, kills_before: int, kills_now: int) -> bool:
-    """Whether the kernel killed a process for want of memory: it was, and the count has grown since its start."""
+    """Whether the kernel killed a process because memory ran out: the process was killed, and the count has grown
+    since its start."""
     return exit_code == -signal.SIGKILL and kills_now > kills_before
 
 

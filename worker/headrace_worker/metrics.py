@@ -1,6 +1,6 @@
-"""What a daemon shows of itself to Prometheus, read when a scrape asks for it.
+"""What a daemon exposes to Prometheus, read when a scrape asks for it.
 
-Schedulers show what matters of all their workers. This is for machines that are watched one by one.
+Schedulers expose what matters about all their workers. This is for machines that are monitored one by one.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +19,7 @@ _HELP = {
     "in_trouble": "Whether the worker is blocked: by a full disk, or a store that does not answer.",
 }
 Figures = Callable[[], Mapping[str, float]]
-"""The present numbers by the keys of the table above; called by another thread."""
+"""The current values by the keys of the table above; called from another thread."""
 
 
 class _DaemonCollector(Collector):

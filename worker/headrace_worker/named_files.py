@@ -1,4 +1,4 @@
-"""Files of this machine that a study names, where its code is not shipped: what the worker may read of them."""
+"""Files of this machine that a study names, if its code is not shipped: what the worker may read of them."""
 
 import hashlib
 import os
@@ -14,13 +14,13 @@ _OF_PROJECTS = ("pyproject.toml", "setup.py", "setup.cfg", "uv.lock")
 _ARCHIVES = (".whl", ".zip", ".gz", ".tgz", ".bz2", ".xz")
 _MOST_FILES = 1000
 MOST_BYTES = 16 << 20
-"""A larger file says nothing of packages."""
+"""A larger file is not a list of packages."""
 
 
 @contextmanager
 def opened(file: Path, may_read: Callable[[int], bool]) -> Iterator[str | None]:
-    """Where a file can be read from; None for what a trial may not read, and for all that is not a regular file. That
-    is not opened: a pipe would be waited for, a device set going."""
+    """The descriptor of a file to read; None if a trial may not read it, or if it is not a regular file. Nothing
+    else is opened: a pipe would block, and a device could be triggered."""
     try:
         place = os.open(file, os.O_PATH | os.O_CLOEXEC)
     except (OSError, ValueError):
@@ -34,7 +34,7 @@ def opened(file: Path, may_read: Callable[[int], bool]) -> Iterator[str | None]:
 
 
 def contents(file: Path, may_read: Callable[[int], bool]) -> bytes | None:
-    """What a file holds, up to a byte more than `MOST_BYTES`; None where there is none that a trial may read."""
+    """What a file holds, up to one byte more than `MOST_BYTES`; None if there is none that a trial may read."""
     with opened(file, may_read) as place:
         if place is None:
             return None
@@ -43,8 +43,9 @@ def contents(file: Path, may_read: Callable[[int], bool]) -> bytes | None:
 
 
 def state_of(folder: Path, requirements: str, may_read: Callable[[int], bool]) -> str:
-    """Changes with the files that a requirements file of a folder refers to: other requirements files, archives, and
-    what projects say of themselves. Sources of a project are not looked at: programs write their results among them."""
+    """A text that changes with the files that a folder's requirements file refers to: other requirements files,
+    archives, and the descriptions of projects. Sources of a project do not count: programs write their results
+    among them."""
     states: dict[str, None] = {}
     file = folder / requirements
     _add(file, states, may_read)
@@ -53,7 +54,7 @@ def state_of(folder: Path, requirements: str, may_read: Callable[[int], bool]) -
 
 
 def _add(path: Path, states: dict[str, None], may_read: Callable[[int], bool]) -> None:
-    """Adds a file, those that it refers to, and those of a folder that are packages or describe one."""
+    """Adds a file, the files that it refers to, and those in a folder that are packages or describe one."""
     with suppress(OSError, ValueError):
         found = path.stat()
         state = f"{path} {found.st_ino} {found.st_size} {found.st_mtime_ns}"

@@ -1,12 +1,12 @@
-"""The worker's durable memory: messages not yet acknowledged, leases held, uploads under way.
+"""The worker's durable memory: messages not yet acknowledged, leases held, uploads in progress.
 
-One SQLite file (WAL, synchronous=FULL: what a call returned from survives a power cut). It is written before
-anything is promised: a report is here before its trial goes on, a lease before its process starts, an upload
-before its first byte is stored.
+One SQLite file (WAL, synchronous=FULL: once a call has returned, its effect survives a power cut). It is written
+before anything is promised: a report is here before its trial continues, a lease before its process starts, an
+upload before its first byte is stored.
 
-- `messages`: what the scheduler has to know, numbered by a count that never goes back, over restarts too.
-  Deleted when the scheduler has acknowledged them, or moved to a folder when it refused them (`rejected`).
-- `leases`: what a daemon that starts again has to bury: the process groups that its predecessor left, each of
+- `messages`: what the scheduler must know, numbered by a count that never goes back, even over restarts.
+  Deleted when the scheduler has acknowledged them, or moved to a folder when it rejected them (`rejected`).
+- `leases`: what a restarted daemon must clean up: the process groups that its predecessor left, each of
   which becomes an `Exited{LOST}`.
 - `uploads`: checkpoints that no message refers to yet. An upload leaves this table in the transaction that writes
   its report, so whatever is here at a start is a leftover.
@@ -70,17 +70,17 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedLease:
-    """A lease that was held when it was written down; `pid` and its start time once its process was there."""
+    """A lease that was held when it was recorded; `pid` and its start time are set once its process exists."""
 
     lease: event_pb2.LeaseRef
     pid: int | None
     started: float | None
-    # What the process carries in its environment as its lease; empty: this lease.
+    # What the process has in its environment as its lease; empty: this lease.
     mark: str = ""
 
     @property
     def carried(self) -> str:
-        """The lease by which the process is known."""
+        """The lease that identifies the process."""
         return self.mark or self.lease.lease_id
 
 
@@ -88,7 +88,7 @@ _NO_FILE = Path(":memory:")
 
 
 class Outbox:
-    """The file, synchronously. Every method is one transaction. `:memory:` is SQLite's name for none."""
+    """The file, synchronously. Every method is one transaction. `:memory:` is SQLite's name for having no file."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,16 +99,16 @@ class Outbox:
 
     @property
     def is_there(self) -> bool:
-        """Whether the file still lies in its place."""
+        """Whether the file is still in its place."""
         with suppress(OSError):
             return self._file is None or os.path.samestat(self._file, self._path.stat())
         return False
 
     def write_again(self) -> None:
-        """Writes the file again, which somebody has deleted, from what is still open of it.
+        """Writes the file again, which somebody has deleted, from the descriptor that is still open.
 
-        Raises `OSError` or `sqlite3.OperationalError` where it is deleted once more meanwhile: what is open stays. Not
-        for `together`: SQLite copies nothing within a transaction, and would wait for its end.
+        Raises `OSError` or `sqlite3.OperationalError` if it is deleted once more meanwhile: the open file stays.
+        Not for `together`: SQLite cannot copy within a transaction, and would wait for its end.
         """
         assert not self._db.in_transaction
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -117,9 +117,9 @@ class Outbox:
         with closing(sqlite3.connect(new)) as copy:
             self._db.backup(copy)
         flush(new)
-        for left in ("-wal", "-shm"):  # they go with the file that was deleted
+        for left in ("-wal", "-shm"):  # they vanish with the file that was deleted
             self._path.with_name(self._path.name + left).unlink(missing_ok=True)
-        with new.open("rb") as written:  # held, so that no other file gets its number
+        with new.open("rb") as written:  # kept open, so that no other file gets its inode number
             rename(new, self._path)
             again = _opened(self._path)
             try:
@@ -128,14 +128,14 @@ class Outbox:
                 again.close()
                 raise
         before, self._db = self._db, again
-        before.close()  # SQLite sees that its file is gone, and leaves the new one's alone
+        before.close()  # SQLite sees that its file is gone, and does not touch the new one's
 
     def append(self, lease_id: str, request: worker_pb2.SessionRequest, *, upload: str = "") -> int:
-        """Adds a `Report` or `Restored` and returns its sequence; its checkpoint's upload is complete with it."""
+        """Adds a `Report` or `Restored` and returns its sequence; this also completes its checkpoint's upload."""
         return self._transaction(lambda: self._append(lease_id, request, upload=upload))
 
     def append_exit(self, lease_id: str, request: worker_pb2.SessionRequest) -> int:
-        """Adds an `Exited` and forgets the lease, in one; its checkpoint's upload is complete with it."""
+        """Adds an `Exited` and removes the lease, in one transaction; this also completes its checkpoint's upload."""
 
         def work() -> int:
             sequence = self._append(lease_id, request, upload=request.exited.checkpoint.uri)
@@ -145,7 +145,7 @@ class Outbox:
         return self._transaction(work)
 
     def after(self, sequence: int, limit: int) -> list[Entry]:
-        """Reads the messages that follow a sequence, in order."""
+        """Reads the messages after a sequence, in order."""
         rows = self._db.execute(
             "SELECT sequence, lease_id, body FROM messages WHERE sequence > ? ORDER BY sequence LIMIT ?",
             (sequence, limit),
@@ -160,27 +160,27 @@ class Outbox:
         return found
 
     def reject(self, sequence: int, reason: str) -> None:
-        """Takes a refused message out, into the folder of those; an unknown one is no error. Raises `OSError`."""
+        """Moves a rejected message into the folder for those; an unknown one is no error. Raises `OSError`."""
         row = self._db.execute("SELECT body FROM messages WHERE sequence = ?", (sequence,)).fetchone()
         if row is not None:
             self.rejected.keep(sequence, row[0], reason)
             self.delete([sequence])
 
     def delete(self, sequences: Sequence[int]) -> None:
-        """Forgets acknowledged messages; unknown ones are no error."""
+        """Deletes acknowledged messages; unknown ones are no error."""
         self._transaction(
             lambda: self._db.executemany("DELETE FROM messages WHERE sequence = ?", [(s,) for s in sequences])
         )
 
     def hold(self, lease: event_pb2.LeaseRef, mark: str = "") -> None:
-        """Writes down that the lease is held, before its process exists, and the lease that marks the process."""
+        """Records that the lease is held, before its process exists, and the lease that marks the process."""
         self._db.execute(
             "INSERT OR IGNORE INTO leases (lease_id, trial, attempt, mark, proof) VALUES (?, ?, ?, ?, ?)",
             (lease.lease_id, lease.trial, lease.attempt, mark, lease.proof),
         )
 
     def started(self, lease_id: str, pid: int, started: float) -> None:
-        """Writes down the lease's process group and when its leader started."""
+        """Records the lease's process group and when its leader started."""
         self._db.execute(
             "UPDATE leases SET pid = ?, started = ? WHERE lease_id = ?", (pid, started, lease_id)
         )
@@ -200,19 +200,19 @@ class Outbox:
         ]
 
     def begin_upload(self, uri: str, lease_id: str) -> None:
-        """Writes down that something may come to lie at `uri` that no message refers to."""
+        """Records that a file may soon be at `uri` that no message refers to."""
         self._db.execute("INSERT OR IGNORE INTO uploads (uri, lease_id) VALUES (?, ?)", (uri, lease_id))
 
     def end_upload(self, uri: str) -> None:
-        """Forgets an upload, which was cleared away."""
+        """Removes an upload that was deleted."""
         self._db.execute("DELETE FROM uploads WHERE uri = ?", (uri,))
 
     def uploads(self) -> list[str]:
-        """Reads where uploads were under way."""
+        """Reads where uploads were in progress."""
         return [uri for (uri,) in self._db.execute("SELECT uri FROM uploads ORDER BY rowid")]
 
     def forget_uploads(self) -> None:
-        """Forgets all uploads that were under way, which may have been another worker's."""
+        """Removes all uploads in progress, which may have been another worker's."""
         self._db.execute("DELETE FROM uploads")
 
     def close(self) -> None:
@@ -232,9 +232,9 @@ class Outbox:
         return sequence
 
     def together(self, works: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Does several pieces of work in one transaction, with one wait for the disk. Returns what each returned.
+        """Runs several pieces of work in one transaction, with one wait for the disk. Returns their results.
 
-        Where one of them fails nothing is done, and its error is raised.
+        If one of them fails, nothing is written and its error is raised.
         """
         return self._transaction(lambda: [work() for work in works])
 
@@ -266,7 +266,7 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 def _same(file: IO[bytes], path: Path) -> os.stat_result:
-    """The status of a file that is open. Raises `FileNotFoundError` where it is not the one at `path`."""
+    """The status of an open file. Raises `FileNotFoundError` if it is not the file at `path`."""
     found = os.fstat(file.fileno())
     if not os.path.samestat(found, path.stat()):
         raise FileNotFoundError(f"{path} was deleted and created again by another process")
@@ -290,9 +290,9 @@ def _entry(sequence: int, lease_id: str, body: bytes) -> Entry:
 class DurableOutbox:
     """The outbox for the event loop: one thread, and patience with a full disk.
 
-    Calls that wait for the thread are written together, in their order: the members of a bundle report at once, and
-    wait for the disk once. A call that cannot be written is tried again until it can; `trouble` says why meanwhile.
-    Cancelling a call does not undo it: what the thread has begun, it ends.
+    Calls that wait for the thread are written together, in their order: the members of a bundle report at the same
+    time, and wait for the disk once. A call that cannot be written is retried until it can; meanwhile `trouble`
+    says why. Cancelling a call does not undo it: the thread completes what it has started.
     """
 
     def __init__(self, outbox: Outbox, backoff: Callable[[], Backoff] = Backoff) -> None:
@@ -323,7 +323,7 @@ class DurableOutbox:
         await self._durably(lambda: self._outbox.reject(sequence, reason))
 
     def rejected(self) -> str:
-        """See `RejectedMessages.summary`. For any thread: it touches no database."""
+        """See `RejectedMessages.summary`. Safe in any thread: it touches no database."""
         return self._outbox.rejected.summary()
 
     async def hold(self, lease: event_pb2.LeaseRef, mark: str = "") -> None:
@@ -352,11 +352,11 @@ class DurableOutbox:
 
     @property
     def is_there(self) -> bool:
-        """See `Outbox.is_there`. For any thread: it touches no database."""
+        """See `Outbox.is_there`. Safe in any thread: it touches no database."""
         return self._outbox.is_there
 
     async def write_again(self) -> None:
-        """See `Outbox.write_again`. It waits for its turn, and is done by itself."""
+        """See `Outbox.write_again`. It waits for its turn, and runs alone."""
         await self._patiently(lambda: self._thread.submit(self._outbox.write_again))
 
     def close(self) -> None:
@@ -368,7 +368,7 @@ class DurableOutbox:
         return await self._patiently(lambda: self._beside(work))
 
     def _beside(self, work: Callable[[], _Result]) -> Future[_Result]:
-        """Does a piece of work with all others that wait."""
+        """Runs a piece of work together with all others that wait."""
         done: Future[_Result] = Future()
         self._waiting.append((work, done))
         self._thread.submit(self._run_waiting)
@@ -392,14 +392,14 @@ class DurableOutbox:
                 return result
 
     def _run_waiting(self) -> None:
-        """Does all that waits. In the thread."""
+        """Runs everything that waits. In the thread."""
         taken = []
         while self._waiting:
             work, done = self._waiting.popleft()
             if done.set_running_or_notify_cancel():
                 taken.append((work, done))
         if len(taken) > 1:
-            with suppress(Exception):  # then one by one: only the one at fault fails
+            with suppress(Exception):  # then one by one: only the call at fault fails
                 for (_, done), result in zip(
                     taken, self._outbox.together([work for work, _ in taken]), strict=True
                 ):

@@ -1,6 +1,6 @@
-"""The folders that a process has for itself: shipped code, unpacked (`code_cache`), and a TMPDIR (`quarters`).
+"""The folders that a process has to itself: shipped code, unpacked (`code_cache`), and a TMPDIR (`quarters`).
 
-A process that stands by has its own already. So two launches are alike if they differ in nothing but these.
+A standby process already has its own. So two launches are alike if they differ only in these.
 """
 
 import uuid
@@ -26,7 +26,7 @@ def make(launch: Launch) -> None:
 
 
 def clear(launch: Launch) -> None:
-    """Deletes them; nothing of the process runs any more."""
+    """Deletes them; none of the process is left."""
     if launch.archive is not None:
         clear_away(Path(launch.working_dir))
     if launch.quarters is not None:
@@ -34,7 +34,7 @@ def clear(launch: Launch) -> None:
 
 
 def of_another_process(launch: Launch) -> Launch:
-    """The same launch in folders of its own."""
+    """The same launch in new folders of its own."""
     if launch.archive is not None:
         own = Path(launch.working_dir).with_name(f"code-{uuid.uuid4().hex[:12]}")
         launch = replace(launch, working_dir=str(own))
@@ -49,7 +49,7 @@ def of_another_process(launch: Launch) -> Launch:
 
 
 def without(launch: Launch) -> Launch:
-    """All of a launch but its own folders."""
+    """A launch without its own folders."""
     if launch.archive is not None:
         launch = replace(launch, working_dir="")
     if (held := launch.quarters) is not None:

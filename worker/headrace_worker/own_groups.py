@@ -1,16 +1,16 @@
-"""How the processes of a trial that runs as another user are known, whatever they do: by groups of their own.
+"""How the processes of a trial that runs as another user are identified, whatever they do: by their own groups.
 
-    the daemon's home → a group          all its trials have it, those of a daemon that was killed too
-    a project         → a group          its trials have it, who alone may pass to their home (`quarters`)
-    a trial's process → a further group  its descendants have it, and no other trial's
+    the daemon's home → a group          all its trials have it, including those of a daemon that was killed
+    a project         → a group          its trials have it, and only they may enter their home (`quarters`)
+    a trial's process → a further group  its descendants have it, and those of no other trial
 
-A process inherits its supplementary groups, keeps them over exec, and needs root's rights to change them. Everybody may
-read them in /proc. So a child that has left the session, that nobody is the parent of any more and that has cleared its
-environment is still found, and told from those of other trials of the same user.
+A process inherits its supplementary groups, keeps them over exec, and needs root's rights to change them. Anybody
+may read them in /proc. So a child that has left the session, lost its parent and cleared its environment is still
+found, and distinguished from those of the same user's other trials.
 
-No file but the gates of such homes belongs to these groups. Their numbers lie where neither distributions nor systemd
-nor container engines give any away (https://systemd.io/UIDS-GIDS/). A user namespace may lack them: there, trials
-have none.
+No file but the gates of such homes belongs to these groups. Their numbers are in a range that neither
+distributions nor systemd nor container engines allocate (https://systemd.io/UIDS-GIDS/). A user namespace may lack
+them: there, trials have none.
 """
 
 import hashlib
@@ -27,15 +27,16 @@ _END: Final = 0x8000_0000
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group, by which processes are known."""
+    """A group that identifies processes."""
 
     number: int
-    # Their user; None: any.
+    # Their user; None: any user.
     uid: int | None = None
 
     def has(self, pid: int) -> bool:
-        """Whether a process is one of them. Raises `OSError` where it is gone."""
-        # The folder tells the user, also of a process that closes its files there to others; `status` takes longer.
+        """Whether a process belongs to it. Raises `OSError` if the process is gone."""
+        # The folder's owner shows the user, even of a process that hides its files from others; `status` is slower
+        # to read.
         if self.uid is not None and os.stat(f"/proc/{pid}").st_uid != self.uid:  # noqa: PTH116 - there are many
             return False
         for line in Path(f"/proc/{pid}/status").read_bytes().splitlines():
@@ -55,12 +56,12 @@ def of_project(family: str, owner: str) -> int:
 
 
 def of_new_process() -> int:
-    """A group that no other process has."""
+    """A new group that no other process has."""
     return _TRIALS + secrets.randbelow(_END - _TRIALS)
 
 
 def among(spelled: str) -> list[int]:
-    """Those among the groups of a user, as the shim takes it."""
+    """Those of a user's groups that identify processes, in the form that the shim takes."""
     numbers = (int(number) for number in spelled.rpartition(":")[2].split(",") if number)
     return [number for number in numbers if _HOMES <= number < _END]
 
@@ -80,5 +81,5 @@ def exist() -> bool:
 
 
 def covers(first: int, _: int, count: int) -> bool:
-    """Whether a line of a map of groups covers all of them."""
+    """Whether a line of a group map covers all of them."""
     return first <= _HOMES and first + count >= _END

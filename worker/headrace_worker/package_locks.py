@@ -6,8 +6,8 @@ A lock is a text with a line for each package, sorted:
     tool @ git+https://host/tool@5d41402abc4b2a76b9719d911017c592ae0f5b5c
     mine==0.1 @ ./mine
 
-The first two are pinned: whoever installs them gets the same files, whichever index they come from. The last one is a
-folder, whose content only the digest of the study's code tells.
+The first two are pinned: whoever installs them gets the same files, whichever index they come from. The last one
+is a folder, whose content only the digest of the study's code identifies.
 """
 
 import re
@@ -34,8 +34,8 @@ class EditableError(Exception):
 
 
 def refers_to_files(content: bytes) -> bool:
-    """Whether a requirements file may name files of its folder, or of the machine: a further requirements file, a
-    path, a wheel. So does whatever this does not understand."""
+    """Whether a requirements file may refer to files of its folder or of the machine: a further requirements file,
+    a path, a wheel. True also for anything that this function does not understand."""
     try:
         text = content.decode()
     except UnicodeDecodeError:
@@ -44,8 +44,8 @@ def refers_to_files(content: bytes) -> bool:
 
 
 def from_report(report: bytes, folder: Path) -> str:
-    """The lock in an installation report of pip, whose paths below `folder` are relative to it. Raises `ValueError` for
-    what is none, and `EditableError`."""
+    """The lock in an installation report of pip, whose paths below `folder` are relative to it. Raises
+    `ValueError` for an invalid report, and `EditableError`."""
     try:
         return "".join(sorted(f"{_locked(item, folder)}\n" for item in parse_json(report)["install"]))
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -61,13 +61,13 @@ def from_requirements(text: str) -> str:
 
 
 def is_pinned(lock: str) -> bool:
-    """Whether it says all of what is installed, and needs no code to tell the rest."""
+    """Whether the lock determines everything that is installed, without the study's code."""
     return all(" --hash=" in line or _COMMIT.search(line) for line in lock.splitlines())
 
 
 def constraints(lock: str, *, hashes: bool) -> str:
-    """What makes an installer choose the same packages again: the lines that name one and its hash. Without `hashes`
-    they are versions alone, as pip takes no hash for some of what it installs."""
+    """What makes an installer choose the same packages again: the lines that name a package and its hash. Without
+    `hashes`, only versions, because pip accepts no hash for some of what it installs."""
     lines = [
         line for line in lock.splitlines() if " --hash=" in line and not _ARCHIVE.search(line.split()[0])
     ]
@@ -75,7 +75,7 @@ def constraints(lock: str, *, hashes: bool) -> str:
 
 
 def shown(lock: str) -> str:
-    """Its packages, as a person reads them."""
+    """Its packages, for people to read."""
     found = (_SHOWN.match(line) for line in lock.splitlines())
     return ", ".join(" ".join(filter(None, match.group("name", "version"))) for match in found if match)
 
@@ -88,7 +88,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _is_elsewhere(line: str) -> bool:
-    """Whether a line names nothing but packages of an index, and addresses of other machines."""
+    """Whether a line names only packages of an index and addresses of other machines."""
     if _SWITCHES.fullmatch(line) or _OF_NAMES.fullmatch(line):
         return True
     if index := _OF_INDEXES.fullmatch(line):

@@ -1,4 +1,4 @@
-"""What all attempts of a daemon share: its devices and folders, the store, the outbox, what stands by."""
+"""What all attempts of a daemon share: its devices and folders, the store, the outbox, and the standby processes."""
 
 import asyncio
 import os
@@ -33,11 +33,11 @@ class Place:
 
     devices: tuple[worker_pb2.Device, ...]
     bubbles: BubbleSlots
-    # Where trials find the daemon: the socket's address, as it is now.
+    # Where trials find the daemon: the current address of the socket.
     runtime: Callable[[], str]
-    # What an earlier daemon left is cleared up.
+    # Set when what an earlier daemon left is cleaned up.
     ready: asyncio.Event
-    # Says why no trial can run here now, after what could be made again was; or nothing.
+    # Makes again what can be; says why no trial can run here now, or nothing.
     stands: Callable[[], Coroutine[Any, Any, str]]  # Any: Coroutine's own
     log_dir: Path
     scratch_dir: Path
@@ -46,35 +46,35 @@ class Place:
     cores: int
     pass_env: tuple[str, ...]
     trial_umask: int | None
-    # Whom trials run as; None: the daemon's user.
+    # The user that trials run as; None: the daemon's user.
     user: OtherUser | None
-    # Where such trials live; None: no other user.
+    # Where such trials live; None: there is no other user.
     estate: Estate | None
     # Where checkpoints of such trials go before they are in the store.
     taken_dir: Path
     store: CheckpointStore
-    # Waits until it is known what the store is; raises `StoreUnavailableError` where it is not there.
+    # Waits until it is known what the store is; raises `StoreUnavailableError` if it is not there.
     require_store: Callable[[], Coroutine[Any, Any, None]]  # Any: a coroutine's own parameters
     courier: Courier
     standbys: Standbys
     programs: Programs
     retries: Retries
     kernel_kills: KernelKills
-    # Says which failure of a device ended a program on these slots that failed with these words, or nothing.
+    # Says which failure of a device ended a program on these slots that failed with this output, or nothing.
     device_failure: Callable[[Sequence[int], str], Awaitable[str]]
-    # What is known of the devices.
+    # What is known about the health of the devices.
     health: DeviceHealth
     # A report with a checkpoint is in the outbox.
     saved: Callable[[str, int, PruneOrder], None]
-    # An upload goes on in its thread though nobody wants it any more.
+    # An upload continues in its thread although nobody needs it any more.
     abandoned: Callable[["asyncio.Task[trial_pb2.CheckpointRef]", str], None]
-    # An attempt is over, and its part of the log goes into the store.
+    # An attempt has ended, and its part of the log goes into the store.
     keep_log: Callable[[worker_pb2.Assign, AttemptLog], None]
-    # What the scheduler was told of the code that runs here.
+    # What the scheduler has been told about the code that runs here.
     told_code: ToldCode = field(default_factory=ToldCode)
 
     def launch_of(self, assign: worker_pb2.Assign, prepared: Prepared) -> Launch:
-        """What to start for an assignment; raises `ValueError` where its template names no program."""
+        """What to start for an assignment; raises `ValueError` if its template names no program."""
         own = "" if prepared.archive is None else str(self.scratch_dir / f"code-{uuid.uuid4().hex[:12]}")
         return launch_of(
             assign,
@@ -107,24 +107,24 @@ class Place:
         )
 
     def hand_over(self, path: Path) -> None:
-        """Gives trials a file or a folder, where they run as another user."""
+        """Gives trials a file or a folder, if they run as another user."""
         if self.user is not None:
             self.user.give(path)
 
     def open_log(self, path: Path, header: str) -> AttemptLog:
-        """Opens a trial's log, which is the trial's own."""
+        """Opens a trial's log, which belongs to the trial."""
         log = AttemptLog.open(path, header)
         if self.user is not None:
             os.fchown(log.file.fileno(), self.user.uid, self.user.gid)
         return log
 
     def take_over(self, folder: Path, root: Path, into: Path) -> Path:
-        """A checkpoint that lies below a trial's `root`. Where trials run as another user, it lies in `into` from then
-        on, out of the trial's reach. Raises `CheckpointInvalidError`."""
+        """A checkpoint below a trial's `root`. If trials run as another user, it is moved to `into`, out of the
+        trial's reach. Raises `CheckpointInvalidError`."""
         return folder if self.user is None else self.user.claim(folder, root=root, into=into)
 
     async def judged(self, verdict: Verdict, slots: Sequence[int], words: str) -> Verdict:
-        """The verdict, after a look at the devices: nobody is charged for a failure of theirs."""
+        """The verdict, after a check of the devices: nobody is charged for their failures."""
         if verdict.outcome != worker_pb2.EXIT_OUTCOME_FAILED:
             if verdict.outcome != worker_pb2.EXIT_OUTCOME_LOST:
                 self.health.ended_well(slots)

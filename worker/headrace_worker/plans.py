@@ -1,4 +1,4 @@
-"""The files of a trial's plan. They come with each assignment, so every attempt has them, on whichever worker."""
+"""The files of a trial's plan. They are in each assignment, so every attempt has them, on whichever worker."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from headrace.v1 import spec_pb2
 
 
 def write_plan(plan: spec_pb2.TrialPlan, folder: Path) -> None:
-    """Writes the files, over those that are there. Raises `ValueError` for a name that leads out of the folder."""
+    """Writes the files, replacing existing ones. Raises `ValueError` for a name that leads out of the folder."""
     folder.mkdir(exist_ok=True)
     for name in plan.files:
         if not PLAN_FILE.admits(name):

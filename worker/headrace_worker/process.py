@@ -1,15 +1,17 @@
 """Trial processes: spawned in their own session, ended as a group.
 
-The daemon never runs Python code in a forked child (gRPC has threads): `shim.py` is executed at once and does
-in a fresh interpreter what has to be done before the program. PR_SET_PDEATHSIG fires when the *thread* that spawned
-the child ends, so processes are spawned on the event loop's thread, the main one, which lives as long as the daemon.
+The daemon never runs Python code in a forked child (gRPC has threads). It executes `shim.py` at once, which does
+in a fresh interpreter what must be done before the program. PR_SET_PDEATHSIG fires when the *thread* that spawned
+the child ends, so processes are spawned on the event loop's thread, the main one, which lives as long as the
+daemon.
 
-A group is gone when no process of it runs any more; zombies do not count, for in a container without an
-init nobody may ever reap them. What left the group (a program that calls setsid) is known by the lease in its
-environment, which it inherited: it goes too, lest it holds on to the GPU. What a process started while it stood by,
-before it had a lease, carries the name that stood in the lease's place (`standby`). A process may clear its
-environment; where trials run as another user, it is known by a group that it cannot leave, too (`own_groups`). One that
-forks and exits faster than it is found is ended with its control group, where there is one (`control_groups`).
+A group is gone when none of its processes is left. Zombies do not count, because in a container without an init
+nobody may ever reap them. A process that left the group (a program that calls setsid) is identified by the lease
+in its environment, which it inherited. It is ended too, so that it does not hold on to the GPU. What a standby
+process started before it had a lease carries the name that was there in the lease's place (`standby`). A process
+may clear its environment; if trials run as another user, it is also identified by a group that it cannot leave
+(`own_groups`). One that forks and exits faster than it is found is ended with its control group, if there is one
+(`control_groups`).
 """
 
 import asyncio
@@ -40,19 +42,19 @@ _OF_INTERPRETERS = ("LD_LIBRARY_PATH",)
 _POLL_S = (0.01, 0.5)
 _START_TOLERANCE_S = 2.0
 _TOO_LONG = frozenset({errno.E2BIG, errno.ENAMETOOLONG})
-"""What a study's command line or environment may be."""
+"""The errors that a study's command line or environment can cause."""
 _OF_THE_MACHINE = frozenset(
     {
         *(errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT),
         *(errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH),
     }
 )
-"""Why a program cannot be started that is there: no memory or processes, a disk or a file server that fails."""
+"""Why a program that exists cannot be started: no memory or process slots, a disk or a file server that fails."""
 
 
 class CannotStartError(Exception):
-    """The program could not be started; the text is for the user. `by_machine`: another machine could, or this one
-    later."""
+    """The program could not be started; the text is for the user. `by_machine`: another machine could start it, or
+    this one later."""
 
     def __init__(self, text: str, *, by_machine: bool = False) -> None:
         super().__init__(text)
@@ -64,21 +66,21 @@ class TrialProcess:
     """A running program, the leader of its own process group and session."""
 
     pid: int
-    # What its descendants may carry in their environment as their lease.
+    # What its descendants may have in their environment as their lease.
     marks: tuple[str, ...]
-    # When it started, by the kernel's clock, to recognise it by after a restart of the daemon.
+    # When it started, by the kernel's clock, to recognise it after the daemon restarts.
     started: float
     _process: asyncio.subprocess.Process
-    # What it and its descendants alone have; None where it runs as the daemon's user.
+    # The group that only it and its descendants have; None if it runs as the daemon's user.
     group: Group | None = None
-    # The control group that they are in alone; None where it has none.
+    # The control group that only they are in; None if there is none.
     control_group: Path | None = None
     # How it was started.
     launch: Launch | None = None
 
     @classmethod
     async def spawn(cls, launch: Launch, output: BinaryIO, inherited: tuple[int, ...] = ()) -> "TrialProcess":
-        """Starts a program, with descriptors of ours; returns when it runs. Raises `CannotStartError`."""
+        """Starts a program, with our own descriptors; returns when it runs. Raises `CannotStartError`."""
         read_end, write_end = os.pipe()
         user, group, control_group = launch.user, None, None
         if user and own_groups.exist():
@@ -106,7 +108,7 @@ class TrialProcess:
             number = error.errno if isinstance(error, OSError) else None
             raise CannotStartError(
                 f"program {launch.args[0]!r} cannot be started: {error}",
-                # The shim is the worker's own: that it is missing is no study's doing, nor is a lack of processes.
+                # The shim is the worker's own: no study is at fault if it is missing, nor for a lack of processes.
                 by_machine=number is not None and number not in _TOO_LONG,
             ) from error
         finally:
@@ -130,7 +132,7 @@ class TrialProcess:
 
     @property
     def runs(self) -> bool:
-        """Whether the leader has not ended, as far as is known."""
+        """Whether the leader is still running, as far as is known."""
         return self._process.returncode is None
 
     async def wait(self) -> int:
@@ -142,7 +144,7 @@ class TrialProcess:
         send(self.pid, number)
 
     async def group_gone(self) -> None:
-        """Kills what the leader left behind and waits until nothing of it runs."""
+        """Kills what the leader left behind and waits until none of it is left."""
         if self.control_group is not None:
             await control_groups.end(self.control_group)
         await end_group(self.pid)
@@ -150,7 +152,8 @@ class TrialProcess:
 
 
 def _readable(env: Mapping[str, str]) -> BinaryIO:
-    """A file without a name that holds an environment, from its beginning. Raises `ValueError` for one that is none."""
+    """A nameless file that holds an environment, positioned at its start. Raises `ValueError` for an invalid
+    environment."""
     for name, value in env.items():
         if not name or "=" in name or "\0" in name + value:
             raise ValueError(f"environment variable {name!r} has a name or a value that no process can have")
@@ -165,13 +168,13 @@ def _umask(launch: Launch) -> str:
 
 
 def send(group: int, number: signal.Signals) -> None:
-    """Signals a process group, if it is there."""
+    """Signals a process group, if it exists."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 
 
 async def end_group(group: int) -> None:
-    """Kills a process group and waits, however long it takes, until nothing of it runs."""
+    """Kills a process group and waits, however long it takes, until none of it is left."""
     pause_s, longest_s = _POLL_S
     while _running(group):
         send(group, signal.SIGKILL)
@@ -180,10 +183,10 @@ async def end_group(group: int) -> None:
 
 
 async def end_strays(*marks: str, family: str = "", group: Group | None = None) -> None:
-    """Kills whatever carries one of the leases in its environment, or has the group, wherever it is, and waits until
-    nothing of it runs.
+    """Kills every process that has one of the leases in its environment, or has the group, and waits until none of
+    them is left.
 
-    `family` is how the names begin of some that stood in the place of a lease; all of those go too.
+    `family` is a prefix of names that were used in a lease's place; processes with such a name are killed too.
     """
     pause_s, longest_s = _POLL_S
     while strays := await asyncio.to_thread(_kill_strays, marks, family, group):
@@ -193,13 +196,13 @@ async def end_strays(*marks: str, family: str = "", group: Group | None = None) 
 
 
 def bury(recorded: RecordedLease) -> list[int]:
-    """Kills what is left of a group that an earlier daemon started; returns the pids killed.
+    """Kills what is left of a group that an earlier daemon started; returns the pids that were killed.
 
-    A pid may have been given to somebody else since. A process is killed only if the group's leader still is the
-    process that started then, or if the process itself carries the lease in its environment.
+    A pid may have been reused since. A process is killed only if the group's leader is still the process that was
+    started then, or if the process itself has the lease in its environment.
     """
     pid, started = recorded.pid, recorded.started
-    if pid is None or started is None:  # it died before its process was there
+    if pid is None or started is None:  # it died before its process was recorded
         return []
     members = _members(pid)
     leader_is_ours = any(p.pid == pid and abs(_created(p) - started) < _START_TOLERANCE_S for p in members)
@@ -207,7 +210,7 @@ def bury(recorded: RecordedLease) -> list[int]:
     for process in members:
         if leader_is_ours or _carries(process, recorded.carried):
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                process.kill()  # psutil checks the start time once more
+                process.kill()  # psutil checks the start time again
                 killed.append(process.pid)
     return killed
 
@@ -232,8 +235,9 @@ def _members(group: int) -> list[psutil.Process]:
 
 
 def _kill_strays(marks: Collection[str], family: str, group: Group | None) -> list[int]:
-    """Kills what carries a lease or has a group; returns its process ids. A freed slot waits for this: the files are
-    read without psutil's detour. The newest come first, and at once: some fork faster than all are looked at."""
+    """Kills processes that have a lease or a group; returns their ids. A freed slot waits for this, so the files
+    are read directly and not through psutil. The newest processes come first, and are killed at once: some fork
+    faster than all can be checked."""
     entries = {f"{LEASE_VARIABLE}={mark}".encode() for mark in marks}
     beginning = f"{LEASE_VARIABLE}={family}".encode() if family else None
     if not entries and beginning is None and group is None:
@@ -257,7 +261,8 @@ def _kill_strays(marks: Collection[str], family: str, group: Group | None) -> li
 
 
 def alive(process: psutil.Process) -> bool:
-    """Whether a thread of it runs: the first may end before the others, and the process looks like a zombie then."""
+    """Whether one of its threads runs: the first may end before the others, and the process then looks like a
+    zombie."""
     try:
         if process.status() not in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}:
             return True

@@ -1,12 +1,14 @@
-"""A process on granted slots: started or taken from those that stand by, watched, and ended when it is time.
+"""A process on granted slots: started, or taken from the standby processes, then watched and ended when it is
+time.
 
-It ends by itself, or when those that it runs for say so (`end_in`): SIGTERM after one time, SIGKILL after another. A
-later word can only make it quicker. A process that is silent for longer than its template allows is reported to them.
+It ends by itself, or when its owners say so (`end_in`): SIGTERM after one delay, SIGKILL after another. A later
+call can only make the end sooner. A process that is silent for longer than its template allows is reported to its
+owners.
 
-Shipped code is unpacked into a folder of its own for each process, which is deleted with it, as is its TMPDIR where it
-runs as another user. One that stood by has its folders already (`own_folders`).
+Shipped code is unpacked into a separate folder for each process, which is deleted with it. So is its TMPDIR if it
+runs as another user. A standby process already has its folders (`own_folders`).
 
-It is over when no process of its group runs any more.
+It is over when none of the processes of its group is left.
 """
 
 import asyncio
@@ -23,19 +25,19 @@ from headrace_worker.process import TrialProcess
 from headrace_worker.standby import Standbys
 
 AFTER_TERM_S = 5.0
-"""Between SIGTERM and SIGKILL, for a process that has had its grace already."""
+"""The time between SIGTERM and SIGKILL for a process that has already had its grace."""
 _NEVER = float("inf")
 WhenThereIsRoom = Callable[[Callable[[], None]], Awaitable[None]]
-"""Does work that writes, as soon as the disk takes it."""
+"""Runs work that writes to the disk, as soon as the disk has room."""
 
 
 def grace_s(template: spec_pb2.TrialTemplate) -> float:
-    """How long a trial has to leave when it is told to."""
+    """How long a trial has to exit when it is told to."""
     return template.grace.ToTimedelta().total_seconds() if template.HasField("grace") else DEFAULT_GRACE_S
 
 
 def silence_s(template: spec_pb2.TrialTemplate, pace: float = 1.0) -> float:
-    """How long a trial may say nothing, with so much of the time its own; infinite where the template sets no bound."""
+    """How long a trial may be silent, if it gets this share of the time; infinite if the template sets no limit."""
     if not template.HasField("report_timeout"):
         return _NEVER
     return template.report_timeout.ToTimedelta().total_seconds() / pace
@@ -54,14 +56,14 @@ class Program:
         excused: Callable[[], bool],
         silent: Callable[[], None],
     ) -> None:
-        """`pace` is the share of its slots' time that it may expect. `excused` says whether its silence is not its own;
-        `silent` is told of one that is too long."""
+        """`pace` is the share of its slots' time that it may expect. `excused` says whether its silence has
+        another cause; `silent` is called when it has been silent for too long."""
         self._silence_s = silence_s(template, pace)
         self._slots = slots
         self._standbys = standbys
         self._excused = excused
         self._silent = silent
-        # Set when there is something new to consider: an earlier deadline, a sign of life.
+        # Set when there is something to reconsider: an earlier deadline, a sign of life.
         self._news = asyncio.Event()
         self._term_at = _NEVER
         self._kill_at = _NEVER
@@ -70,7 +72,7 @@ class Program:
         self._imported = False
         self.process: TrialProcess | None = None
         self.signalled = False
-        """Whether its worker told it to end by a signal."""
+        """Whether the worker told it to end by a signal."""
         self._lived_s = 0.0
         self._attached = False
         # Where it runs, if that is not the folder that its template names.
@@ -85,7 +87,7 @@ class Program:
         started: Callable[[TrialProcess], Awaitable[None]],
         when_there_is_room: WhenThereIsRoom,
     ) -> int:
-        """Starts it and returns its exit code when its group is gone. Raises `CannotStartError`."""
+        """Starts the process and returns its exit code when its group is gone. Raises `CannotStartError`."""
         try:
             return await self._run(launch, output, started, when_there_is_room)
         finally:
@@ -108,7 +110,7 @@ class Program:
             if own_folders.has_some(launch):
                 await when_there_is_room(partial(own_folders.make, launch))
             if launch.archive is not None:
-                self.own_dir = launch.working_dir  # now: it may attach before it is known to run
+                self.own_dir = launch.working_dir  # before it runs: it may attach before it is known to run
             process = await TrialProcess.spawn(launch, output.file)
         else:
             self._stood_by = process.launch
@@ -124,23 +126,24 @@ class Program:
         finally:
             await process.group_gone()
             self.process = None
-            self._launch = None  # a call that comes late prepares nothing
+            self._launch = None  # a late call prepares nothing
             self._standbys.idle(self._slots)
 
     def end_in(self, term_in_s: float, kill_in_s: float) -> None:
-        """Ends it with SIGTERM after one time, with SIGKILL after the other; what was said before may be sooner."""
+        """Ends it with SIGTERM after one delay and SIGKILL after the other; an earlier call may have set it
+        sooner."""
         now = _now()
         self._term_at = min(self._term_at, now + term_in_s)
         self._kill_at = min(self._kill_at, now + kill_in_s)
         self._news.set()
 
     def heard(self) -> None:
-        """It gave a sign of life."""
+        """It showed a sign of life."""
         self._heard_at = _now()
         self._news.set()
 
     def attached(self) -> None:
-        """It asked for its configuration. One that stood by has imported its module already."""
+        """It asked for its configuration. A standby process has already imported its module."""
         self._attached = True
         self.heard()
         if self._imported:
@@ -148,17 +151,17 @@ class Program:
 
     @property
     def waited_s(self) -> float:
-        """How long it lived without asking for its configuration; 0 where it did."""
+        """How long it lived without asking for its configuration; 0 if it asked."""
         return 0.0 if self._attached else self._lived_s
 
     def trains(self) -> None:
-        """It trains now: it is time to start the process that the next trial here will find ready."""
+        """It trains now: start the standby process that the next trial here will use."""
         launch, self._launch = self._launch, None
         if launch is not None:
             self._standbys.prepare(launch, self._slots)
 
     async def _supervise(self, process: TrialProcess) -> int:
-        """Waits for the leader's end, and hastens it when it is time."""
+        """Waits for the leader's end, and signals it when it is time."""
         exited = asyncio.create_task(process.wait())
         try:
             while not exited.done():
@@ -173,7 +176,7 @@ class Program:
                     self._kill_at = self._term_at = _NEVER
                 elif self._term_at <= now:
                     process.send(signal.SIGTERM)
-                    process.send(signal.SIGCONT)  # a stopped process would not notice
+                    process.send(signal.SIGCONT)  # a stopped process would not notice the SIGTERM
                     self._term_at = _NEVER
                 next_at = min(self._kill_at, self._term_at, self._silence_ends_at())
                 news = asyncio.create_task(self._news.wait())

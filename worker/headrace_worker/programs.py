@@ -1,7 +1,7 @@
 """What an attempt's program needs before it can start: its code, and an environment with what it requires.
 
-A program that finds its folder by itself and requires nothing needs nothing here. All others hold their archive from
-`prepare` to `release`.
+A program that is found in its folder and requires nothing needs nothing from here. All others hold their archive
+from `prepare` to `release`.
 """
 
 from collections.abc import Callable
@@ -18,11 +18,11 @@ from headrace_worker.named_files import MOST_BYTES, contents, state_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A program that can start."""
+    """A program that can be started."""
 
     # Its code; None: it is in the folder that its template names.
     archive: Path | None = None
-    # The interpreter of the environment that was made for it; None: none was.
+    # The interpreter of the environment that was made for it; None if none was.
     python: Path | None = None
 
 
@@ -37,7 +37,8 @@ class Programs:
         may_read: Callable[[int], bool] = lambda _: True,
         installs: bool = True,
     ) -> None:
-        """`may_read` says of an open file whether trials may read it; `installs`, whether environments can be made."""
+        """`may_read` says of an open file whether trials may read it; `installs` says whether environments can be
+        made."""
         self._cache = cache
         self._environments = environments
         self._may_read = may_read
@@ -46,8 +47,9 @@ class Programs:
     async def prepare(
         self, assign: worker_pb2.Assign, note: Callable[[str], None], print_: Callable[[str], None]
     ) -> Prepared:
-        """Fetches and installs what is not there. `note` is told what is waited for, and of its end by an empty text;
-        `print_` what the trial's log is to say of it. Raises `UnpreparedError`, and `OSError` for what may pass."""
+        """Fetches and installs what is missing. `note` receives what it is waiting for, and an empty text at the
+        end; `print_` receives what the trial's log must say. Raises `UnpreparedError`, and `OSError` for problems
+        that may pass."""
         template = assign.template
         if template.requirements and not self._installs:
             raise UnpreparedError(
@@ -69,7 +71,7 @@ class Programs:
             raise
 
     def release(self, prepared: Prepared) -> None:
-        """The attempt that it was prepared for is over."""
+        """The attempt for which it was prepared has ended."""
         if prepared.archive is not None:
             self._cache.release(prepared.archive.stem)
         if prepared.python is not None:
@@ -103,7 +105,7 @@ class Programs:
 
 
 def owner_of(assign: worker_pb2.Assign) -> str:
-    """Whose trials share what lies here: a project's."""
+    """Identifies the project whose trials share what is here."""
     return f"project {assign.project}"
 
 

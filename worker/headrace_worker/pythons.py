@@ -31,11 +31,11 @@ class Base:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """What tells it from others."""
+        """What distinguishes it from others."""
         return (self.version, self.prefix, self.executable)
 
     def packages(self) -> str:
-        """Names the packages that it has now, and their versions."""
+        """Identifies the packages that it has now, and their versions."""
         found: list[str] = []
         for folder in self.sites:
             with suppress(OSError):
@@ -44,7 +44,7 @@ class Base:
 
 
 class Pythons:
-    """Asks each interpreter once what it is, and again where its file has changed."""
+    """Asks each interpreter once what it is, and again if its file has changed."""
 
     def __init__(
         self, environ: Mapping[str, str], output_of: Callable[[tuple[str, ...]], Awaitable[bytes]]
@@ -55,7 +55,7 @@ class Pythons:
         self._known: dict[str, tuple[tuple[int, ...], Base]] = {}
 
     async def base(self, python: str) -> Base:
-        """What an interpreter is; empty: the worker's own. Raises `UnpreparedError` where it cannot be started."""
+        """What an interpreter is; empty: the worker's own. Raises `UnpreparedError` if it cannot be started."""
         program = python or sys.executable
         file = Path(shutil.which(program, path=self._path) or program)
         stamp = _stamp(file)
@@ -68,13 +68,13 @@ class Pythons:
             base = Base(str(version), str(prefix), str(executable), tuple(map(str, sites)))
         except (CannotStartError, OSError, ValueError, TypeError, IndexError, RecursionError) as error:
             raise UnpreparedError(f"python {program!r} cannot be started: {error}") from error
-        if _is_same(file, Path(base.executable)):  # not a script that chooses one
+        if _is_same(file, Path(base.executable)):  # not a script that selects one
             self._known[program] = stamp, base
         return base
 
 
 def _stamp(file: Path) -> tuple[int, ...]:
-    """What changes with the file of an interpreter, and with the environment that it belongs to."""
+    """What changes when the interpreter's file changes, or the environment that it belongs to."""
     numbers: list[int] = []
     for path in (file, file.parent.parent / "pyvenv.cfg"):
         with suppress(OSError, ValueError):

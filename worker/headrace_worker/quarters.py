@@ -1,5 +1,6 @@
-"""Where trials of another user live. All trials of a worker are the same user, so nothing keeps the projects apart in
-that user's own home and in `/tmp`: what one leaves there, such as a setting that names a program, others would load.
+"""Where trials of another user live. All trials of a worker run as the same user, so nothing separates the
+projects in that user's own home and in `/tmp`. What one leaves there, such as a setting that names a program,
+others would load.
 
     HOME
       homes/KEY/        root's: only processes with the project's group pass
@@ -8,10 +9,10 @@ that user's own home and in `/tmp`: what one leaves there, such as a setting tha
       tmp/KEY/          root's: only processes with the project's group pass
         t/              the trials': TMPDIR of one process; deleted with it
 
-A group of a project is one of those that no file elsewhere belongs to (`own_groups`), and only root gives it to a
-process. Where a user namespace lacks them, everybody passes: then projects are kept apart by names alone.
+A project's group is one of those that no file elsewhere belongs to (`own_groups`), and only root gives it to a
+process. If a user namespace lacks them, everybody may enter: then projects are separated by names alone.
 
-What is left of a daemon that was killed: the next one empties `tmp/`, after it has ended the processes.
+After a daemon was killed, the next one ends its processes and then empties `tmp/`.
 """
 
 import hashlib
@@ -29,30 +30,32 @@ from headrace_worker.disk import clear_away
 from headrace_worker.run_as import in_group, pass_through
 
 UNUSED_S: Final = 30 * 24 * 3600.0
-"""So long after its last trial a project's home is deleted."""
+"""A project's home is deleted this long after its last trial."""
 LONGEST_TMP: Final = 70
-"""A longer TMPDIR leaves no room for the sockets that multiprocessing and torch make there: 107 bytes are the most."""
+"""A longer TMPDIR leaves no room for the sockets that multiprocessing and torch make there: their paths have at
+most 107 bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarters:
-    """One process's."""
+    """The home and the temporary folder of one process."""
 
     owner: str
-    """Whose trials share the home: a project's."""
+    """The owner, a project, whose trials share the home."""
     home: Path
     tmp: Path
     group: int | None
-    """Whose processes alone pass; None: everybody."""
+    """The group whose processes may enter; None: everybody may."""
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """What the process's environment says of it."""
+        """What the process's environment says about it."""
         return {"HOME": str(self.home), "TMPDIR": str(self.tmp)}
 
     @property
     def defaults(self) -> Mapping[str, str]:
-        """And what else, where nobody says otherwise: what PyTorch compiles would go with the temporary folder."""
+        """Further variables, unless someone else sets them: what PyTorch compiles would vanish with the temporary
+        folder."""
         return {"TORCHINDUCTOR_CACHE_DIR": str(self.home / ".cache" / "torchinductor")}
 
     def of_another_process(self) -> "Quarters":
@@ -60,11 +63,11 @@ class Quarters:
         return replace(self, tmp=_new_tmp(self.tmp.parents[1]))
 
     def user(self, spelled: str) -> str:
-        """A user, as the shim takes it, that may pass."""
+        """A user who may enter, in the form that the shim takes."""
         return spelled if self.group is None else in_group(spelled, self.group)
 
     def make(self, spelled: str) -> None:
-        """Makes what is not there yet, for a user, as the shim takes it."""
+        """Makes what does not exist yet, for a user in the form that the shim takes."""
         for folder in (self.home, self.tmp):
             gate = folder.parent
             gate.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -80,7 +83,7 @@ class Quarters:
         os.utime(self.home.parent)
 
     def clear(self) -> None:
-        """Deletes what is the process's alone. The home was used until now."""
+        """Deletes what belongs to this process only. The home counts as used until now."""
         clear_away(self.tmp.parent)
         with suppress(OSError):
             os.utime(self.home.parent)
@@ -88,15 +91,15 @@ class Quarters:
 
 @dataclass(frozen=True, slots=True)
 class Estate:
-    """All that lies in one worker's home."""
+    """The homes and temporary folders in one worker's home."""
 
     homes: Path
     tmp: Path
     family: str
-    """The name of its processes (`standby.family`), from which the groups are drawn."""
+    """The prefix of its processes' names (`standby.family`), from which the groups are derived."""
 
     def quarters(self, owner: str, uid: int) -> Quarters:
-        """For a new process of a user. Another user's home is another one: it could not write to this one's."""
+        """The quarters of a new process of a user. Each user has another home: it could not write to this one's."""
         group = own_groups.of_project(self.family, owner) if own_groups.exist() else None
         key = hashlib.sha256(f"{owner}\0{uid}".encode()).hexdigest()[:16]
         return Quarters(owner=owner, home=self.homes / key / "home", tmp=_new_tmp(self.tmp), group=group)
@@ -108,13 +111,13 @@ class Estate:
             return ""
         return (
             f"--home {self.tmp.parent} is so long that programs may fail to create sockets in their TMPDIR, which has "
-            f"{length} bytes: give one that is {length - LONGEST_TMP} bytes shorter, or say --pass-env TMPDIR"
+            f"{length} bytes: give one that is {length - LONGEST_TMP} bytes shorter, or use --pass-env TMPDIR"
         )
 
     def clear_unused(self) -> None:
-        """Deletes the homes that no trial has had for long. No trial may run."""
+        """Deletes the homes that no trial has used for long. No trial may be running."""
         for gate in self.homes.iterdir() if self.homes.exists() else ():
-            with suppress(OSError):  # an operator may delete there too
+            with suppress(OSError):  # an operator may be deleting there too
                 if gate.stat().st_mtime < time.time() - UNUSED_S:
                     clear_away(gate)
 

@@ -1,6 +1,7 @@
 """How a worker reaches the schedulers: as users do, or with its certificate at the listeners for workers.
 
-gRPC says little of a TLS handshake that fails. `explained` makes one of its own then, and says what was wrong.
+gRPC says little about a TLS handshake that fails. `explained` then makes a handshake of its own, and says what was
+wrong.
 """
 
 import asyncio
@@ -33,20 +34,20 @@ class Joined:
         return self.credential.listeners(self._target.replicas)
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """What a channel that is opened now shows."""
+        """The credentials of a channel that is opened now."""
         held = self.credential
         return grpc.ssl_channel_credentials(
             held.authorities.encode(), held.key.encode(), held.certificate.encode()
         )
 
     async def explained(self, address: str, why: str) -> str:
-        """Why no session came about, in words that say what to do."""
+        """Why no session was established, with the remedy."""
         if not why.startswith("UNAVAILABLE"):
             return why
         return await self.refusal(address) or why
 
     async def refusal(self, address: str) -> str:
-        """Why TLS does not let this worker in, or it does not trust who answers; empty where neither is so."""
+        """Why TLS rejects this worker, or why the worker does not trust the server; empty if neither is the case."""
         if self.credential.until <= datetime.now(UTC):
             return (
                 f"this worker's certificate expired on {self.credential.until:%Y-%m-%d %H:%M} UTC. {_AGAIN}"
@@ -55,7 +56,7 @@ class Joined:
 
 
 async def explained_without_certificate(address: str, why: str) -> str:
-    """Why no session came about for a worker that has not joined."""
+    """Why no session was established for a worker that has not joined."""
     if why.startswith("UNIMPLEMENTED"):
         return (
             f"{address} serves no workers without a certificate. Join with a token: `headrace worker --join`"
@@ -64,11 +65,11 @@ async def explained_without_certificate(address: str, why: str) -> str:
 
 
 def _handshake(address: str, held: Credential) -> str:
-    """What is wrong with a TLS handshake; empty where nothing is, or nobody listens."""
+    """What is wrong with a TLS handshake; empty if nothing is, or nobody listens."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     context = ssl.create_default_context(cadata=held.authorities)
-    with os.fdopen(os.memfd_create("credential"), "w") as file:  # ssl takes files alone
+    with os.fdopen(os.memfd_create("credential"), "w") as file:  # ssl only accepts files
         file.write(held.key + held.certificate)
         file.flush()
         context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
@@ -78,7 +79,7 @@ def _handshake(address: str, held: Credential) -> str:
             socket.create_connection((host, int(port)), timeout=_PROBE_S) as raw,
             context.wrap_socket(raw, server_hostname=host) as line,
         ):
-            # By TLS 1.3 a server looks at the certificate after the handshake. One that takes it speaks first.
+            # In TLS 1.3 a server checks the certificate after the handshake. One that accepts it speaks first.
             taken = line.recv(1)
     except (ConnectionResetError, BrokenPipeError):
         taken = b""
@@ -102,6 +103,6 @@ def _handshake(address: str, held: Credential) -> str:
 
 
 def _not_taken(address: str, held: Credential) -> str:
-    """With the times, for the scheduler's clock may be wrong."""
+    """Includes the times, since the scheduler's clock may be wrong."""
     since, until = (f"{time:%Y-%m-%d %H:%M}" for time in (held.since, held.until))
     return f"the scheduler at {address} rejects this worker's certificate, valid from {since} to {until} UTC"

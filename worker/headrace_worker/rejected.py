@@ -1,7 +1,8 @@
-"""Messages that the scheduler refused: kept in a folder, for people, and never sent again.
+"""Messages that the scheduler rejected: kept in a folder for people to read, and never sent again.
 
-One text file a message: the reason first, then the message. Whoever has read them deletes them; until then the worker
-names the folder in its heartbeats. The oldest go by themselves where the folder grows past its bounds.
+There is one text file per message: the reason first, then the message. Whoever has read them deletes them; until
+then the worker names the folder in its heartbeats. When the folder exceeds its limits, the oldest files are
+deleted.
 """
 
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ class RejectedMessages:
         self._folder = folder
 
     def keep(self, sequence: int, body: bytes, reason: str) -> None:
-        """Writes a message down, durably. The same message again changes nothing. Raises `OSError`."""
+        """Writes a message to disk, durably. Writing the same message again changes nothing. Raises `OSError`."""
         self._folder.mkdir(parents=True, exist_ok=True)
         line = " ".join(reason.split())
         when = datetime.now(UTC).isoformat(timespec="seconds")
@@ -35,14 +36,15 @@ class RejectedMessages:
         self._prune()
 
     def summary(self) -> str:
-        """How many there are, where, and why the one with the highest sequence was refused; empty for none."""
+        """How many messages there are, where they are, and why the one with the highest sequence was rejected.
+        Empty if there are none."""
         try:
             files = self._files()
             if not files:
                 return ""
             with files[-1].open(encoding="utf-8") as file:
                 reason = file.readline(_SHOWN).removeprefix("# ").strip()
-        except OSError:  # somebody deletes them right now; the next heartbeat says more
+        except OSError:  # somebody is deleting them right now; the next heartbeat says more
             return ""
         messages = "1 message" if len(files) == 1 else f"{len(files)} messages"
         return f"{messages} in {self._folder}; the last one: {reason}"

@@ -1,16 +1,16 @@
-"""The way of a report: checkpoint into the store, report into the outbox, answer to the trial.
+"""The path of a report: checkpoint into the store, report into the outbox, answer to the trial.
 
-In this order, each step durable before the next: a report never refers to a checkpoint that may vanish, and a trial
-never goes on from a report that may. Where a disk is full or the store does not answer, the trial waits and the
-step is tried again.
+In this order, each step is durable before the next: a report never refers to a checkpoint that may vanish, and a
+trial never continues from a report that may. If a disk is full or the store does not answer, the trial waits and
+the step is retried.
 
-A trial that repeats a call gets the outcome of the first one, for its sequence names the report. Before the
-milestone the answer is CONTINUE at once; from it on, whatever the scheduler decides. The milestone moves with each
-CONTINUE.
+A trial that repeats a call gets the outcome of the first one, because its sequence identifies the report. Before
+the milestone the answer is CONTINUE at once; from the milestone on, it is whatever the scheduler decides. The
+milestone moves with each CONTINUE.
 
-What a trial can put into the outbox is bounded: reports are taken one after the other, and with `MAX_KEPT` of them not
-settled the next one waits. So a trial that reports without end costs the others nothing but a short queue, and while no
-scheduler answers it trains on for so many reports.
+What a trial can put into the outbox is limited. Reports are handled one after another, and while `MAX_KEPT` of
+them are not settled, the next one waits. So a trial that reports endlessly costs the others only a short queue,
+and while no scheduler answers it keeps training for that many reports.
 """
 
 import asyncio
@@ -40,10 +40,11 @@ from headrace_worker.running_code import RunningCode
 log = logging.getLogger(__name__)
 _REMEMBERED = 8
 MAX_KEPT = 4096
-"""Reports of one lease that are in the outbox."""
+"""How many reports of one lease may be in the outbox."""
 MAX_KEPT_BYTES = 32 << 20
 MAX_AT_ONCE = 16
-"""Calls of one lease that wait for their answer. A script reports from one thread; a gang from one a rank."""
+"""How many calls of one lease may wait for their answer. A script reports from one thread, a gang from one per
+rank."""
 
 
 class ReportInvalidError(ValueError):
@@ -51,11 +52,11 @@ class ReportInvalidError(ValueError):
 
 
 class TooManyReportsError(Exception):
-    """More calls of the trial wait for an answer than a script can make; the text is for the user."""
+    """More calls of the trial are waiting for an answer than a script can make; the text is for the user."""
 
 
 class LeaseOverError(Exception):
-    """The lease ended while the trial waited for an answer."""
+    """The lease ended while the trial was waiting for an answer."""
 
 
 class _Said(NamedTuple):
@@ -89,7 +90,7 @@ class Reports:
         self._saved = saved
         self._abandoned = abandoned
         self._backoff = backoff
-        # What the trial's process runs, and how many files of it the scheduler was told.
+        # What the trial's process runs, and how many of its files the scheduler has been told about.
         self._code = code
         self._code_told: int | None = None
         self._in_order = asyncio.Lock()
@@ -105,19 +106,19 @@ class Reports:
         self._calls = 0
         self._reported_step = assign.resume_step
         self._last_number = 0
-        # What was said with the answers that are remembered, by sequence and step.
+        # The numbers and metrics of the reports whose answers are remembered, by sequence and step.
         self._said: dict[tuple[int, int], _Said] = {}
         self.next_milestone = assign.next_milestone
         self.trouble = ""
 
     @property
     def reported_step(self) -> int:
-        """The furthest step that was reported, or the one that the trial continues from."""
+        """The furthest step that was reported, or the step from which the trial resumes."""
         return self._reported_step
 
     @property
     def pending(self) -> bool:
-        """Says whether the trial waits for an answer now: its silence is not its own."""
+        """Whether the trial is waiting for an answer now: its silence is then not its own."""
         return self._unanswered > 0
 
     @property
@@ -127,9 +128,9 @@ class Reports:
     async def report(
         self, request: runtime_pb2.ReportRequest, durable: Callable[[], None] = lambda: None
     ) -> event_pb2.Decision:
-        """Takes a report and returns the decision. A cancelled call leaves the report on its way.
+        """Handles a report and returns the decision. Cancelling the call does not cancel the report.
 
-        `durable` is called when a report that is new here is in the outbox, and may wait for its decision.
+        `durable` is called when a new report is in the outbox, and may wait for its decision.
 
         Raises `ReportInvalidError`, `CheckpointInvalidError`, `TooManyReportsError`, or `LeaseOverError`.
         """
@@ -168,8 +169,8 @@ class Reports:
             self._gang.answered()
 
     def _number_of(self, request: runtime_pb2.ReportRequest) -> int:
-        """The report's number in the attempt. A program may start several processes one after the other, as a script
-        that starts its training again after a kill: each counts its reports from 1."""
+        """The report's number in the attempt. A program may start several processes one after another, such as a
+        script that restarts its training after a kill. Each of them counts its reports from 1."""
         if self._gang.world > 1:
             return request.sequence
         key, metrics = (request.sequence, request.step), repr(sorted(request.metrics.items()))
@@ -186,7 +187,7 @@ class Reports:
         return said.number
 
     async def _report_of_rank(self, request: runtime_pb2.ReportRequest) -> event_pb2.Decision:
-        """Another rank of the gang: it is answered what rank 0 is."""
+        """Another rank of the gang: it gets the same answer as rank 0."""
         answer = await self._gang.report(
             request, self._answers, self._folder(request.checkpoint_dir), over=lambda: self._closed
         )
@@ -194,7 +195,7 @@ class Reports:
             return await self._outcome(answer)
         if self._closed:
             raise LeaseOverError(lease_gone(self._lease.trial))
-        return self._go_on()  # rank 0 is far ahead, so it was told to go on
+        return self._go_on()  # rank 0 is far ahead, so it was told to continue
 
     async def _outcome(self, answer: "asyncio.Task[event_pb2.Decision]") -> event_pb2.Decision:
         try:
@@ -205,8 +206,8 @@ class Reports:
             raise  # only the call was cancelled
 
     def decide(self, sequence: int, decision: event_pb2.Decision) -> None:
-        """Takes the scheduler's decision on the report with this sequence in the outbox. One that ends the lease
-        answers every report that waits: no other answer comes."""
+        """Applies the scheduler's decision on the report with this sequence in the outbox. A decision that ends
+        the lease answers every waiting report: no other answer will come."""
         answered = [sequence]
         if decision.action != event_pb2.DECISION_ACTION_CONTINUE:
             self._told_to_leave = decision
@@ -220,14 +221,14 @@ class Reports:
                 waiting.set_result(decision)
 
     def leave_soon(self) -> None:
-        """Others need the slots: the next report is to be saved, and decided upon. A program that does not look for the
-        file saves at the one after it."""
+        """Others need the slots: the next report must be saved, and waits for a decision. A program that does not
+        check for the file saves at the report after that."""
         self._leave_soon = True
         with suppress(OSError):  # a full disk
             self.leave_file.touch()
 
     async def stored(self, patience_s: float) -> None:
-        """Waits until everything that the trial, which has ended, reported is in the outbox, at most so long."""
+        """Waits, for at most this long, until everything that the ended trial reported is in the outbox."""
         await self._gang.gone()
         try:
             async with asyncio.timeout(patience_s), self._in_order:
@@ -236,7 +237,7 @@ class Reports:
             log.warning("%s: gave up a report that could not be stored", self._lease.trial)
 
     async def store_last(self, last: LastSave) -> trial_pb2.CheckpointRef:
-        """Stores the checkpoint of the end of a program that has ended; the caller bounds how long that may take.
+        """Stores the checkpoint that a program saved when it ended; the caller limits the time.
 
         Raises `ReportInvalidError` and `CheckpointInvalidError`.
         """
@@ -251,7 +252,7 @@ class Reports:
         )
 
     async def close(self) -> None:
-        """Drops what is still on its way: the process is gone."""
+        """Drops reports in progress: the process is gone."""
         self._closed = True
         await self._gang.arrived()
         for answer in self._answers.values():
@@ -331,8 +332,8 @@ class Reports:
         )
 
     def _ends_study(self, request: runtime_pb2.ReportRequest) -> bool:
-        """Whether the study may end with a report, by its value: the program has saved it then. Whether it meets the
-        constraints is for the scheduler to say."""
+        """Whether the study may end with a report, judging by its value: the program has then saved it. Whether it
+        meets the constraints is for the scheduler to say."""
         assign = self._assign
         if not assign.HasField("ends_study") or assign.metric not in request.metrics:
             return False
@@ -356,7 +357,7 @@ class Reports:
             return None
         folder = Path(checkpoint_dir)
         root, real = (Path(os.path.realpath(path)) for path in (self._checkpoint_dir, folder))
-        # A link that leads to itself stays one.
+        # A link that refers to itself is left alone.
         if not folder.is_absolute() or root not in real.parents or real.is_symlink():
             raise ReportInvalidError(
                 f"checkpoint_dir {checkpoint_dir!r} is not a folder below {self._checkpoint_dir}"
@@ -380,7 +381,7 @@ class Reports:
             try:
                 ref = await asyncio.shield(upload)
             except asyncio.CancelledError:
-                self._abandoned(upload, uri)  # the thread goes on; what it makes is cleared away behind it
+                self._abandoned(upload, uri)  # the thread continues; what it makes is deleted afterwards
                 raise
             except CheckpointInvalidError:
                 await self._courier.outbox.end_upload(uri)

@@ -1,11 +1,11 @@
-"""Which checkpoints may go.
+"""Decides which checkpoints may be deleted.
 
-A checkpoint may be deleted only when a newer one of the same trial is certain to be the one that the scheduler
-would continue from. An `Ack` alone does not make it certain: the scheduler also acknowledges reports of a
-lease that is over, and then refers to an older checkpoint still. So a report proves its checkpoint either by
-a decision, which only a live lease gets, or by an acknowledgement after which a whole heartbeat went by
-without the lease being cancelled. A lease that was fenced proves nothing any more, and deletes nothing; its
-leftovers go when the trial's next lease prunes, since names sort by attempt first.
+A checkpoint may be deleted only when the scheduler is certain to resume the same trial from a newer one. An `Ack`
+alone does not make that certain: the scheduler also acknowledges reports of a lease that is over, and then still
+refers to an older checkpoint. So a report proves its checkpoint in one of two ways: by a decision, which only a
+live lease gets, or by an acknowledgement after which a whole heartbeat interval passes without the lease being
+cancelled. A lease that was fenced proves nothing any more, and deletes nothing. Its leftovers are deleted when the
+trial's next lease prunes, since names sort by attempt first.
 
 Everything here is a pure value: sequences and events in, orders to prune out.
 """
@@ -20,8 +20,8 @@ from itertools import takewhile
 class PruneOrder:
     """Delete the trial's checkpoints that are older than `name`, except the last `keep` up to it.
 
-    `spared` are URIs that stay in any case: other trials stand on them or may be put there, or one is the best. Where
-    there may be such (`shared`), only a decision orders to prune, since only the scheduler knows of them.
+    `spared` are URIs that stay in any case: other trials start from them or may do so, or one is the best. If
+    there may be such (`shared`), only a decision orders pruning, since only the scheduler knows them.
     """
 
     trial: str
@@ -34,11 +34,12 @@ class PruneOrder:
 class Retention:
     """Turns acknowledgements and decisions into orders to prune.
 
-    A call costs what it names, and a tick what was acknowledged: a long outage leaves many thousands of checkpoints.
+    The cost of a call depends only on what it names, and that of a tick on what was acknowledged: a long outage
+    leaves many thousands of checkpoints.
     """
 
     def __init__(self) -> None:
-        # By lease, oldest first: a plain dict would step over what was deleted at its front.
+        # By lease, oldest first: a plain dict would step over the entries deleted at its front.
         self._saved: dict[str, OrderedDict[int, PruneOrder]] = {}
         self._lease_of: dict[int, str] = {}
         # When the messages that prove something by themselves were acknowledged, oldest first.
@@ -51,20 +52,20 @@ class Retention:
         self._lease_of[sequence] = lease_id
 
     def acked(self, sequences: Iterable[int]) -> None:
-        """The scheduler acknowledged these messages, whatever it thought of them."""
+        """The scheduler acknowledged these messages, whatever it did with them."""
         for sequence in sequences:
             lease_id = self._lease_of.get(sequence)
             if lease_id is not None and not self._saved[lease_id][sequence].shared:
                 self._acked_at_tick.setdefault(sequence, self._tick)
 
     def decided(self, lease_id: str, sequence: int, spared: Iterable[str] = ()) -> PruneOrder | None:
-        """A decision came for this report: it, and every report of the lease before it, is committed."""
+        """A decision on this report arrived: it is committed, and so is every earlier report of the lease."""
         proven = takewhile(lambda saved: saved <= sequence, self._saved.get(lease_id, ()))
         order = self._prove(lease_id, list(proven))
         return replace(order, spared=frozenset(spared)) if order else None
 
     def tick(self) -> list[PruneOrder]:
-        """A heartbeat went by: what was acknowledged before the last one is proven."""
+        """A heartbeat interval passed: what was acknowledged before the previous one is proven."""
         self._tick += 1
         proven: dict[str, list[int]] = {}
         for sequence, tick in self._acked_at_tick.items():
@@ -78,7 +79,7 @@ class Retention:
         self._prove(lease_id, list(self._saved.get(lease_id, ())))
 
     def _prove(self, lease_id: str, sequences: Sequence[int]) -> PruneOrder | None:
-        """Forget these reports of a lease; returns what the newest of them orders."""
+        """Drop these reports of a lease; returns the order that follows from the newest of them."""
         theirs = self._saved.get(lease_id, OrderedDict())
         order = theirs[max(sequences)] if sequences else None
         for sequence in sequences:
@@ -98,7 +99,7 @@ def superseded(names: Sequence[str], order: PruneOrder) -> list[str]:
 def checkpoint_name(*, attempt: int, report: int, step: int, lease_id: str) -> str:
     """Names a checkpoint so that names sort by age: by placement, then by report.
 
-    The lease's own digits keep a study that was deleted and created again from meeting its predecessor's files.
+    The lease's own digits keep the names apart from those of a study that was deleted and created again.
     """
     import hashlib
 

@@ -1,17 +1,17 @@
 """Trials as another OS user than their daemon (`headrace worker --run-as USER`). The daemon is root.
 
     HOME               root's, and others may pass through it
-      logs/            root's alone: a trial has its log as an open file, and owns it
+      logs/            root's only: a trial has its log as an open file, and owns it
       scratch/LEASE/   root's, and others may pass through it
-        checkpoints/   the trial's: here it saves
-        restore/       the trial's: what it continues from
+        checkpoints/   the trial's: it saves here
+        restore/       the trial's: what it resumes from
         plan/          the trial's
-      taken/           root's alone: checkpoints that the daemon has taken over, until they are in the store
+      taken/           root's only: checkpoints that the daemon has taken over, until they are in the store
       homes/, tmp/     where trials live (`quarters`)
 
-The daemon reads nothing by a path that a trial can change. A checkpoint is moved out of the trial's reach first. Then
-it becomes root's from the top down, and whatever is no file of the trial's is refused. So no link leads the daemon to
-a file that the trial may not read.
+The daemon reads nothing through a path that a trial can change. A checkpoint is first moved out of the trial's
+reach. Then it becomes root's from the top down, and anything that is not a file of the trial's is rejected. So no
+link leads the daemon to a file that the trial may not read.
 """
 
 import errno
@@ -36,7 +36,8 @@ _CHUNK_BYTES = 1 << 24
 _DEEPEST = 50
 _NO_WAY = 3
 _NO_PROGRAM = 4
-# Becomes the user in a program of its own: `subprocess` would fork for it, and gRPC aborts a fork of its threads.
+# Becomes the user in a separate program: `subprocess` would fork for it, and gRPC aborts when a process with its
+# threads forks.
 _TRY = f"""
 import os, sys
 user, folder, program = sys.argv[1:]
@@ -59,7 +60,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherUser:
-    """Whom trials run as."""
+    """The user that trials run as."""
 
     name: str
     uid: int
@@ -69,21 +70,21 @@ class OtherUser:
 
     @property
     def spelled(self) -> str:
-        """As the shim takes it."""
+        """The user in the form that the shim takes."""
         return ":".join((str(self.uid), str(self.gid), ",".join(map(str, self.groups))))
 
     @property
     def variables(self) -> dict[str, str]:
-        """What its environment says of it. Python takes nothing from the user's home, where trials of other projects
-        may have left something; a study can turn that on again."""
+        """What its environment says about it. Python loads nothing from the user's home, where trials of other
+        projects may have left something; a study can turn that on again."""
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name, "PYTHONNOUSERSITE": "1"}
 
     def give(self, path: Path) -> None:
-        """Gives it a file or a folder with all that is in it, which it cannot reach before."""
+        """Gives it a file or a folder with everything in it, which it cannot reach before."""
         give_to(self.spelled, path)
 
     def may_read(self, descriptor: int) -> bool:
-        """Whether it may open this file by itself, by the modes of the file and of the folders that it lies in."""
+        """Whether it may open this file by itself, judging by the modes of the file and of the folders above it."""
         try:
             place = Path(f"/proc/self/fd/{descriptor}").readlink()
             return self._may(os.R_OK, os.fstat(descriptor)) and all(
@@ -93,9 +94,9 @@ class OtherUser:
             return False
 
     def require_no_hand_in(self, folder: Path, option: str) -> None:
-        """Raises `InvalidFieldError` where it may write to a folder of the worker's, or put another in its place."""
+        """Raises `InvalidFieldError` if it may write to a folder of the worker's, or replace one."""
         for place in dict.fromkeys((folder.absolute(), folder.resolve())):
-            holds = False  # something on the way to the folder, which nobody else replaces where the sticky bit is set
+            holds = False  # a part of the path, which a sticky bit protects from others
             for path in (place, *place.parents):
                 try:
                     found = path.lstat()
@@ -119,7 +120,8 @@ class OtherUser:
     def claim(self, folder: Path, *, root: Path, into: Path) -> Path:
         """Moves a checkpoint from below the trial's `root` to a folder in `into`, and makes it root's.
 
-        Raises `CheckpointInvalidError` where it is no folder below `root`, or holds anything but its files and folders.
+        Raises `CheckpointInvalidError` if it is not a folder below `root`, or holds anything but the user's files
+        and folders.
         """
         try:
             parts = folder.relative_to(root).parts
@@ -145,14 +147,14 @@ class OtherUser:
         return taken
 
     def _seal(self, descriptor: int, shown: Path, depth: int) -> None:
-        """Makes a folder root's, and then what is in it: from then on nothing in it changes. Files are copied, since a
-        process of the user's may have them open to write."""
+        """Makes a folder root's, and then what is in it: from then on nothing in it changes. Files are copied,
+        since a process of the user may have them open for writing."""
         if os.fstat(descriptor).st_uid != self.uid or depth > _DEEPEST:
             raise CheckpointInvalidError(f"checkpoint folder {shown} is not the trial's own, or is too deep")
         os.fchown(descriptor, 0, 0)
         os.fchmod(descriptor, 0o700)
         with os.scandir(descriptor) as scanned:
-            entries = list(scanned)  # as they are now: copies come in between
+            entries = list(scanned)  # as they are now: copies appear in between
         for entry in entries:
             found = entry.stat(follow_symlinks=False)
             if stat.S_ISDIR(found.st_mode):
@@ -169,8 +171,9 @@ class OtherUser:
                 )
 
     def seal(self, folder: Path) -> None:
-        """Makes a folder of its root's, with all that is in it: everybody may read it, and nobody else change it. No
-        process of its may reach the folder any more. Raises `OSError` where it holds what is not the folder's alone."""
+        """Makes a folder of the user's root's, with everything in it: everybody may read it, and nobody else
+        change it. No process of the user may be able to reach the folder any more. Raises `OSError` if it holds
+        anything that is not only the folder's."""
         for above, folders, files, descriptor in os.fwalk(folder):
             os.fchown(descriptor, 0, 0)
             os.fchmod(descriptor, 0o755)
@@ -187,13 +190,13 @@ class OtherUser:
 
 
 def _copy_in_place(folder: int, name: str) -> None:
-    """Puts a copy that is root's in the place of a file, in a folder that is root's already."""
+    """Replaces a file with a copy that is root's, in a folder that is root's already."""
     copy = f".{uuid.uuid4().hex}"
     source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     try:
         target = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
         try:
-            left = os.fstat(source).st_size  # whoever has it open may write on
+            left = os.fstat(source).st_size  # a process that has it open may still write to it
             while left > 0 and (sent := os.sendfile(target, source, None, min(left, _CHUNK_BYTES))):
                 left -= sent
         finally:
@@ -204,17 +207,17 @@ def _copy_in_place(folder: int, name: str) -> None:
 
 
 def uid_of(spelled: str) -> int:
-    """The number of a user, as the shim takes it."""
+    """The number of a user, from the form that the shim takes."""
     return int(spelled.partition(":")[0])
 
 
 def in_group(spelled: str, group: int) -> str:
-    """A user, as the shim takes it, in a further group."""
+    """A user in a further group, in the form that the shim takes."""
     return f"{spelled}{'' if spelled.endswith(':') else ','}{group}"
 
 
 def give_to(spelled: str, path: Path) -> None:
-    """Gives a user, as the shim takes it, a file or a folder with all that is in it."""
+    """Gives a user, in the form that the shim takes, a file or a folder with everything in it."""
     uid, gid = map(int, spelled.split(":")[:2])
     for folder, _, files in os.walk(path, topdown=False):
         for name in files:
@@ -225,7 +228,7 @@ def give_to(spelled: str, path: Path) -> None:
 
 
 def other_user(name: str) -> OtherUser:
-    """The user of this name. Raises InvalidFieldError where trials cannot run as it."""
+    """The user of this name. Raises InvalidFieldError if trials cannot run as it."""
     if os.geteuid() != 0:
         raise _fault(
             name, "needs a worker that runs as root", "Start the worker as root, or leave --run-as out."
@@ -241,7 +244,7 @@ def other_user(name: str) -> OtherUser:
 
 
 def prepare(user: OtherUser, home: Path) -> None:
-    """Makes the home's folders as described above. Raises InvalidFieldError where the user cannot work there."""
+    """Makes the home's folders as described above. Raises InvalidFieldError if the user cannot work there."""
     for folder in (home, home / "scratch"):
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(stat.S_IMODE(folder.stat().st_mode) | _PASSING)
@@ -280,12 +283,12 @@ def prepare(user: OtherUser, home: Path) -> None:
 
 
 def pass_through(folder: Path) -> None:
-    """Lets others pass through a folder, and not list it."""
+    """Lets others pass through a folder, but not list it."""
     folder.chmod(_PASSING)
 
 
 def _remove(path: Path) -> None:
-    """Deletes what was taken, whatever it is."""
+    """Deletes a checkpoint that was taken over, whatever it is."""
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
     clear_away(path)

@@ -1,12 +1,13 @@
-"""What code runs on this worker: the source files of each process, as it says, and those that its study names.
+"""What code runs on this worker: the source files of each process, as it reports them, and those that its study
+names.
 
-A process says which files it has imported from the study's folder (`headrace.sources`). Of a program in another
-language, or a script that does not use the SDK, the worker knows the file that its command names. It reads that file,
-and the study's requirements, right before the start. The study names them: the worker reads what the trial's user may
-read by itself, and nothing but regular files.
+A process says which files it has imported from the study's folder (`headrace.sources`). For a program in another
+language, or a script that does not use the SDK, the worker knows the file that its command names. It reads that
+file, and the study's requirements, right before the start. Since the study chooses them, the worker reads only
+regular files that the trial's user may read.
 
-The scheduler hears of it with the attempt's first report, and with the next one where there is more. It hears at once
-of a file that this worker has seen with another content, because an epoch may take an hour.
+The scheduler learns of it with the attempt's first report, and with the next one if there is more. It learns at
+once of a file that this worker has seen with another content, because an epoch may take an hour.
 """
 
 import os
@@ -21,20 +22,20 @@ from headrace.v1 import event_pb2, spec_pb2
 from headrace_worker.named_files import opened
 
 _PROGRAMS = (".py", ".sh", ".bash", ".r", ".jl", ".js", ".mjs", ".ts", ".rb", ".pl", ".lua", ".m", ".scala")
-"""How the names of programs end that an interpreter runs."""
+"""The endings of programs that an interpreter runs."""
 _STUDIES = 256
 
 
 class RunningCode:
-    """The code of one process, file by file, in the order in which it came."""
+    """The code of one process, file by file, in the order of arrival."""
 
     def __init__(self, shipped: str = "") -> None:
-        """`shipped` is the digest of the archive that the process has its code from: nothing of that changes."""
+        """`shipped` is the digest of the archive that the process has its code from, which never changes."""
         self._shipped = shipped
         self.files: list[SourceFile] = []
 
     def add(self, files: Iterable[SourceFile]) -> bool:
-        """Takes files; says whether one of them was not there before. There are `SOURCES` at most."""
+        """Adds files; says whether one of them is new. There are at most `SOURCES`."""
         if self._shipped:
             return False
         before = len(self.files)
@@ -44,7 +45,8 @@ class RunningCode:
         return len(self.files) > before
 
     def since(self, told: int | None) -> event_pb2.AttemptCode | None:
-        """What is to be told after so many files were; None: nothing was told yet. Returns None where nothing is."""
+        """What to report after this many files were reported; None: nothing was reported yet. Returns None if
+        there is nothing."""
         if self._shipped:
             return event_pb2.AttemptCode(digest=self._shipped) if told is None else None
         new = self.files[told or 0 :]
@@ -57,13 +59,14 @@ class RunningCode:
 
 
 class ToldCode:
-    """What has run on this worker, by study: so it sees an edit as soon as a process runs it."""
+    """What has run on this worker, by study, so that it notices an edit as soon as a process runs it."""
 
     def __init__(self) -> None:
         self._studies: OrderedDict[str, dict[str, set[str]]] = OrderedDict()
 
     def record(self, study_uid: str, files: Sequence[SourceFile]) -> bool:
-        """Notes files of a study; says whether one of them has another content than it ever had here, or may have."""
+        """Records files of a study; says whether one of them has a content that it has never had here, or may
+        have."""
         known = self._studies.setdefault(study_uid, {})
         self._studies.move_to_end(study_uid)
         if len(self._studies) > _STUDIES:
@@ -78,10 +81,10 @@ class ToldCode:
 def named_files(
     template: spec_pb2.TrialTemplate, args: Sequence[str], may_read: Callable[[int], bool] = lambda _: True
 ) -> list[SourceFile]:
-    """The files of the study's folder that the study names: the program of a command, and the requirements.
+    """The files in the study's folder that the study names: the program of a command, and the requirements.
 
-    `may_read` says of an open file whether the trial's user may read it. For a thread of its own, since the folder may
-    lie on a slow disk.
+    `may_read` says of an open file whether the trial's user may read it. Runs in a separate thread, since the
+    folder may be on a slow disk.
     """
     folder = Path(template.working_dir)
     named = _program(folder, args) if template.WhichOneof("program") == "command" else None
@@ -91,9 +94,9 @@ def named_files(
 
 
 def _program(folder: Path, args: Sequence[str]) -> str | None:
-    """The first argument that is a program's file in the folder, from there on; None where there is none.
+    """The first argument that is a program file in the folder, relative to it; None if there is none.
 
-    `python -m package.module` names one too. A file that is no program (an input, a result) changes as it likes.
+    `python -m package.module` names one too. A file that is not a program (an input, a result) may change freely.
     """
     for before, arg in zip(("", *args), args, strict=False):
         path = f"{arg.replace('.', '/')}.py" if before == "-m" else arg
@@ -101,7 +104,7 @@ def _program(folder: Path, args: Sequence[str]) -> str | None:
             root = Path(os.path.realpath(folder))
             file = Path(
                 os.path.realpath(folder / path)
-            )  # unlike `resolve`, it takes links that lead to themselves
+            )  # unlike `resolve`, it accepts links that refer to themselves
             if not file.is_file() or not file.is_relative_to(root):
                 continue
             if file.suffix.lower() in _PROGRAMS or file.stat().st_mode & 0o111:

@@ -1,14 +1,14 @@
 """TrialRuntimeService: what trials call, over a Unix socket.
 
-Convert, call, convert. A lease that this daemon does not run (any more) is answered with NOT_FOUND: the
-process belongs to nobody and should end. What is out of bounds is answered with INVALID_ARGUMENT before anything is
-kept of it; a trial that says more at once than a script can is answered with RESOURCE_EXHAUSTED.
+Convert, call, convert. A lease that this daemon does not run (any more) is answered with NOT_FOUND: the process
+belongs to nobody and should exit. A request that is out of bounds is answered with INVALID_ARGUMENT before any of
+it is kept. A trial that makes more concurrent calls than a script can is answered with RESOURCE_EXHAUSTED.
 
-All trials share the socket, and the kernel says which process calls (`callers`). A process that a lease was not given
-to, and that does not descend from such a one, is answered with PERMISSION_DENIED. A connection that does not speak
+All trials share the socket, and the kernel says which process calls (`callers`). A process that was not given the
+lease, and does not descend from one that was, is answered with PERMISSION_DENIED. A connection that does not speak
 HTTP/2 is closed after a moment, and no call of one trial waits for another's.
 
-A socket that was deleted is made again (`keep`), at the same path where that is free. Connections that there are stay.
+A socket that was deleted is made again (`keep`), at the same path if that is free. Existing connections stay.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _STARTING_S = 0.01
 _STARTING_LOOKS = 500
 _TOLD = 100
 _OPTIONS = (
-    # Far more than what is within bounds has.
+    # Far more than a request within bounds has.
     ("grpc.max_receive_message_length", 1 << 20),
     ("grpc.max_metadata_size", 16 << 10),
     ("grpc.server_handshake_timeout_ms", 5_000),
@@ -167,12 +167,12 @@ class _Servicer(runtime_pb2_grpc.TrialRuntimeServiceServicer):
         return bundle
 
     async def _check_caller(self, host: Host, what: str, context: _Context) -> None:
-        """Refuses a process that the lease was not given to."""
+        """Rejects a process that the lease was not given to."""
         caller = self._callers.of(context.peer())
         hosts = {*(attempt.host for attempt in self._attempts.values()), *self._bundles.values()}
         others = {one.leader for one in hosts if one is not host and one.leader}
         if caller is not None and not descends(caller, others):
-            for _ in range(_STARTING_LOOKS):  # the program may be faster than its start is noted
+            for _ in range(_STARTING_LOOKS):  # the program may call before its start is recorded
                 if host.leader:
                     break
                 await asyncio.sleep(_STARTING_S)
@@ -193,7 +193,7 @@ class _Servicer(runtime_pb2_grpc.TrialRuntimeServiceServicer):
 
 
 class RuntimeServer:
-    """Serves while it is entered; the socket lies in a folder of its own that only this user can enter."""
+    """Serves inside the `async with` block. The socket is in a folder of its own that only this user can enter."""
 
     def __init__(
         self,
@@ -203,25 +203,25 @@ class RuntimeServer:
         owner: Owner,
         user: OtherUser | None = None,
     ) -> None:
-        """`note` says where the folder is, for the next daemon to remove it if this one cannot. `user`: whom trials run
-        as, where they are not the daemon's user."""
+        """`note` records where the folder is, so that the next daemon can remove it if this one cannot. `user` is
+        the user that trials run as, if it is not the daemon's user."""
         self._user = user
         self._callers = Callers()
         self._servicer = _Servicer(attempts, bundles, self._callers)
         self._note = note
         self._owner = owner
         self._folder = SocketFolder(owner, for_other_users=user is not None)
-        # The last one gets the new connections. Those of before have the old ones, as gRPC binds a server once.
+        # The last one gets the new connections. Earlier connections keep theirs, as gRPC binds a server only once.
         self._servers: list[grpc.aio.Server] = []
         self._left = ""
 
     @property
     def address(self) -> str:
-        """Where trials find it."""
+        """Where trials find the socket."""
         return f"unix:{self._folder.path / SOCKET}"
 
     async def keep(self) -> None:
-        """Makes the socket, or what of it is gone, again. Raises `OSError`."""
+        """Makes again what is gone of the socket and its folder. Raises `OSError`."""
         if not self._folder.is_there:
             before = self._folder.path
             log.warning("the socket for trials in %s is gone, and is created again", before)
@@ -230,7 +230,7 @@ class RuntimeServer:
             self._note.write_text(self._folder.said())
 
     def clear_up(self) -> None:
-        """Deletes the folder of the daemon before, where it is its own and that one is dead. For any thread."""
+        """Deletes the previous daemon's folder, if it is that daemon's and the daemon is dead. Safe in any thread."""
         delete_left(self._left, self._owner.home)
 
     async def __aenter__(self) -> "RuntimeServer":
@@ -241,7 +241,7 @@ class RuntimeServer:
 
     async def _open(self) -> None:
         self._folder.make()
-        inner = f"in{len(self._servers) or ''}"  # a name of its own: a server removes its path at its end
+        inner = f"in{len(self._servers) or ''}"  # a separate name: a server removes its path when it ends
         server = grpc.aio.server(interceptors=(BoundsInterceptor(),), options=_OPTIONS)
         runtime_pb2_grpc.add_TrialRuntimeServiceServicer_to_server(self._servicer, server)
         folder = self._folder.path
@@ -267,5 +267,5 @@ class RuntimeServer:
 
 
 def owner_of(home: str, instance: str) -> Owner:
-    """Whose a folder is that this daemon makes."""
+    """Identifies the owner of a folder that this daemon makes."""
     return Owner(home=home, instance=instance, machine=machine())

@@ -2,8 +2,9 @@
 
     on its way → ready (its files are here) → aboard (the process was told of it) → leaves → over
 
-A member that is told to end before it is aboard is over at once. One that is aboard is over when the process has let go
-of it: with the turn after the one whose answer named it, or with the process. Until then its folder stays.
+A member that is told to end before it is aboard is over at once. One that is aboard is over when the process has
+released it: with the turn after the one whose answer named it, or when the process ends. Until then its folder
+stays.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ class Seat:
     )
     ready: bool = False
     aboard: bool = False
-    # Its attempt has told, where it is to, what the process that it joined runs.
+    # Whether its attempt has told the scheduler, if it must, what the process that it joined runs.
     announced: bool = False
     # The turn whose answer tells the process that this member leaves.
     told_in: int | None = None
@@ -41,23 +42,23 @@ class Seat:
 
     @property
     def stays(self) -> bool:
-        """Whether it lives and nobody told it to end."""
+        """Whether it is not over and has not been told to end."""
         return self.lives and self.attempt.ending is None
 
     def settle(self, verdict: Verdict) -> None:
-        """It is over; the first word counts."""
+        """It is over; the first verdict counts."""
         if self.lives:
             self.over.set_result(verdict)
 
     def let_go(self) -> None:
-        """It was told to end, and nothing of it runs any more."""
+        """It was told to end, and none of it is left."""
         ending = self.attempt.ending
         assert ending is not None
         self.settle(Verdict(outcome=ending.outcome, error=ending.error))
 
 
 class Seats:
-    """All members of a bundle. Whoever waits for a change of theirs is woken by `changed`."""
+    """All members of a bundle. `changed` wakes whoever waits for a change."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -65,12 +66,12 @@ class Seats:
         self._news = asyncio.Event()
 
     def add(self, attempt: Attempt) -> Seat:
-        """Takes a member."""
+        """Adds a member."""
         seat = self._seats[attempt.lease.lease_id] = Seat(attempt)
         return seat
 
     def remove(self, lease_id: str) -> None:
-        """Forgets a member; an unknown one is no error."""
+        """Removes a member; an unknown one is no error."""
         self._seats.pop(lease_id, None)
 
     def of(self, lease_id: str) -> Seat | None:
@@ -80,28 +81,28 @@ class Seats:
 
     @property
     def living(self) -> list[Seat]:
-        """All that are not over."""
+        """All members that are not over."""
         return [seat for seat in self._seats.values() if seat.lives]
 
     @property
     def staying(self) -> list[Seat]:
-        """Those that nobody told to end."""
+        """Members that have not been told to end."""
         return [seat for seat in self._seats.values() if seat.stays]
 
     @property
     def aboard(self) -> list[Seat]:
-        """Those that the process was told of, and that are not over."""
+        """Members that the process was told of, and that are not over."""
         return [seat for seat in self.living if seat.aboard]
 
     @property
     def waiting(self) -> list[Seat]:
-        """Those that may go aboard now: as many as there are seats that nobody stays on."""
+        """Members that may go aboard now: at most as many as there are free seats."""
         free = self.most - sum(seat.stays for seat in self.aboard)
         return [seat for seat in self.staying if seat.ready and not seat.aboard][: max(0, free)]
 
     @property
     def leaving(self) -> list[Seat]:
-        """Those aboard that were told to end, of which the process has to be told yet."""
+        """Members aboard that were told to end, if the process has not been told yet."""
         return [seat for seat in self.aboard if not seat.stays and seat.told_in is None]
 
     def changed(self) -> None:
@@ -110,6 +111,6 @@ class Seats:
         self._news = asyncio.Event()
 
     async def until(self, holds: Callable[[], object]) -> None:
-        """Waits for a condition on what is here."""
+        """Waits for a condition on the members."""
         while not holds():
             await self._news.wait()

@@ -1,13 +1,13 @@
-"""The stream to the scheduler, kept open for ever.
+"""The stream to the scheduler, kept open permanently.
 
-One reader task and one writer task per stream; `call.read()` is never cancelled except to give the stream up, for
-that would cancel the RPC. There are no queues: durable messages are read from the outbox as fast as the stream
-takes them, and heartbeats are a flag, so that only the newest is ever sent.
+One reader task and one writer task per stream; `call.read()` is cancelled only to give up the stream, because that
+cancels the RPC. There are no queues: durable messages are read from the outbox as fast as the stream accepts them,
+and heartbeats are a flag, so that only the newest is ever sent.
 
-When a stream ends, for whatever reason, the next address is tried, at first soon and then less and less often, but
-so often that all addresses are tried within a lease time: a scheduler that is back must hear of its workers before
-it takes them for gone. After a Drain, or when a scheduler fell silent, the next one is tried at once. Each worker
-takes the addresses in an order of its own, so that workers spread over the replicas, and over those that are left.
+When a stream ends, for whatever reason, the next address is tried. Attempts become less and less frequent, but all
+addresses are tried within a lease time: a scheduler that is back must hear from its workers before it presumes
+them dead. After a Drain, or when a scheduler falls silent, the next one is tried at once. Each worker tries the
+addresses in its own order, so that workers spread over the replicas, and over the remaining ones when one fails.
 """
 
 import asyncio
@@ -35,25 +35,25 @@ Call: TypeAlias = "grpc.aio.StreamStreamCall[worker_pb2.SessionRequest, worker_p
 _BATCH = 64
 _MOST_CHUNKS = 16
 MAX_MESSAGE_BYTES = 4 << 20
-"""What a scheduler receives at most in one message."""
+"""The most that a scheduler accepts in one message."""
 _FRAME_BYTES = 16
-"""More than what tells one message from the next within another."""
+"""More than the overhead of a message within another."""
 _HELLO_TIMEOUT_S = 10.0
 _STEADY_S = 5.0
 _LONGEST_WAIT_S = 5.0
-"""Between two attempts, before the first Welcome has named the lease time."""
+"""The pause between two attempts, before the first Welcome has named the lease time."""
 _LEAST_S = 0.5
 _NOT_TAKEN = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # Schedulers are inside, whatever the environment says of proxies.
+    # Schedulers are on the internal network, whatever proxies the environment names.
     ("grpc.enable_http_proxy", 0),
-    # A new session is a new connection. gRPC would share one among all channels of a process to the same address, also
-    # one that carries nothing any more.
+    # A new session is a new connection. gRPC would share one among all channels of a process to the same address,
+    # even a connection that no longer works.
     ("grpc.use_local_subchannel_pool", 1),
-    # This loop does the waiting; gRPC's own would come on top of it.
+    # This loop does the waiting; gRPC's own would be added to it.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
@@ -61,23 +61,23 @@ _JUDGE_S = 30.0
 
 
 class Schedulers(Protocol):
-    """Where sessions are opened, and what a worker shows there."""
+    """Where sessions are opened, and the worker's credentials there."""
 
     @property
     def replicas(self) -> tuple[str, ...]:
-        """The addresses, as they are now."""
+        """The current addresses."""
         ...
 
     def credentials(self) -> grpc.ChannelCredentials | None:
-        """For a channel that is opened now; None for plain text. Raises InvalidFieldError."""
+        """The credentials for a channel that is opened now; None for plain text. Raises InvalidFieldError."""
         ...
 
 
 class Handler(Protocol):
-    """Carries out what the session's core says."""
+    """Carries out what the session's core decides."""
 
     async def handle(self, effect: Effect) -> None:
-        """Carries out one effect; quickly, since the stream waits."""
+        """Carries out one effect; must be quick, since the stream waits."""
         ...
 
     async def telemetry(self) -> Sequence[worker_pb2.DeviceTelemetry]:
@@ -85,15 +85,15 @@ class Handler(Protocol):
         ...
 
     def trouble(self) -> str:
-        """Says what keeps the worker from its work now, or nothing."""
+        """Says what prevents the worker from working now, or nothing."""
         ...
 
     def rejected(self) -> str:
-        """Says which refused messages the worker keeps, or nothing."""
+        """Says which rejected messages the worker keeps, or nothing."""
         ...
 
     def beat(self) -> None:
-        """A heartbeat interval went by."""
+        """A heartbeat interval passed."""
         ...
 
 
@@ -102,20 +102,20 @@ async def _unexplained(_: str, why: str) -> str:
 
 
 class _StreamOverError(Exception):
-    """The stream is to be given up; the text says why."""
+    """The stream must be given up; the text says why."""
 
 
 def turns_after(addresses: Sequence[str], lost: str = "") -> list[str]:
-    """The order in which a worker tries its schedulers: one of chance, with the one that it has just left at its end.
+    """The order in which a worker tries its schedulers: random, with the one that it has just left last.
 
-    So workers spread over the replicas, and those that lose theirs spread over the ones that are left.
+    So workers spread over the replicas, and those that lose theirs spread over the remaining ones.
     """
     others = [address for address in addresses if address != lost]
     return random.sample(others, len(others)) + [lost] * (lost in addresses)
 
 
 class Session:
-    """Sessions, one after the other."""
+    """Sessions, one after another."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Session:
         backoff: Callable[[], Backoff] = lambda: Backoff(cap_s=_LONGEST_WAIT_S),
         explained: Callable[[str, str], Awaitable[str]] = _unexplained,
     ) -> None:
-        """`explained` puts into better words why no session came about at an address."""
+        """`explained` says in clearer words why no session was established at an address."""
         self._target = target
         self._courier = courier
         self._core = courier.core
@@ -143,7 +143,7 @@ class Session:
         self._drain_grace_s: float | None = None
 
     async def run(self) -> None:
-        """Connects again and again until it is cancelled."""
+        """Connects again and again until cancelled."""
         backoff = self._backoff()
         loop = asyncio.get_running_loop()
         last = ""
@@ -175,23 +175,23 @@ class Session:
         self._courier.wake.set()
 
     def say_log(self, chunk: worker_pb2.LogChunk) -> None:
-        """Sends a part of a log, behind the durable messages that are there. Lost where the session ends before."""
+        """Sends a part of a log, after the durable messages in the outbox. It is lost if the session ends first."""
         self._chunks.append(chunk)
         self._courier.wake.set()
 
     def anew(self, why: str) -> None:
-        """Opens another session, in which the worker says anew what it offers."""
+        """Opens another session, in which the worker declares again what it offers."""
         self._give_up = self._give_up or why
         self._courier.wake.set()
 
     def leave(self) -> None:
-        """Opens a last session, which offers no slots: nothing more is to be placed here."""
+        """Opens a last session, which offers no slots: nothing more may be placed here."""
         self._core.leave()
         self._give_up = "this worker stops"
         self._courier.wake.set()
 
     async def judge(self, asked: worker_pb2.JudgeFoldersRequest) -> worker_pb2.JudgeFoldersResponse:
-        """Asks any scheduler which folders may go. Raises `OSError` where none answers."""
+        """Asks any scheduler which folders may be deleted. Raises `OSError` if none answers."""
         why = "no scheduler"
         for address in turns_after(self._target.replicas):
             try:
@@ -203,7 +203,7 @@ class Session:
         raise OSError(f"no scheduler says which folders may go: {why}")
 
     async def _one(self, address: str) -> str:
-        """Holds one session; returns why it ended."""
+        """Runs one session; returns why it ended."""
         self._welcomed.clear()
         self._chunks.clear()
         self._give_up = ""
@@ -221,8 +221,8 @@ class Session:
                 call.cancel()
 
     async def _converse(self, call: Call) -> str:
-        # Not a TaskGroup: one whose child fails swallows a cancellation that comes at the same moment, and a daemon
-        # that is being stopped would connect again.
+        # Not a TaskGroup: one whose child fails swallows a cancellation that arrives at the same moment, and a
+        # daemon that is being stopped would connect again.
         tasks = [
             asyncio.create_task(self._read(call), name="session reader"),
             asyncio.create_task(self._write(call), name="session writer"),
@@ -261,7 +261,7 @@ class Session:
     async def _write(self, call: Call) -> None:
         patience_s = _HELLO_TIMEOUT_S
         if self._lease_ttl_s is not None:
-            # A scheduler that is merely slow must not be asked faster and faster: each time, wait for longer.
+            # A scheduler that is merely slow must not be retried faster and faster: wait longer each time.
             patience_s = min(patience_s, max(self._lease_ttl_s / 4, _LEAST_S) * 2**self._unwelcome)
         try:
             async with asyncio.timeout(patience_s):
@@ -286,20 +286,20 @@ class Session:
             entries, more = await self._courier.unsent(_BATCH)
             for together in _batches(entries):
                 await self._send(call, together)
-            if self._chunks and not more:  # behind all that the scheduler waits for, one at a time
+            if self._chunks and not more:  # after everything that the scheduler waits for, one at a time
                 await call.write(worker_pb2.SessionRequest(log_chunk=self._chunks.popleft()))
                 more = bool(self._chunks)
             if not more:
                 await wake.wait()
 
     async def _send(self, call: Call, entries: Sequence[Entry]) -> None:
-        """Writes durable messages as one; a lone one may be too large."""
+        """Writes durable messages as one; a single one may be too large."""
         first = entries[0].request
         if len(entries) > 1:
             reports = worker_pb2.Reports(reports=[entry.request.report for entry in entries])
             await call.write(worker_pb2.SessionRequest(reports=reports))
         elif (size := first.ByteSize()) > MAX_MESSAGE_BYTES:
-            # The stream would end on it, each time anew.
+            # The stream would end on it, every time.
             why = f"it has {size} bytes, and a message to the scheduler at most {MAX_MESSAGE_BYTES}"
             for effect in self._core.refuse(entries[0].sequence, why):
                 await self._handler.handle(effect)
@@ -326,17 +326,17 @@ class Session:
                 self._courier.wake.set()
 
     async def _measure(self) -> None:
-        # Apart from the heartbeat: a GPU driver that hangs must not cost the leases of all trials.
+        # Separate from the heartbeat: a GPU driver that hangs must not cost the leases of all trials.
         while True:
             try:
                 self._telemetry = await self._handler.telemetry()
-            except Exception:  # the worker lives, whatever its devices and disks say
+            except Exception:  # the worker survives, whatever its devices and disks do
                 log.exception("the devices and the disk could not be measured")
             await asyncio.sleep(self._interval_s)
 
 
 def _batches(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Reports that follow each other, together as far as one message holds them; what else there is alone."""
+    """Groups consecutive reports, as far as one message holds them; anything else is sent alone."""
     found: list[list[Entry]] = []
     room = 0
     for entry in entries:
@@ -354,14 +354,14 @@ def _batches(entries: Sequence[Entry]) -> list[list[Entry]]:
 
 
 def channel_to(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
-    """Makes a channel; the connection comes with the first call."""
+    """Makes a channel; the connection is made with the first call."""
     if credentials is None:
         return grpc.aio.insecure_channel(address, options=_OPTIONS)
     return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
 
 
 async def _end_of(call: Call) -> str:
-    """Says how the scheduler ended a stream; with the remedy, where it does not take this worker."""
+    """Says how the scheduler ended a stream, with the remedy if it does not accept this worker."""
     code, details = await call.code(), await call.details()
     if code in _NOT_TAKEN:
         metadata = await call.trailing_metadata() or grpc.aio.Metadata()
@@ -370,7 +370,7 @@ async def _end_of(call: Call) -> str:
 
 
 def _why(error: Exception) -> str:
-    """Says why a stream ended; raises what is no end of a stream but a mistake in this program."""
+    """Says why a stream ended; raises anything that is a bug in this program."""
     match error:
         case grpc.aio.AioRpcError() if error.code() in _NOT_TAKEN:
             return f"{error.code().name}: {from_rpc_error(error)}"

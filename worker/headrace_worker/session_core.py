@@ -1,27 +1,28 @@
 """The worker's half of the session protocol, without a clock, a socket or a disk.
 
-Who is authoritative: the scheduler's database, for every lease. The worker believes what it was told last and
-says at each connection what it holds; the scheduler answers which of it is still the worker's.
+Who is authoritative: the scheduler's database, for every lease. The worker believes what it was told last, and
+lists at each connection the leases that it holds. The scheduler answers which of them are still the worker's.
 
 States of the connection: `DISCONNECTED → GREETING` (Hello sent) `→ OPEN` (Welcome received) `→ DRAINING` (Drain
 received), and from anywhere back to `DISCONNECTED`.
 
-States of a lease here: accepted (`held`) → told to end (`releasing`) → ended. A lease is held from its Assign until its
-`Exited` is in the outbox, and it goes on being named to the scheduler until that `Exited` is acknowledged:
-otherwise the scheduler would fence it at a reconnect before it has read the reports that stand before the `Exited`.
+States of a lease here: accepted (`held`) → told to end (`releasing`) → ended. A lease is held from its Assign
+until its `Exited` is in the outbox. It is listed to the scheduler until that `Exited` is acknowledged: otherwise
+the scheduler would fence it at a reconnect before it has read the reports that precede the `Exited`.
 
-When a message is lost, or comes twice:
+When a message is lost, or arrives twice:
 - A durable message is sent again, in order, after every Welcome until it is acknowledged. A report whose trial
-  waits for a decision stays in the outbox until the decision is there too, so that a lost decision is asked for again.
+  waits for a decision stays in the outbox until the decision arrives, so that a lost decision is requested again.
 - A second Assign of a lease that is held or has ended changes nothing; nor does a second Cancel or Decision.
-- A message that the scheduler refuses is kept in a folder and never sent again. The process of its lease is ended, as
-  an answer will not come.
-- Where the two sides can only have missed a message (two running leases on one slot, a report that was acknowledged
+- A message that the scheduler rejects is kept in a folder and never sent again, and the process of its lease is ended:
+  it will get no answer.
+- If the two sides can only have missed a message (two running leases on one slot, a report that was acknowledged
   but never decided), `tick` asks for a reconnect after a few heartbeats, and Welcome settles it.
-- A scheduler answers every heartbeat. One that is silent is gone, though the connection does not say so (a half-open
-  one, a frozen process). `tick` asks for another session within half a lease time, so that the leases live on.
+- A scheduler answers every heartbeat. One that is silent is gone, even if the connection does not show it (a
+  half-open one, a frozen process). `tick` asks for another session within half a lease time, so that the leases do
+  not expire.
 
-Calls take events and return effects, in the order in which they are to be carried out.
+Calls take events and return effects, in the order in which they must be carried out.
 """
 
 import math
@@ -55,15 +56,15 @@ from headrace_worker.unsettled import Kept, Message, Unsettled
 _REMEMBERED = 4096
 _PATIENCE_TICKS = 3
 _SILENCE = 0.4
-"""For what part of a lease time a scheduler may be silent."""
+"""The fraction of a lease time for which a scheduler may be silent."""
 
 
 class SessionProtocolError(Exception):
-    """The scheduler said something that the protocol does not allow here."""
+    """The scheduler sent something that the protocol does not allow here."""
 
 
 class Phase(Enum):
-    """Where the connection stands."""
+    """The state of the connection."""
 
     DISCONNECTED = auto()
     GREETING = auto()
@@ -73,7 +74,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What a worker says of itself."""
+    """What a worker says about itself."""
 
     worker: str
     incarnation: str
@@ -93,14 +94,14 @@ class _Held:
     ref: event_pb2.LeaseRef
     slots: frozenset[int]
     milli: int = WHOLE
-    # The leases of one bundle take its slots once; a lone lease's is its own id.
+    # The leases of one bundle occupy its slots once; for a single lease, this is its own id.
     grant: str = ""
     releasing: bool = False
     conflict_ticks: int = 0
 
 
 class SessionCore:
-    """What the worker knows, and what follows from what it hears."""
+    """The worker's knowledge, and what follows from what it hears."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -108,7 +109,7 @@ class SessionCore:
         self.sent_through = 0
         self._held: dict[str, _Held] = {}
         self._messages = Unsettled()
-        # Leases whose Exited waits for its acknowledgement, and the ones that ended lately.
+        # Leases whose Exited waits for its acknowledgement, and those that ended recently.
         self._leaving: dict[str, event_pb2.LeaseRef] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._heartbeats = 0
@@ -117,7 +118,7 @@ class SessionCore:
         self._silent_ticks = 0
         self._silence_ticks = 0
         self.defects: Mapping[int, str] = {}
-        # Slots in the bubbles of large jobs; the devices that such jobs own are no ordinary slots meanwhile.
+        # Slots in the bubbles of large jobs; for now, the devices that such jobs own are not ordinary slots.
         self.ephemeral: tuple[worker_pb2.Device, ...] = ()
         self.owned: frozenset[str] = frozenset()
         # Why the daemon leaves.
@@ -126,7 +127,7 @@ class SessionCore:
         # The worker's store, as it is now.
         self.store: worker_pb2.Store | None = None
 
-    # What the daemon tells it.
+    # What the daemon reports.
 
     def appended(
         self,
@@ -138,7 +139,7 @@ class SessionCore:
         size_bytes: int = 0,
     ) -> list[Effect]:
         """A durable message is in the outbox; an `Exited` ends its lease."""
-        # A report that came to the disk after its lease's end is only history.
+        # A report that reached the disk after its lease's end is only history.
         awaits_decision = awaits_decision and lease.lease_id in self._held
         self._messages.add(sequence, Message(lease.lease_id, exited, awaits_decision, size_bytes))
         if not exited:
@@ -147,8 +148,8 @@ class SessionCore:
         return self._end(lease.lease_id)
 
     def inherit(self, leases: Iterable[event_pb2.LeaseRef]) -> None:
-        """An earlier daemon held these, and their ends are going to be appended. Until the scheduler has read those, it
-        is not to end them by itself: reports may stand before them."""
+        """An earlier daemon held these leases, and their ends will be appended. Until the scheduler has read
+        those, it must not end the leases by itself: reports may precede them."""
         self._leaving.update({lease.lease_id: lease for lease in leases})
 
     def locked_again(self, home_lock: str) -> None:
@@ -156,7 +157,7 @@ class SessionCore:
         self._identity = replace(self._identity, home_lock=home_lock)
 
     def releasing(self, lease_id: str) -> None:
-        """The lease's process was told to end, by whomever."""
+        """The lease's process was told to end, by anyone."""
         if held := self._held.get(lease_id):
             held.releasing = True
 
@@ -165,11 +166,11 @@ class SessionCore:
         self._leaving_for_good = True
 
     def sent(self, sequence: int) -> None:
-        """A durable message went into the stream."""
+        """A durable message was written to the stream."""
         self.sent_through = max(self.sent_through, sequence)
 
     def knows(self, sequence: int) -> bool:
-        """Says whether `appended` was called for the message: before that it must not be sent."""
+        """Whether `appended` was called for the message: before that it must not be sent."""
         return sequence in self._messages
 
     @property
@@ -184,7 +185,7 @@ class SessionCore:
     # The connection.
 
     def connect(self) -> worker_pb2.Hello:
-        """Begins a session: what to say first."""
+        """Starts a session: returns what to say first."""
         self.phase = Phase.GREETING
         return worker_pb2.Hello(
             worker=self._identity.worker,
@@ -239,7 +240,7 @@ class SessionCore:
         )
 
     def tick(self) -> str:
-        """A heartbeat interval went by. Returns why the session has to be opened again, or nothing."""
+        """A heartbeat interval passed. Returns why the session must be opened again, or nothing."""
         if self.phase is not Phase.OPEN:
             return ""
         self._silent_ticks += 1
@@ -280,7 +281,7 @@ class SessionCore:
         return reason
 
     def receive(self, response: worker_pb2.SessionResponse) -> list[Effect]:
-        """Takes one message from the scheduler, and the acknowledgements that came with it."""
+        """Handles one message from the scheduler, and the acknowledgements that came with it."""
         effects = self._receive(response)
         return [*effects, *self._ack(response.acknowledged)] if response.acknowledged else effects
 
@@ -344,7 +345,7 @@ class SessionCore:
         ]
         for lease_id, held in self._held.items():
             if lease_id not in still_ours:
-                # Its decision will not come any more.
+                # Its decision will not arrive any more.
                 effects += self._settle(self._messages.of_lease(lease_id))
                 effects.append(self._fence(held, f"this worker no longer holds it: {LEASE_GONE}"))
         return effects
@@ -381,7 +382,7 @@ class SessionCore:
         return [self._fence(held, cancel.reason or "cancelled"), *settled]
 
     def _fence(self, held: _Held, reason: str) -> Effect:
-        """The lease is not ours any more. What is on its way out already keeps the grace that it was given."""
+        """The lease is no longer ours. A process that is already exiting keeps the grace that it was given."""
         lease_id = held.ref.lease_id
         if held.releasing:
             return Fence(lease_id=lease_id)
@@ -432,7 +433,7 @@ class SessionCore:
         return self._settle(self._messages.of_lease(lease_id))
 
     def _settle(self, sequences: Iterable[int]) -> list[Effect]:
-        """No decision on these messages is waited for any more."""
+        """No decision on these messages is expected any more."""
         return self._forget(self._messages.decide(sequences))
 
     def _forget(self, sequences: Iterable[int]) -> list[Effect]:

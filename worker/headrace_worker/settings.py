@@ -1,4 +1,4 @@
-"""What a worker daemon is told when it starts."""
+"""The settings that a worker daemon is started with."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,28 +22,30 @@ class WorkerSettings:
     labels: Mapping[str, str] = field(default_factory=dict)
     tls: bool = False
     tls_ca: Path | None = None
-    # What it joins with, where it has no certificate yet.
+    # What it joins with, if it has no certificate yet.
     join_token: GivenToken | None = None
-    # How long trials have to leave when the daemon is stopped, and the scheduler to take the news.
+    # How long trials have to exit when the daemon is stopped, and how long the scheduler has to receive the
+    # messages.
     stop_grace_s: float = 10.0
-    # How long trials have, at SIGTERM and at a spot notice, to save at their next reports and go elsewhere.
+    # How long trials have, at SIGTERM and at a spot notice, to save at their next reports and move elsewhere.
     drain_grace_s: float = 30.0
-    # The file whose appearance tells of the machine's end.
+    # The file whose appearance announces the machine's end.
     spot_notice: Path | None = None
-    # Variables of the daemon's environment that trials get beside the listed ones (`headrace.environment`).
+    # Variables of the daemon's environment that trials get in addition to the listed ones
+    # (`headrace.environment`).
     pass_env: tuple[str, ...] = ()
-    # Whom trials run as; None: the daemon's user.
+    # The user that trials run as; None: the daemon's user.
     run_as: OtherUser | None = None
-    # The mode bits that trials' files do not get; None: those that the daemon's do not.
+    # The mode bits that trials' files do not get; None: the same as for the daemon's files.
     trial_umask: int | None = None
-    # Whether a process stands by for the next trial of each busy slot.
+    # Whether a standby process is kept for the next trial of each busy slot.
     prestart: bool = True
-    # How much disk the code of studies may take, and as much again what it requires.
+    # How much disk space the code of studies may use; what it requires may use as much again.
     code_cache_bytes: int = 20 << 30
     # Whether a bubble agent runs beside the daemon, and how long trials may take to leave bubbles that are gone.
     bubbles: bool = False
     bubble_leave_s: float = 20.0
-    # Where to show metrics; empty: nowhere.
+    # Where to expose metrics; empty: nowhere.
     metrics_listen: str = ""
 
     @property
@@ -68,7 +70,7 @@ class WorkerSettings:
 
     @property
     def scratch_dir(self) -> Path:
-        """One folder for each lease; emptied at every start."""
+        """One folder per lease; emptied at every start."""
         return self.home / "scratch"
 
     @property

@@ -2,17 +2,17 @@
 
     python -I -S shim.py PARENT_PID STATUS_FD ENVIRONMENT_FD UMASK USER CONTROL_GROUP WORKING_DIR PROGRAM [ARGUMENT ...]
 
-It exists because some things have to be done in the child, and the daemon may not run Python code in a forked child
-once gRPC has threads. It lets the OOM killer prefer the trial to the daemon, enters the folder of a control group
-(empty: stays), becomes another user (`UID:GID:GROUPS`; empty: stays the same) and asks the kernel to kill this process
-when the daemon dies. It undoes the signal settings of its own interpreter, sets the umask (octal; empty: leaves it),
-goes to the working directory and execs the program. If it cannot, it writes the number of the error and why to
-STATUS_FD, which is closed by a successful exec, and exits with 127.
+It exists because some things must be done in the child, and the daemon may not run Python code in a forked child
+once gRPC has threads. It makes the OOM killer prefer the trial to the daemon, enters the folder of a control group
+(empty: stays where it is), becomes another user (`UID:GID:GROUPS`; empty: stays the same) and asks the kernel to
+kill this process when the daemon dies. It undoes the signal settings of its own interpreter, sets the umask
+(octal; empty: leaves it), changes to the working directory and execs the program. If it cannot, it writes the
+error's number and reason to STATUS_FD, which is closed by a successful exec, and exits with 127.
 
-Where trials run as another user, it is root until then. So its own environment is the daemon's, and no variable of the
-study's reaches its loader or its interpreter: `LD_PRELOAD` would run the study's code as root. The trial's environment
-is the content of ENVIRONMENT_FD, `NAME=VALUE` entries between NUL bytes. The program gets it, and is looked for on its
-PATH, as the trial's user.
+If trials run as another user, it is root until then. So its own environment is the daemon's, and no variable of
+the study's reaches its loader or its interpreter: `LD_PRELOAD` would run the study's code as root. The trial's
+environment is the content of ENVIRONMENT_FD, `NAME=VALUE` entries between NUL bytes. The program gets that
+environment, and is searched for on its PATH, as the trial's user.
 
 It imports nothing but the standard library, and of it only what starts quickly.
 """
@@ -26,7 +26,7 @@ import sys
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
 _KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
-"""The number of the system call, which the C library has no function for."""
+"""The number of the system call, for which the C library has no function."""
 _KEYCTL_JOIN_SESSION_KEYRING = 1
 CANNOT_START = 127
 _SHIP = "Ship the folder (`headrace run --ship`), or name one that every worker has"
@@ -68,34 +68,35 @@ def main(arguments: list[str]) -> None:
 
 
 def _enter(control_group: str) -> None:
-    """Where it cannot, the process stays in the daemon's, and is found as before there were any."""
+    """If it cannot enter, the process stays in the daemon's control group, and is found without one."""
     try:
         with open(f"{control_group}/cgroup.procs", "w") as file:  # noqa: PTH123 - as below
             file.write("0")
-    except OSError:  # it was removed, or the daemon's own takes no others below it
+    except OSError:  # it was removed, or the daemon's own group allows no others below it
         pass
 
 
 def _become(user: str) -> None:
-    """Gives up root for good, and what the kernel keeps for the daemon's session: groups first, while that is still
-    allowed."""
+    """Gives up root for good, and what the kernel keeps for the daemon's session. Groups come first, while that is
+    still allowed."""
     _leave_keyring()
     uid, gid, groups = user.split(":")
     os.setgroups([int(group) for group in groups.split(",") if group])
     os.setgid(int(gid))
     os.setuid(int(uid))
-    # A setuid program would run as another user, whom the worker does not take for a trial.
+    # A setuid program would run as another user, and the worker would not recognise it as a trial's.
     ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def _leave_keyring() -> None:
-    """Begins an empty session keyring. Whoever inherits one may read the keys in it, as any user: a Kerberos ticket."""
+    """Starts an empty session keyring. Whoever inherits one may read the keys in it, such as a Kerberos ticket, as
+    any user."""
     libc = ctypes.CDLL(None, use_errno=True)
     number = _KEYCTL.get(os.uname().machine)
     if number is None or libc.syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None) >= 0:
         return
     error = ctypes.get_errno()
-    if error not in (errno.ENOSYS, errno.EPERM):  # no keys in this kernel, or none for containers
+    if error not in (errno.ENOSYS, errno.EPERM):  # no keys in this kernel, or not for containers
         raise OSError(error, os.strerror(error))
 
 

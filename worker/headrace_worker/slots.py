@@ -1,9 +1,9 @@
 """Turns on slots.
 
 A slot runs one lease at a time, or several that share it in thousandths. The scheduler may assign a slot again
-before the old process is gone, since it frees a slot with its decision; so leases queue at their slots in the order
-of their Assigns, and a lease's turn comes when it and those before it fit on every slot of its grant. One global
-order means that no two gangs can wait for each other.
+before the old process is gone, since it frees a slot with its decision. So leases queue at their slots in the
+order of their Assigns, and a lease's turn comes when it and those before it fit on every slot of its grant. One
+global order means that no two gangs can wait for each other.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ class Slots:
         self._lines: dict[int, list[Turn]] = {index: [] for index in range(count)}
 
     def add(self, index: int) -> None:
-        """A further slot; one that is there already stays as it is."""
+        """Adds a slot; one that exists already stays as it is."""
         self._lines.setdefault(index, [])
 
     def join(self, indices: Iterable[int], milli: int = WHOLE) -> "Turn":
@@ -56,7 +56,7 @@ class Slots:
 
 
 class Turn:
-    """The place of one grant in the queues: of a lease, or of all leases of a bundle."""
+    """The place of one grant in the queues: the grant of a lease, or of all leases of a bundle."""
 
     def __init__(self, slots: Slots, indices: list[int], milli: int) -> None:
         self._slots = slots
@@ -70,5 +70,5 @@ class Turn:
         return self._slots._wanted(self)
 
     def leave(self) -> None:
-        """Gives the slots to the next; may be repeated."""
+        """Hands the slots to the next in the queue; may be repeated."""
         self._slots._leave(self)

@@ -1,10 +1,10 @@
 """The folder of the socket for trials: whose it is, whether it is still there, and when an old one may go.
 
-It lies in the system's temporary folder, where paths are short, so other programs delete there: a cleaner of old files,
-an `rm -rf`. A note in the worker's home says where it is. Such a note may be older than a copy of the home that it
-lies in, and then it names the folder of a daemon that runs. So a folder says itself whose it is, in a file that its
-daemon keeps locked. It is deleted where nobody holds that lock, and the file names this machine, this home and the
-instance that the note names.
+It is in the system's temporary folder, where paths are short, so other programs may delete it: a cleaner of old
+files, an `rm -rf`. A note in the worker's home says where it is. If the home is a copy, such a note may be older
+than the copy, and then it names the folder of a running daemon. So a folder says itself whose it is, in a file
+that its daemon keeps locked. It is deleted if nobody holds that lock, and the file names this machine, this home
+and the instance that the note names.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 PREFIX = "headrace-worker-"
 SOCKET = "rt"
 _OWNER = "owner"
-# sockaddr_un holds 107 bytes.
+# A sockaddr_un path has at most 107 bytes.
 _LONGEST_PATH = 100
 _FOR_ALL = "/tmp"  # noqa: S108 - the folder that is made in it is new, and the daemon's
 _MACHINE_ID = Path("/etc/machine-id")
@@ -34,7 +34,7 @@ _NOFOLLOW = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """Whose a folder is: a start of the daemon on a home of a machine."""
+    """The owner of a folder: a start of the daemon on a home of a machine."""
 
     home: str
     instance: str
@@ -43,7 +43,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file by what it is, whatever lies at its path."""
+    """Identifies a file, whatever its path."""
 
     device: int
     inode: int
@@ -55,7 +55,7 @@ class _File:
 
 
 def machine() -> str:
-    """What tells this machine from others."""
+    """Identifies this machine."""
     with suppress(OSError):
         if found := _MACHINE_ID.read_text().strip():
             return found
@@ -73,7 +73,7 @@ class SocketFolder:
         self.path = Path()
 
     def make(self) -> None:
-        """Makes the folder; again at the same path where it is gone, for trials that run have that one. Raises
+        """Makes the folder; again at the same path if it is gone, because running trials know that path. Raises
         `OSError`."""
         if self._lock is None or not self._again():
             self.path = self._new()
@@ -85,18 +85,18 @@ class SocketFolder:
 
     @property
     def is_there(self) -> bool:
-        """Whether all that was remembered is still there, and is the same."""
+        """Whether everything that was remembered is still there, and unchanged."""
         try:
             return bool(self._made) and all(_File.at(path) == file for path, file in self._made.items())
         except OSError:
             return False
 
     def said(self) -> str:
-        """What the note in the home says of it."""
+        """The note that the home keeps about it."""
         return json.dumps({"folder": str(self.path), **asdict(self._owner)})
 
     def delete(self) -> None:
-        """Deletes it, where what lies there is it."""
+        """Deletes it, if it is still the same folder."""
         with suppress(OSError):
             if self._made.get(self.path) == _File.at(self.path):
                 shutil.rmtree(self.path, ignore_errors=True)
@@ -104,7 +104,7 @@ class SocketFolder:
             self._lock.close()
 
     def _again(self) -> bool:
-        """Whether the folder is there again; not where something else lies at its path now."""
+        """Makes the folder again at its path; False if something else is there now."""
         with suppress(FileNotFoundError):
             if self._made.get(self.path) != _File.at(self.path):
                 return False
@@ -125,7 +125,7 @@ class SocketFolder:
         return found
 
     def _mark(self) -> None:
-        """Says whose it is, and locks that."""
+        """Records the owner in a file, and locks that file."""
         path = self.path / _OWNER
         with suppress(FileNotFoundError):
             path.unlink()
@@ -139,12 +139,12 @@ class SocketFolder:
 
 
 def delete_left(note: str, home: str) -> None:
-    """Deletes the folder that an earlier daemon on the home has noted, where it is that daemon's and nobody uses it."""
+    """Deletes the folder that an earlier daemon on the home recorded, if it is that daemon's and nobody uses it."""
     try:
         said = json.loads(note)
         folder = Path(said.pop("folder"))
         owner = Owner(**said)
-    except (ValueError, TypeError, KeyError, AttributeError):  # damaged: it does not say whose the folder is
+    except (ValueError, TypeError, KeyError, AttributeError):  # damaged: it does not name the folder's owner
         return
     if not folder.name.startswith(PREFIX) or (owner.home, owner.machine) != (home, machine()):
         return
@@ -157,8 +157,8 @@ def delete_left(note: str, home: str) -> None:
 
 @contextmanager
 def _unused(path: Path) -> Iterator[str]:
-    """The text of a file that its daemon locks while it lives, under that lock; empty where it lives, or there is no
-    such file."""
+    """The text of a file that its daemon locks while it lives, read under that lock. Empty if the daemon lives, or
+    there is no such file."""
     try:
         file = os.fdopen(os.open(path, _NOFOLLOW), "r+")
     except OSError:

@@ -1,11 +1,11 @@
 """The processes of a program that speak for its attempt, and how long a program may live on after them.
 
-    leader asks ─────────────────────── leader says its word ── grace ── ended
-    a shell's process trains, or fails ── says its word ── ten minutes ── ended, unless
+    leader asks ─────────────────────── leader says how it ended ── grace ── ended
+    a shell's process trains, or fails ── says how it ended ── ten minutes ── ended, unless
                                                                ├── a process asks or reports: the limit is lifted
-                                                               └── one that has asked still runs: it begins again
+                                                               └── one that has asked still runs: the limit starts again
 
-Whose word counts is decided in `last_words`; this has the clock.
+`last_words` decides whose word counts; this module has the clock.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ AFTER_STAGE_S = 600.0
 
 
 class Speakers:
-    """Those of one attempt."""
+    """The processes of one attempt that speak for it."""
 
     def __init__(self, *, is_gang: bool, leader: Callable[[], int], end: Callable[[], None]) -> None:
         """`leader` names the process that the worker started, or 0. `end` gives the program its grace to exit."""
@@ -33,7 +33,7 @@ class Speakers:
         self._limit: asyncio.TimerHandle | None = None
 
     def asks(self, pid: int, *, promises: bool) -> None:
-        """A process asks for the configuration. With `promises` it calls Finish at any end but a kill."""
+        """A process asks for the configuration. With `promises` it calls Finish, unless it is killed."""
         self._words.asks(pid, self._leader(), promises=promises)
         self.close()
 
@@ -64,17 +64,17 @@ class Speakers:
 
     @property
     def counted(self) -> Finished | None:
-        """What the program said of its end; None: nothing."""
+        """What the program said about its end; None: nothing."""
         return self._words.counted
 
     @property
     def done(self) -> bool:
-        """The program said that it is at its end, or a stage of it did and no other has begun."""
+        """The program said that its work has ended, or a stage of it did and no other has started."""
         return self._words.over or self._limit is not None
 
     @property
     def trainer_lost(self) -> bool:
-        """Another process than the leader trained, and ended without a word."""
+        """A process other than the leader trained, and ended without saying how."""
         return self._words.missing
 
     def _begin_limit(self) -> None:

@@ -1,20 +1,20 @@
-"""Processes that stand by: one for each busy grant of slots, with the program of the trial that runs there imported.
+"""Standby processes: one for each busy grant of slots, with the program of the running trial already imported.
 
-    its trial trains → a process is started for the next one → the slot's next trial takes it, or it is thrown away
+    its trial trains → a process is started for the next one → the slot's next trial takes it, or it is discarded
 
-The next trial on a slot is nearly always of the same study; then all that separates its program from another start of
-it is the lease. So a process is taken only by a launch that is equal in everything else: program, environment (and
-with it the devices that it may see), working directory, slots. Any other launch on one of its slots throws it away
-first, and so do a slot that stays idle, and the daemon's end. Where each process has folders of its own
-(`own_folders`), the one that stands by has them too, and the trial that takes it runs there. What it imported is
-checked by itself (`headrace.trial.standby`), which restarts where a file has changed.
+The next trial on a slot is nearly always of the same study, and its program then differs from another start only
+in the lease. So a process is taken only by a launch that is equal in everything else: program, environment (and
+with it the visible devices), working directory, slots. Any other launch on one of its slots discards it first. So
+does a slot that stays idle, and the daemon's end. If each process has folders of its own (`own_folders`), the
+standby process has them too, and the trial that takes it runs there. The process itself checks what it imported
+(`headrace.trial.standby`), and restarts if a file has changed.
 
-What the module starts while it is imported carries, where other processes name their lease, a name of the process
-that stood by. With it such a child is found when the process ends, as a trial or thrown away, and when the next daemon
-on this home begins (`family`).
+What the module starts during its import carries the standby process's name, where other processes carry their
+lease. By that name such a child is found when the process ends, as a trial or discarded, and when the next daemon
+on this home starts (`family`).
 
-Memory is bounded: one process a grant, and none is started where memory is short. A process that stands by holds no
-GPU memory unless its module takes some while it is imported; such a template says `prestart: false`.
+Memory is limited: one process per grant, and none is started if memory is short. A standby process holds no GPU
+memory unless its module allocates some during its import; such a template says `prestart: false`.
 """
 
 import asyncio
@@ -40,9 +40,9 @@ log = logging.getLogger(__name__)
 
 IDLE_S = 60.0
 MEMORY_KEPT_FREE = 0.2
-"""Nothing is started ahead where less than this part of the machine's memory is available."""
+"""No process is started ahead if less than this fraction of the machine's memory is available."""
 _ROOM = 384
-"""How long the names of a lease and a trial may be that are written where those of nobody's process stand."""
+"""The longest names of a lease and a trial that can replace the placeholders in a standby process's environment."""
 
 
 @dataclass(slots=True)
@@ -55,14 +55,14 @@ class _Standby:
 
 
 class Standbys:
-    """The processes that stand by for one daemon."""
+    """The standby processes of one daemon."""
 
     def __init__(self, home: Path, *, enabled: bool) -> None:
         self._enabled = enabled
         self._family = family(home)
         self._ready: dict[tuple[int, ...], _Standby] = {}
         self._starting: dict[tuple[int, ...], asyncio.Task[None]] = {}
-        # Slots whose trial ended before their process had started.
+        # Slots whose trial ended before their standby process had started.
         self._idle: set[tuple[int, ...]] = set()
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -74,9 +74,9 @@ class Standbys:
     async def acquire(
         self, launch: Launch, slots: tuple[int, ...], attempt_log: AttemptLog
     ) -> TrialProcess | None:
-        """Turns the process that stands by into the launch's; None where none is fit for it.
+        """Turns a standby process into the launch's process; None if no standby process is suitable.
 
-        Those that are not, on any of the slots, are gone when this returns.
+        Unsuitable ones, on any of the slots, are gone when this returns.
         """
         self._idle.discard(slots)
         if starting := self._starting.get(slots):
@@ -97,20 +97,20 @@ class Standbys:
         return None
 
     def idle(self, slots: tuple[int, ...]) -> None:
-        """A trial on these slots is over: what stands by there does so a little longer."""
+        """A trial on these slots is over: their standby process stays a little longer."""
         if slots in self._starting:
             self._idle.add(slots)
         elif found := self._ready.get(slots):
             self._arm(found, slots)
 
     async def close(self) -> None:
-        """Ends them all, and starts no more."""
+        """Ends all standby processes, and starts no more."""
         self._enabled = False
         await asyncio.gather(*(self._throw_away(slots) for slots in {*self._ready, *self._starting}))
         await asyncio.gather(*self._leaving)
 
     def reopen(self, *, enabled: bool) -> None:
-        """Starts some again for the trials that come, after a `close`."""
+        """Starts processes again for later trials, after a `close`."""
         self._enabled = enabled
 
     async def _start(self, launch: Launch, slots: tuple[int, ...]) -> None:
@@ -148,10 +148,10 @@ class Standbys:
 
 
 def family(home: Path) -> str:
-    """Returns how the names begin of all processes that stand by, or stood by, for a daemon on this home.
+    """Returns the prefix of the names of all present and past standby processes of a daemon on this home.
 
-    The folder itself is what tells two homes apart: in containers that see each other's processes, paths may be equal.
-    Its identity tells it from another one that is made where one was deleted, which may get the same number.
+    The folder itself distinguishes two homes: in containers that see each other's processes, paths may be equal.
+    Its identity distinguishes it from a new home that replaced a deleted one, whose inode may get the same number.
     """
     found = home.stat()
     try:
@@ -162,20 +162,20 @@ def family(home: Path) -> str:
 
 
 def _nameless(launch: Launch) -> Launch:
-    """All of a launch but the lease: what two launches must have in common to use one process."""
+    """A launch without the lease: what two launches must have in common to use one process."""
     env: Mapping[str, str] = {**launch.env, **dict.fromkeys(_names(launch), "")}
     return replace(launch, env=env, log_path=launch.log_path.parent)
 
 
 def _names(launch: Launch) -> list[str]:
-    """The variables that say whose process it is."""
+    """The variables that say which lease a process belongs to."""
     return [name for name in (LEASE_VARIABLE, TRIAL_VARIABLE, BUNDLE) if name in launch.env]
 
 
 async def _spawn(launch: Launch, family: str) -> _Standby:
     ours, theirs = socket.socketpair()
     arguments = (*launch.args, "--standby", str(theirs.fileno()), launch.target, launch.working_dir)
-    nobody = f"{family}{uuid.uuid4().hex}".ljust(_ROOM, ".")  # its own, for it marks what the process starts
+    nobody = f"{family}{uuid.uuid4().hex}".ljust(_ROOM, ".")  # its own: it marks what the process starts
     env = {**launch.env, **dict.fromkeys(_names(launch), nobody)}
     with theirs, tempfile.TemporaryFile() as printed:
         try:
@@ -190,7 +190,7 @@ async def _spawn(launch: Launch, family: str) -> _Standby:
 
 
 def _tell(standby: _Standby, launch: Launch, attempt_log: AttemptLog) -> bool:
-    """Tells a process whose it is; False where it does not listen any more."""
+    """Tells a process which lease it runs; False if it does not listen any more."""
     if standby.idle is not None:
         standby.idle.cancel()
     names = {name: launch.env[name] for name in _names(launch)}

@@ -4,9 +4,9 @@ Who is authoritative: the scheduler's database, for the id that belongs to a sto
 Hello which address it uses and which id it finds there. Welcome answers with the id that must be there, and tells the
 first worker that uses an address to write the marker. Nothing starts here before that answer.
 
-Later the worker looks again every few seconds, in a thread of its own: a file system that hangs must keep nothing else
-from its work. While the store is away its heartbeats say so, trials that start are given back, and those that save
-wait.
+Later the worker checks again every few seconds, in a separate thread, so that a file system that hangs blocks
+nothing else. While the store is away, the worker's heartbeats say so, trials that start are given back, and trials
+that save wait.
 """
 
 import asyncio
@@ -38,20 +38,20 @@ class StoreWatch:
         self._there = asyncio.Event()
         self._is_awaited = self._is_set_up = False
         self.appeared: Callable[[], None] = lambda: None
-        """Called when the store is seen for the first time, where a scheduler waits for that."""
+        """Called when the store is seen for the first time, if a scheduler is waiting for that."""
         self.found = worker_pb2.Store(url=store.url, unseen=True)
-        """What there is, as it was last seen."""
+        """What is there, as last seen."""
         self.trouble = ""
-        """Why the store is away; empty while it is there."""
+        """Why the store is away; empty while it is available."""
 
     async def seen(self, within_s: float) -> None:
-        """Returns when the store was seen, or did not answer for so long."""
+        """Returns when the store has been seen, or has not answered for this long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._seen.wait()
 
     def ordered(self, order: worker_pb2.StoreOrder) -> None:
-        """A scheduler said what it knows of the store."""
+        """A scheduler said what it knows about the store."""
         if not order.id:
             self._is_awaited = True
             return
@@ -62,7 +62,7 @@ class StoreWatch:
         self._soon.set()
 
     async def run(self) -> None:
-        """Looks, until it is cancelled."""
+        """Checks until cancelled."""
         while True:
             self._soon.clear()
             await self._look()
@@ -71,16 +71,17 @@ class StoreWatch:
                     await self._soon.wait()
 
     async def until_there(self) -> None:
-        """Returns when the store is there, as its marker says."""
+        """Returns when the store is available, as its marker says."""
         await self._there.wait()
 
     async def require(self) -> None:
-        """Waits until a scheduler said what the store is. Raises `StoreUnavailableError` where it is not there."""
+        """Waits until a scheduler has said what the store is. Raises `StoreUnavailableError` if it is not
+        available."""
         await self._ordered.wait()
         await asyncio.to_thread(self._require)
 
     def close(self) -> None:
-        """Looks no more; a look that hangs is left alone."""
+        """Stops checking; a check that hangs is left alone."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _look(self) -> None:
@@ -102,7 +103,7 @@ class StoreWatch:
             self.appeared()
 
     def _require(self) -> str:
-        """The id of the store, which is set up if it is to be. Raises `StoreUnavailableError`."""
+        """The id of the store, which is set up if necessary. Raises `StoreUnavailableError`."""
         try:
             with self._setting_up:
                 self._set_up()
@@ -114,7 +115,7 @@ class StoreWatch:
         return self._store.identity()
 
     def _set_up(self) -> None:
-        """Makes the marker, once: one that vanishes later is a store that went away."""
+        """Writes the marker, once: if it vanishes later, the store has gone away."""
         if self._is_set_up:
             return
         if self._order.set_up:

@@ -1,9 +1,10 @@
-"""What a daemon does with what the one before left, once a scheduler has taken it (`home`).
+"""How a daemon takes over from the previous one on its home, once a scheduler has accepted it (`home`).
 
-    taken → bury the predecessor → delete its socket and scratch files → the home is this daemon's own → attempts run
+    accepted → clean up after the predecessor → delete its socket and scratch files → the home is this daemon's own
+    → attempts run
 
-Before that it changes nothing outside its home: it may be a second one, on a copy. Sweeping and tidying come behind, as
-they delete in the store.
+Before that it changes nothing outside its home: it may be a second one, on a copy. Sweeping and tidying come
+later, as they delete in the store.
 """
 
 import asyncio
@@ -20,21 +21,21 @@ log = logging.getLogger(__name__)
 
 
 class Succession:
-    """One daemon's taking over from the one before."""
+    """One daemon's takeover from the previous one."""
 
     def __init__(self, home: Home, recorded: Sequence[RecordedLease], courier: Courier) -> None:
-        """`recorded` are the leases that the daemon before held."""
+        """`recorded` are the leases that the previous daemon held."""
         self._home, self._recorded, self._courier = home, recorded, courier
         self._taken = asyncio.Event()
         self.over = asyncio.Event()
-        """Attempts may run."""
+        """Set when attempts may run."""
 
     def taken(self) -> None:
-        """A scheduler has taken this daemon, for the first time or again."""
+        """A scheduler has accepted this daemon, for the first time or again."""
         self._taken.set()
 
     async def run(self, delete_socket: Callable[[], None], folders: Sequence[Path]) -> None:
-        """Waits until a scheduler has taken the daemon, and clears up; empties the folders."""
+        """Waits until a scheduler has accepted the daemon, and cleans up; empties the folders."""
         await self._taken.wait()
         if copied := self._home.copied:
             log.warning(
@@ -50,5 +51,5 @@ class Succession:
             await self._courier.outbox.forget_uploads()
         try:
             await asyncio.to_thread(self._home.settle)
-        except OSError as error:  # a full disk: the next daemon takes what is noted for another place's
+        except OSError as error:  # a full disk: the next daemon takes these records for another place's
             log.warning("%s cannot be written: %s", self._home.path, error)

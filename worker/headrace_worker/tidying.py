@@ -1,11 +1,11 @@
-"""Folders of studies that were deleted, or whose checkpoints or logs have lasted for their age, are cleared away.
+"""Deletes folders of studies that were deleted, or whose checkpoints or logs have reached their age limit.
 
-The worker names the folders that lie in its store and below its logs, and a scheduler says what of them may go. It does
-so about once an hour, and when it starts. Nothing is remembered: what could not be deleted is found again. Several
-workers with one store may each clear the same folder.
+The worker lists the folders in its store and below its logs, and a scheduler says which of them may be deleted. It
+does so about once an hour, and when it starts. Nothing is remembered: what could not be deleted is found again.
+Several workers with one store may each delete the same folder.
 
-A study that has ended may go on while its folder is cleared. So the names of its checkpoints are read first, and the
-scheduler is asked again. What it has stored since then is not among them, and stays.
+A study that has ended may be reopened while its folder is being deleted. So the names of its checkpoints are read
+first, and the scheduler is asked again. What the study has stored since then is not among those names, and stays.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ log = logging.getLogger(__name__)
 EVERY_S = 3600.0
 FIRST_S = 20.0
 AT_ONCE = 200
-"""Folders that are asked about in one call."""
+"""How many folders are asked about in one call."""
 
 Judge = Callable[[worker_pb2.JudgeFoldersRequest], Awaitable[worker_pb2.JudgeFoldersResponse]]
 """Asks a scheduler."""
 
 
 class Tidying:
-    """Clears the folders of one worker."""
+    """Deletes the folders of one worker."""
 
     def __init__(
         self, store: CheckpointStore, log_dir: Path, judge: Judge, busy: Callable[[], set[str]]
@@ -41,7 +41,7 @@ class Tidying:
         self._log_dir = log_dir
         self._judge = judge
         self._busy = busy
-        """The folders of studies of which trials run here."""
+        """The folders of the studies whose trials run here."""
 
     async def run(self) -> None:
         """Tidy every hour, with jitter, until cancelled."""
@@ -54,7 +54,7 @@ class Tidying:
             await asyncio.sleep(EVERY_S * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
 
     async def tidy(self) -> None:
-        """Clear what may go, once."""
+        """Delete what may be deleted, once."""
         folders = await asyncio.to_thread(self._folders)
         for place in range(0, len(folders), AT_ONCE):
             asked = worker_pb2.JudgeFoldersRequest(folders=folders[place : place + AT_ONCE])
@@ -108,5 +108,5 @@ class Tidying:
 
 
 def _within_store(uri: str) -> str:
-    """A checkpoint's place: workers may reach one store by several addresses."""
+    """A checkpoint's place: workers may reach one store through several addresses."""
     return unquote(uri).rstrip("/").rpartition("/studies/")[2]

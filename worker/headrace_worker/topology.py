@@ -1,7 +1,8 @@
-"""How the GPUs of a machine are joined: NVLink, a PCIe switch, a NUMA node. Asked of NVML, or made up for fake GPUs.
+"""How the GPUs of a machine are connected: NVLink, a PCIe switch, a NUMA node. Read from NVML, or made up for fake
+GPUs.
 
-Gangs are placed by it (`core/placement/joints` in the scheduler). A pair of which the driver says nothing is unknown,
-not bad.
+The scheduler uses it to place gangs (`core/placement/joints`). A pair about which the driver says nothing is
+unknown, not bad.
 """
 
 import re
@@ -13,7 +14,7 @@ from headrace.v1 import worker_pb2
 
 Kind: TypeAlias = "worker_pb2.LinkKind.ValueType"
 Links = list[list[Kind]]
-"""By the places of two devices in a list."""
+"""By the positions of two devices in a list."""
 _ISLANDS = re.compile(r"(nvlink|switch|numa):([1-9]\d{0,3})")
 _NAMED = {
     "nvlink": worker_pb2.LINK_KIND_NVLINK,
@@ -28,9 +29,9 @@ def nvml_links(uuids: Sequence[str]) -> Links:
 
 
 def fake_links(count: int, text: str) -> Links:
-    """Joints of fake GPUs: `nvlink:2,numa:4` joins each two by NVLink, and puts each four on one NUMA node.
+    """Interconnects of fake GPUs: `nvlink:2,numa:4` joins each two by NVLink, and puts each four on one NUMA node.
 
-    Empty for an empty text. Raises `ValueError` for what is not of this form.
+    Empty for an empty text. Raises `ValueError` for any other form.
     """
     if not text:
         return []
@@ -76,7 +77,7 @@ def _nvml_link(one: str, other: str) -> Kind:
         level = pynvml.nvmlDeviceGetTopologyCommonAncestor(first, second)
     except pynvml.NVMLError:
         return worker_pb2.LINK_KIND_UNSPECIFIED
-    if level <= pynvml.NVML_TOPOLOGY_MULTIPLE:  # they meet at PCIe bridges, without the host's
+    if level <= pynvml.NVML_TOPOLOGY_MULTIPLE:  # they meet at PCIe bridges, not at the host's
         return worker_pb2.LINK_KIND_SWITCH
     if level <= pynvml.NVML_TOPOLOGY_NODE:
         return worker_pb2.LINK_KIND_NUMA_NODE

@@ -1,13 +1,14 @@
-"""What a bundle's process says and is told: one call a turn, for all of its members.
+"""What a bundle's process reports and is told: one call per turn, for all of its members.
 
-    restored → reports, until all are durable → ended members → if it waits: until there is something to say
+    restored → reports, until all are durable → ended members → if the process waits: until there is something to say
     → at most PATIENCE_S for decisions → the answer
 
-As an ordinary trial, a member goes on from a report only when that is durable. The decision on one at its milestone is
-given with the answer to this turn where it comes soon, else with a later one; the others go on meanwhile.
+Like an ordinary trial, a member continues from a report only when the report is durable. The decision on a report
+at its milestone is part of the answer to this turn if it comes soon, else of a later answer. The others continue
+meanwhile.
 
-A turn that is repeated, since its answer was lost, joins the first call or gets its answer. The process makes one turn
-after the other, so the last one is all that is kept. A new process begins with new turns.
+A turn that is repeated because its answer was lost joins the first call or gets its answer. The process makes one
+turn after another, so only the last one is kept. A new process starts with new turns.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from headrace_worker.seats import Seat, Seats
 
 log = logging.getLogger(__name__)
 PATIENCE_S = 0.005
-"""How long members that may go on wait for the decisions on others."""
+"""How long members that may continue wait for the decisions on others."""
 _Asked = asyncio.Task[event_pb2.Decision]
 
 
@@ -43,22 +44,23 @@ class Turns:
         self._asked: set[_Asked] = set()
         self._say: dict[str, runtime_pb2.MemberDecision] = {}
         self._strangers: list[str] = []
-        # The process is to end.
+        # Set when the process must end.
         self.over = False
 
     @property
     def pending(self) -> bool:
-        """Whether the process waits for an answer now: its silence is not its own."""
+        """Whether the process is waiting for an answer now: its silence is then not its own."""
         return self._answer is not None and not self._answer.done()
 
     def attach(self) -> runtime_pb2.AttachBundleResponse:
-        """Takes in all members that are ready, and names those that are aboard."""
+        """Takes aboard the members that may come, and names those that are aboard."""
         self._board()
         members = [seat.attempt.attach() for seat in self._seats.aboard if seat.stays]
         return runtime_pb2.AttachBundleResponse(members=members, seats=self._seats.most)
 
     async def turn(self, request: runtime_pb2.TurnRequest) -> runtime_pb2.TurnResponse:
-        """Takes a turn; a cancelled call leaves it on its way. Raises `TurnInvalidError`, `LeaseOverError`."""
+        """Handles a turn; cancelling the call does not cancel the turn. Raises `TurnInvalidError`,
+        `LeaseOverError`."""
         if self._answer is None or request.sequence != self._last:
             if request.sequence <= self._last:
                 raise TurnInvalidError(
@@ -79,11 +81,11 @@ class Turns:
             raise  # only the call was cancelled
 
     def forget(self, lease_id: str) -> None:
-        """Nothing is to be said of this member any more but that it is gone."""
+        """All that the answer still says about this member is that it is gone."""
         self._say.pop(lease_id, None)
 
     async def close(self) -> None:
-        """Drops what is on its way: the process is gone."""
+        """Drops what is in progress: the process is gone."""
         self.over = True
         if self._answer is not None:
             self._answer.cancel()
@@ -115,7 +117,7 @@ class Turns:
             self._strangers.append(report.lease_id)
             return
         if not seat.stays and not seat.attempt.decided:
-            return  # it was killed meanwhile, which the answer says
+            return  # it was killed meanwhile, as the answer says
         asked: _Asked
 
         def durable() -> None:
@@ -160,7 +162,7 @@ class Turns:
                 if decision.refused or decision.decision.action != event_pb2.DECISION_ACTION_CONTINUE:
                     seat.told_in = sequence
         for seat in self._seats.leaving:
-            if not seat.attempt.decided:  # else it is answered so when it reports
+            if not seat.attempt.decided:  # else it gets that answer when it reports
                 seat.told_in = sequence
                 response.gone.append(seat.attempt.lease.lease_id)
         response.joined.extend(seat.attempt.attach() for seat in self._board())
@@ -168,7 +170,7 @@ class Turns:
         return response
 
     def _board(self) -> list[Seat]:
-        """Takes those aboard that may come."""
+        """Takes aboard the members that may come."""
         joining = [] if self.over else self._seats.waiting
         for seat in joining:
             seat.aboard = True

@@ -1,7 +1,8 @@
-"""The durable messages that are not settled yet: not acknowledged, or without the decision that their trial waits for.
+"""The durable messages that are not settled: not yet acknowledged, or without the decision that their trial waits
+for.
 
-Every call costs what the messages that it names cost, however many others there are: a worker that comes back after an
-outage has tens of thousands, each of which is acknowledged by itself.
+The cost of a call depends only on the messages that it names, however many others there are. A worker that comes
+back after an outage has tens of thousands, and each of them is acknowledged separately.
 """
 
 from collections import Counter
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Message:
-    """What the session has to know of a durable message."""
+    """What the session must know about a durable message."""
 
     lease_id: str
     exited: bool
@@ -37,7 +38,7 @@ class Unsettled:
         self._of_lease: dict[str, set[int]] = {}
         self._bytes_of_lease: Counter[str] = Counter()
         self._unacknowledged: set[int] = set()
-        # Acknowledged, but the decision is still to come.
+        # Messages that are acknowledged, but whose decision is still to come.
         self._undecided: set[int] = set()
 
     def __contains__(self, sequence: int) -> bool:
@@ -49,15 +50,15 @@ class Unsettled:
         return len(self._unacknowledged)
 
     def of_lease(self, lease_id: str) -> Collection[int]:
-        """The sequences of a lease."""
+        """The sequences of a lease's messages."""
         return self._of_lease.get(lease_id, frozenset())
 
     def kept(self, lease_id: str) -> Kept:
-        """How much of a lease is kept here."""
+        """How much of a lease is not settled."""
         return Kept(messages=len(self.of_lease(lease_id)), size_bytes=self._bytes_of_lease[lease_id])
 
     def undecided(self) -> Iterable[tuple[int, Message]]:
-        """The messages that are acknowledged and whose decision has not come."""
+        """The messages that are acknowledged and whose decision has not arrived."""
         return ((sequence, self._messages[sequence]) for sequence in self._undecided)
 
     def add(self, sequence: int, message: Message) -> None:
@@ -77,7 +78,7 @@ class Unsettled:
         return message
 
     def decide(self, sequences: Iterable[int]) -> list[int]:
-        """No decision on these messages is waited for any more. Returns those that are known."""
+        """No decision on these messages is expected any more. Returns those that are known."""
         known = [s for s in sequences if s in self._messages]
         for sequence in known:
             self._messages[sequence].awaits_decision = False
@@ -85,14 +86,14 @@ class Unsettled:
         return known
 
     def take_settled(self, sequences: Iterable[int]) -> tuple[int, ...]:
-        """Forgets those of these known messages that nothing is missing of; returns them in order."""
+        """Removes the settled ones among these known messages; returns them in order."""
         settled = {s for s in sequences if (m := self._messages[s]).acked and not m.awaits_decision}
         for sequence in settled:
             self.drop(sequence)
         return tuple(sorted(settled))
 
     def drop(self, sequence: int) -> Message | None:
-        """Forgets a message, whatever is missing of it; returns it where it was known."""
+        """Removes a message, settled or not; returns it if it was known."""
         message = self._messages.pop(sequence, None)
         if message is None:
             return None

@@ -1,7 +1,8 @@
-"""The driver's numbered errors (Xid): which of them are of the hardware, and those that NVML tells of as they happen.
+"""The driver's numbered errors (Xid): which of them are hardware errors, and those that NVML reports as they
+happen.
 
-Source: NVIDIA, "Xid Errors", the catalogue of the driver. An Xid that a program can cause, such as 31 (a page fault) or
-43 (it was stopped), says nothing of the device.
+Source: NVIDIA, "Xid Errors", the catalogue of the driver. An Xid that a program can cause, such as 31 (a page
+fault) or 43 (it was stopped), says nothing about the device.
 """
 
 import logging
@@ -25,7 +26,8 @@ _AT_ONCE = 256
 
 
 class Xids:
-    """The hardware's errors that NVML told of since the start, by UUID. Where NVML cannot tell, there are none."""
+    """The hardware errors that NVML has reported since the start, by UUID. If NVML cannot report them, there are
+    none."""
 
     def __init__(self, uuids: Iterable[str]) -> None:
         self._seen: dict[str, str] = {}
@@ -43,14 +45,14 @@ class Xids:
             self._events = events
 
     def look(self) -> dict[str, str]:
-        """Take in what has happened; returns the words for each device that had such an error."""
+        """Read what has happened; returns the text for each device that had such an error."""
         import pynvml
 
         for _ in range(_AT_ONCE if self._events is not None else 0):
             try:
                 event = pynvml.nvmlEventSetWait_v2(self._events, 0)
                 uuid = pynvml.nvmlDeviceGetUUID(event.device)
-            except (pynvml.NVMLError, AttributeError):  # nothing has happened, mostly
+            except (pynvml.NVMLError, AttributeError):  # usually nothing has happened
                 break
             if (number := int(event.eventData)) in OF_THE_HARDWARE:
                 name = uuid.decode() if isinstance(uuid, bytes) else str(uuid)
@@ -58,5 +60,5 @@ class Xids:
         return dict(self._seen)
 
     def forget(self, uuid: str) -> None:
-        """What was told of a device is void."""
+        """Drops what was reported about a device."""
         self._seen.pop(uuid, None)

@@ -63,7 +63,7 @@ func suggest(ctx context.Context, s *session, c command) (any, error) {
 	return object{"asked": s.next, "trial": trialOf(asked.Trial), "next_milestone": asked.Milestone, "done": false}, nil
 }
 
-// held is the trial that a command is about.
+// held is the trial to which a command refers.
 func held(s *session, c command) (*headrace.Asked, askArgs, error) {
 	args, err := arguments[askArgs](c)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Conformance is the Go client's driver for the conformance suite in tests/conformance, whose README is its protocol: it carries
-// out commands, a line each on the standard input, through the client's public API.
+// Conformance is the Go client's driver for the conformance suite in tests/conformance, whose README defines the
+// protocol. It runs commands, one per line on the standard input, through the client's public API.
 package main
 
 import (
@@ -31,7 +31,7 @@ type command struct {
 	Args     json.RawMessage `json:"args"`
 }
 
-// session is what the commands share.
+// session is the state that the commands share.
 type session struct {
 	mu      sync.Mutex
 	clients map[string]*headrace.Client
@@ -43,7 +43,7 @@ type session struct {
 	out     *json.Encoder
 }
 
-// errBroken is a fault of the driver or of the harness, and of no client.
+// errBroken is a fault of the driver or of the harness, not of a client.
 type errBroken struct{ text string }
 
 func (e errBroken) Error() string { return e.text }
@@ -119,7 +119,7 @@ func (s *session) say(answer object) {
 	}
 }
 
-// study is the handle that a command is about.
+// study is the handle to which a command refers.
 func (s *session) study(c command, id string) (*headrace.Study, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +140,7 @@ func (s *session) client(c command) (*headrace.Client, error) {
 	return client, nil
 }
 
-// arguments reads those of a command.
+// arguments reads the arguments of a command.
 func arguments[T any](c command) (T, error) {
 	var found T
 	if len(c.Args) == 0 {

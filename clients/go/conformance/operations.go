@@ -120,7 +120,7 @@ func onStudy(do func(context.Context, *headrace.Study, studyArgs, *session, comm
 	}
 }
 
-// shown makes an operation of a method that returns the study.
+// shown turns a method that returns the study into an operation.
 func shown(
 	method func(*headrace.Study, context.Context) (*headracev1.Study, error),
 ) func(context.Context, *headrace.Study, studyArgs, *session, command) (any, error) {
@@ -233,7 +233,7 @@ func watch(ctx context.Context, s *session, c command) (any, error) {
 	return object{}, nil
 }
 
-// all reads a list to its end. What cannot be shown is left out.
+// all reads a list to its end. Entries that cannot be shown are left out.
 func all[T any](list iter.Seq2[T, error], shown func(T) object) ([]object, error) {
 	found := []object{}
 	for one, err := range list {

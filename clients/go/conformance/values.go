@@ -95,7 +95,7 @@ func failureOf(err *headrace.Error) object {
 	}
 }
 
-// codeOf is a status by its name in the contract: DeadlineExceeded is DEADLINE_EXCEEDED.
+// codeOf is the name of a status in the API: DeadlineExceeded is DEADLINE_EXCEEDED.
 func codeOf(code codes.Code) string {
 	if code == codes.Canceled {
 		return "CANCELLED"
@@ -110,7 +110,7 @@ func codeOf(code codes.Code) string {
 	return strings.ToUpper(name.String())
 }
 
-// reasonOf is a server's reason; those of the client are none.
+// reasonOf is a server's reason; empty for the client's own reasons.
 func reasonOf(reason headrace.Reason) string {
 	switch reason {
 	case headrace.Unreachable, headrace.Deadline, headrace.Cancelled, headrace.Unsupported, headrace.StudyOver:
@@ -119,7 +119,7 @@ func reasonOf(reason headrace.Reason) string {
 	return string(reason)
 }
 
-// remedyOf is what is shown; a list of violations has those of its fields.
+// remedyOf is the remedy that is shown; for a list of violations, those of its fields.
 func remedyOf(err *headrace.Error) string {
 	if err.Remedy != "" || len(err.Violations) == 0 {
 		return err.Remedy
@@ -140,7 +140,7 @@ func number(value float64) any {
 	return value
 }
 
-// floatOf reads a number, or NaN and the infinities as texts.
+// floatOf reads a number, or a text for NaN and the infinities.
 func floatOf(text json.RawMessage) (float64, error) {
 	value, err := strconv.ParseFloat(strings.Trim(string(text), `"`), 64)
 	if err != nil {
@@ -149,7 +149,7 @@ func floatOf(text json.RawMessage) (float64, error) {
 	return value, nil
 }
 
-// paramsOf reads a configuration: a number with a point is a float, another one is whole.
+// paramsOf reads a configuration: a number with a point is a float, any other is an integer.
 func paramsOf(text json.RawMessage) (headrace.Params, error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()

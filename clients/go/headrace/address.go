@@ -25,11 +25,12 @@ const (
 type target struct {
 	replicas []string
 	tls      bool
-	// home is the folder whose file "address" named the replicas; empty where they were given, or are the default.
+	// home is the folder whose file "address" named the replicas; empty if they were given, or are the default.
 	home string
 }
 
-// findTarget reads an address: the one given, else HEADRACE_ADDRESS, else the file that `headrace up` left, else the default.
+// findTarget reads an address: the one given, or else HEADRACE_ADDRESS, or else the file that `headrace up` left, or
+// else the default.
 func findTarget(given string) (target, error) {
 	if given == "" {
 		given = os.Getenv(addressVariable)
@@ -53,8 +54,8 @@ func findTarget(given string) (target, error) {
 	return parseTarget("address", defaultAddress)
 }
 
-// parseTarget reads HOST:PORT, or several with commas, with tls:// before the first where they want TLS. One address
-// alone may also be unix:PATH.
+// parseTarget reads HOST:PORT, or several with commas, with tls:// before the first if they require TLS. A single
+// address may also be unix:PATH.
 func parseTarget(field, text string) (target, error) {
 	text = strings.TrimSpace(text)
 	bare, secure := strings.CutPrefix(text, tlsPrefix)
@@ -138,7 +139,7 @@ func homeFolder() string {
 	return filepath.Join(user, ".headrace")
 }
 
-// addressIn is what the file of `headrace up` says; empty while it does not serve.
+// addressIn is the address in the file of `headrace up`; empty while it does not serve.
 func addressIn(home string) string {
 	text, err := os.ReadFile(filepath.Join(home, "address"))
 	if err != nil {

@@ -17,10 +17,10 @@ import (
 // warnAfter is how long to wait for a trial before a warning is logged.
 const warnAfter = 10 * time.Second
 
-// AskOption changes how trials are asked for.
+// AskOption changes how to ask for trials.
 type AskOption func(*pb.SuggestTrialRequest)
 
-// WithClientID names the caller. Without it each Ask, and each AskAll, draws a name.
+// WithClientID names the caller. Without it, each Ask and each AskAll draws a name.
 func WithClientID(id string) AskOption {
 	return func(r *pb.SuggestTrialRequest) { r.ClientId = id }
 }

@@ -86,7 +86,7 @@ type Unshown struct {
 	Why string
 }
 
-// Error says both.
+// Error includes both.
 func (u *Unshown) Error() string { return u.Name + " cannot be shown: " + u.Why }
 
 func trialName(study string, number int64) string {

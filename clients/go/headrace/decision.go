@@ -7,11 +7,11 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// Action is what a trial is to do after a report.
+// Action is what a trial has to do after a report.
 type Action int
 
 const (
-	// Continue: go on to the next milestone.
+	// Continue: train to the next milestone.
 	Continue Action = iota + 1
 	// Pause: leave the trial. It is handed out again later, if the policy promotes it.
 	Pause
@@ -35,13 +35,13 @@ func (a Action) String() string {
 // Decision is the answer to a report.
 type Decision struct {
 	Action Action
-	// NextMilestone is the step up to which the trial may run without asking; 0 leaves it as it was.
+	// NextMilestone is the step up to which the trial may run without asking; 0 leaves it unchanged.
 	NextMilestone int64
 	// Reason says why, for a log.
 	Reason string
 }
 
-// DecisionOf reads a message. An action that this client does not know is an Unsupported error.
+// DecisionOf reads a message. An action that this client does not know gives an Unsupported error.
 func DecisionOf(decision *pb.Decision) (Decision, error) {
 	actions := map[pb.DecisionAction]Action{
 		pb.DecisionAction_DECISION_ACTION_CONTINUE: Continue,

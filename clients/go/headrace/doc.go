@@ -11,17 +11,17 @@
 //
 // # What a call does when something breaks
 //
-// The scheduler's database is the only truth. A call that changes something carries a request id. The client draws it once
-// and repeats the very same request, so a change whose answer was lost is made once. A call is repeated when no
-// scheduler answers or when an attempt takes too long. It ends with an error after the client's timeout, or when its
-// context ends. Of several addresses the next one is tried at once.
+// The scheduler's database is authoritative. A call that changes something carries a request id. The client draws it
+// once and repeats exactly the same request, so a change whose answer was lost is made only once. A call is repeated
+// if no scheduler answers or if an attempt takes too long. It ends with an error after the client's timeout, or when
+// its context ends. If there are several addresses, the next one is tried at once.
 //
-// Local time is trusted for waiting only: for timeouts, and for the pauses between attempts.
+// Local time is trusted only for waiting: for timeouts, and for the pauses between attempts.
 //
 // # Errors
 //
 // Every error of a call is an [*Error]. Its [Reason] says what is wrong, for programs: errors.Is(err,
-// headrace.StudyNotFound). Its message and its remedy are for people. Where fields of a request are at fault, its
+// headrace.StudyNotFound). Its message and its remedy are for people. If fields of a request are invalid, its
 // violations name each of them. An error of a context that ended also matches context.Canceled or
 // context.DeadlineExceeded.
 //

@@ -9,7 +9,7 @@ import (
 
 // Reason says what is wrong, for programs. It is an error itself, so that errors.Is compares with it.
 //
-// The scheduler's reasons are those of headracev1.ErrorReason. A newer scheduler may have further ones.
+// The scheduler's reasons are those of headracev1.ErrorReason. A newer scheduler may have more.
 type Reason string
 
 // The reasons that a scheduler or a planner gives.
@@ -59,23 +59,23 @@ const (
 	Deadline Reason = "DEADLINE"
 	// Cancelled: the caller's context ended, or the client was closed, before the answer came.
 	Cancelled Reason = "CANCELLED"
-	// Unsupported: the server is older or newer than this client, and one of them does not know what the other says.
+	// Unsupported: the server is older or newer than this client, and one of them does not know a message of the other.
 	Unsupported Reason = "UNSUPPORTED"
-	// StudyOver: there is nothing more to ask for, because the study has ended.
+	// StudyOver: there are no more trials, because the study has ended.
 	StudyOver Reason = "STUDY_OVER"
 )
 
 // Error makes a reason comparable with errors.Is.
 func (r Reason) Error() string { return string(r) }
 
-// Error is what every call returns that fails: what happened, and what to do about it.
+// Error is returned by every call that fails: what happened, and what to do about it.
 type Error struct {
 	Reason Reason
 	// Message says what happened, for people.
 	Message string
 	// Remedy says what to do about it.
 	Remedy string
-	// Violations name the fields at fault. There are some where the reason is InvalidField.
+	// Violations name the invalid fields. There are some if the reason is InvalidField.
 	Violations []Violation
 	// Code is the gRPC status.
 	Code codes.Code
@@ -83,19 +83,19 @@ type Error struct {
 	cause error
 }
 
-// Violation is one field at fault.
+// Violation is one invalid field.
 type Violation struct {
 	// Field is its path, such as space.lr.low.
 	Field string
 	// Message says what is wrong with it.
 	Message string
-	// Value is what was found; empty where nothing was.
+	// Value is the field's value; empty if it has none.
 	Value string
 	// Remedy says what to do.
 	Remedy string
 }
 
-// Error is the message with the remedy, or one line for each violation.
+// Error is the message with the remedy, or one line per violation.
 func (e *Error) Error() string {
 	if len(e.Violations) > 0 {
 		lines := make([]string, len(e.Violations))
@@ -113,7 +113,7 @@ func (e *Error) Is(target error) bool {
 	return ok && reason == e.Reason
 }
 
-// Unwrap is the context's error, where a context ended the call.
+// Unwrap is the context's error, if a context ended the call.
 func (e *Error) Unwrap() error { return e.cause }
 
 // Retryable says whether the same call may succeed later without any change.
@@ -133,7 +133,7 @@ func (v Violation) String() string {
 	return strings.TrimSpace(sentence(text) + " " + v.Remedy)
 }
 
-// sentence ends a text with a full stop where it has no end.
+// sentence adds a full stop to a text that has none.
 func sentence(text string) string {
 	if text == "" || strings.ContainsAny(text[len(text)-1:], ".!?\n") {
 		return text
@@ -141,7 +141,7 @@ func sentence(text string) string {
 	return text + "."
 }
 
-// invalid is the error of one field that the client itself refuses.
+// invalid is the error for one field that the client itself rejects.
 func invalid(field, value, message, remedy string) *Error {
 	violation := Violation{Field: field, Value: value, Message: message, Remedy: remedy}
 	return &Error{

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 )
 
-// network is a net in memory: servers by their addresses.
+// network is a network in memory: servers by address.
 type network struct {
 	mu        sync.Mutex
 	listeners map[string]*bufconn.Listener
@@ -127,7 +127,7 @@ func digits() *scheduler {
 	}}
 }
 
-// failure is an error as the servers of Headrace send it.
+// failure is an error in the form that Headrace's servers send.
 func failure(code codes.Code, reason, message, remedy string, fields ...*errdetails.BadRequest_FieldViolation) error {
 	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{
 		Domain: "headrace", Reason: reason, Metadata: map[string]string{"remedy": remedy},

@@ -25,20 +25,20 @@ type settings struct {
 	dialer         []grpc.DialOption
 }
 
-// WithTimeout bounds each call, all its attempts together. The default is 30 seconds, and 10 minutes for a planner. A
+// WithTimeout limits each call, all its attempts together. The default is 30 seconds, and 10 minutes for a planner. A
 // context may end a call sooner.
 func WithTimeout(timeout time.Duration) Option {
 	return func(s *settings) { s.timeout = timeout }
 }
 
-// WithConnectTimeout bounds each call until a server has answered for the first time. The default is 5 seconds: before that,
-// a wrong address is likelier than a server that restarts.
+// WithConnectTimeout limits each call until a server has answered for the first time. The default is 5 seconds:
+// before the first answer, a wrong address is more likely than a restarting server.
 func WithConnectTimeout(timeout time.Duration) Option {
 	return func(s *settings) { s.connectTimeout = timeout }
 }
 
 // WithTLS connects with TLS. The configuration may name authorities and a client's certificate. nil means the
-// defaults, which the address prefix tls:// means too.
+// defaults, as does the address prefix tls://.
 func WithTLS(config *tls.Config) Option {
 	return func(s *settings) {
 		if config == nil {
@@ -48,23 +48,24 @@ func WithTLS(config *tls.Config) Option {
 	}
 }
 
-// WithCA connects with TLS and trusts the authority in a PEM file. HEADRACE_TLS_CA names one where this option does not.
+// WithCA connects with TLS and trusts the authority in a PEM file. Without this option, HEADRACE_TLS_CA names the
+// file.
 func WithCA(file string) Option {
 	return func(s *settings) { s.caFile = file }
 }
 
-// WithToken sends a token with each call, as `authorization: Bearer TOKEN`. New takes that of HEADRACE_TOKEN where this option
-// names none. A token is refused where it would cross a network in clear.
+// WithToken sends a token with each call, as `authorization: Bearer TOKEN`. Without this option, New uses the token
+// of HEADRACE_TOKEN. A token is rejected if it would cross a network in plain text.
 func WithToken(token string) Option {
 	return func(s *settings) { s.token = token }
 }
 
-// WithLogger tells a logger of broken connections and of what a list leaves out. Without it the client is silent.
+// WithLogger logs broken connections and entries that a list leaves out. Without it the client is silent.
 func WithLogger(logger *slog.Logger) Option {
 	return func(s *settings) { s.logger = logger }
 }
 
-// WithDialOptions passes options on to grpc-go, such as a dialer of one's own.
+// WithDialOptions passes options to grpc-go, such as your own dialer.
 func WithDialOptions(options ...grpc.DialOption) Option {
 	return func(s *settings) { s.dialer = append(s.dialer, options...) }
 }
@@ -80,8 +81,8 @@ func collect(timeout time.Duration, options []Option) settings {
 	return found
 }
 
-// tlsConfig is what the target and the options say together; nil means plain text. The file that only the environment
-// names does not turn TLS on.
+// tlsConfig combines the target and the options; nil means plain text. A file that only the environment names does
+// not turn TLS on.
 func (s settings) tlsConfig(t target) (*tls.Config, error) {
 	if !t.tls && s.tls == nil && s.caFile == "" {
 		return nil, nil
@@ -122,10 +123,10 @@ type bearer struct {
 	secure bool
 }
 
-// GetRequestMetadata is what grpc-go asks for before each call.
+// GetRequestMetadata is called by grpc-go before each call.
 func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	return map[string]string{"authorization": "Bearer " + b.token}, nil
 }
 
-// RequireTransportSecurity keeps the token off networks in clear.
+// RequireTransportSecurity prevents sending the token over a network in plain text.
 func (b bearer) RequireTransportSecurity() bool { return b.secure }

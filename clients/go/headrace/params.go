@@ -8,11 +8,11 @@ import (
 	pb "github.com/headrace/headrace/clients/go/headrace/v1"
 )
 
-// Params is a configuration: each active parameter's value by name. A value is a float64, an int64, a string or a bool. An int
-// is taken for an int64.
+// Params is a configuration: each active parameter's value by name. A value is a float64, an int64, a string or a
+// bool. An int is accepted as an int64.
 type Params map[string]any
 
-// ParamsOf reads the configuration of a message. A kind of value that a newer server has is left out.
+// ParamsOf reads the configuration of a message. Values of kinds that only a newer server knows are left out.
 func ParamsOf(assignment *pb.ParameterAssignment) Params {
 	params := make(Params, len(assignment.GetValues()))
 	for name, value := range assignment.GetValues() {
@@ -30,8 +30,8 @@ func ParamsOf(assignment *pb.ParameterAssignment) Params {
 	return params
 }
 
-// Decode stores the parameters in the fields of a struct: those with a tag `param:"name"`. A field keeps its value where
-// the parameter is not active. A whole number fits a field of floating point too.
+// Decode stores the parameters in the fields of a struct: those with a tag `param:"name"`. A field keeps its value if
+// the parameter is not active. A whole number also fits a floating-point field.
 func (p Params) Decode(into any) error {
 	at := reflect.ValueOf(into)
 	if at.Kind() != reflect.Pointer || at.Elem().Kind() != reflect.Struct {
@@ -52,7 +52,7 @@ func (p Params) Decode(into any) error {
 	return nil
 }
 
-// store says whether the value fits.
+// store sets a field, and returns whether the value fits.
 func store(field, value reflect.Value) bool {
 	switch {
 	case !field.CanSet():
@@ -73,7 +73,7 @@ func store(field, value reflect.Value) bool {
 	return true
 }
 
-// proto is the configuration as a message; field names it in errors.
+// proto is the configuration as a message; field is its name in errors.
 func (p Params) proto(field string) (*pb.ParameterAssignment, error) {
 	values := make(map[string]*pb.ParameterValue, len(p))
 	for name, value := range p {
@@ -87,7 +87,8 @@ func (p Params) proto(field string) (*pb.ParameterAssignment, error) {
 	return &pb.ParameterAssignment{Values: values}, nil
 }
 
-// Value makes a message of a parameter's value: a float64, an int64, an int, a string or a bool. ok is false for anything else.
+// Value converts a parameter's value to a message: a float64, an int64, an int, a string or a bool. ok is false for
+// anything else.
 func Value(value any) (made *pb.ParameterValue, ok bool) {
 	switch known := value.(type) {
 	case float64:

@@ -24,8 +24,8 @@ type Planner struct {
 	transport *transport
 }
 
-// NewPlanner makes a client of a planner. The address is as in New. An empty one means HEADRACE_PLANNER, else
-// 127.0.0.1:7441. Over TLS the token of HEADRACE_TOKEN goes with each call where WithToken names none.
+// NewPlanner creates a client of a planner. The address is as in New. An empty one means HEADRACE_PLANNER, or else
+// 127.0.0.1:7441. Over TLS, each call carries the token of HEADRACE_TOKEN if WithToken names none.
 func NewPlanner(address string, options ...Option) (*Planner, error) {
 	field := "planner"
 	if address == "" {
@@ -40,7 +40,8 @@ func NewPlanner(address string, options ...Option) (*Planner, error) {
 	}
 	large := WithDialOptions(grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(largestPlanBytes)))
 	set := collect(defaultPlanTimeout, append([]Option{large}, options...))
-	// In clear anybody of a machine may have started the planner, who gets no token that was not meant for it.
+	// A plain-text planner may have been started by anybody on that machine, so it gets no token that is not meant for
+	// it.
 	if set.token == "" && (found.tls || set.tls != nil || set.caFile != "") {
 		set.token = os.Getenv(tokenVariable)
 	}
@@ -48,7 +49,7 @@ func NewPlanner(address string, options ...Option) (*Planner, error) {
 	if err != nil {
 		return nil, err
 	}
-	made.attempt = made.settings.timeout // one search takes as long as it takes
+	made.attempt = made.settings.timeout // a search may take any time
 	return &Planner{transport: made}, nil
 }
 
@@ -60,14 +61,15 @@ type Plan struct {
 	*pb.TrainingPlan
 	// Shortlist has the plans to measure, the plan itself first.
 	Shortlist []*pb.PlanToMeasure
-	// Complete says whether the search came to its end.
+	// Complete says whether the search was completed.
 	Complete bool
-	// Bound is the time that no plan beats; nil where it is not known.
+	// Bound is the time that no plan can beat; nil if unknown.
 	Bound *float64
 }
 
-// Plan searches for the fastest plan. progress is told where the search stands, as it goes; it may be nil. The end of the
-// context cancels the search, here and in the server. A search that loses its server begins anew at the next one.
+// Plan searches for the fastest plan. progress is called with the progress of the search; it may be nil. The end of
+// the context cancels the search, here and on the server. A search that loses its server starts again on the next
+// one.
 func (p *Planner) Plan(ctx context.Context, request *pb.PlanRequest, progress func(*pb.PlanProgress)) (*Plan, error) {
 	limited, cancel := context.WithTimeout(ctx, p.transport.settings.timeout)
 	defer cancel()
@@ -82,7 +84,7 @@ func (p *Planner) Plan(ctx context.Context, request *pb.PlanRequest, progress fu
 	}
 }
 
-// search reads one stream. The caller's own context tells whose end an end is.
+// search reads one stream. The caller's own context shows who ended it.
 func (p *Planner) search(
 	ctx, limited context.Context, request *pb.PlanRequest, progress func(*pb.PlanProgress),
 ) (*Plan, *Error) {
@@ -91,7 +93,7 @@ func (p *Planner) search(
 		return nil, p.transport.failure(ctx, err)
 	}
 	streaming, cancel := context.WithCancel(limited)
-	defer cancel() // also where progress panics
+	defer cancel() // also if progress panics
 	stream, err := pb.NewPlannerServiceClient(conn).Plan(streaming, request)
 	if err != nil {
 		return nil, p.transport.note(ctx, conn, err)
@@ -125,7 +127,7 @@ func (p *Planner) Simulate(ctx context.Context, request *pb.SimulateRequest) (*p
 	return call(ctx, p.transport, pb.NewPlannerServiceClient, pb.PlannerServiceClient.Simulate, request)
 }
 
-// Explain searches, and says why the plan won and what the nearest others lose.
+// Explain searches, and says why the plan won and what the next best ones lose.
 func (p *Planner) Explain(ctx context.Context, request *pb.ExplainRequest) (*pb.ExplainResponse, error) {
 	return call(ctx, p.transport, pb.NewPlannerServiceClient, pb.PlannerServiceClient.Explain, request)
 }

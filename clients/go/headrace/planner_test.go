@@ -58,7 +58,7 @@ func TestAPlanWithProgress(t *testing.T) {
 }
 
 func TestAPlannerGetsTheTokenOfTheEnvironmentOverTLSAlone(t *testing.T) {
-	t.Setenv("HEADRACE_TOKEN", "sec\nret") // which no header may have
+	t.Setenv("HEADRACE_TOKEN", "sec\nret") // not allowed in a header
 	if _, err := headrace.NewPlanner("tls://p:1"); !errors.Is(err, headrace.InvalidField) {
 		t.Fatalf("got %v", err)
 	}

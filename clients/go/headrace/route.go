@@ -7,10 +7,10 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// route knows which replica to talk to: the first one of its list, and after a failure there the next one.
+// route chooses the replica to use: the first one in its list, and after a failure the next one.
 //
-// A client stays with a replica for as long as that answers. Connections are opened when their turn comes, and stay
-// open: another goroutine may still be at work on one.
+// A client stays with a replica as long as it answers. Connections are opened on first use, and stay open, because
+// another goroutine may still be using one.
 type route struct {
 	open func(replica string) (*grpc.ClientConn, error)
 
@@ -18,7 +18,7 @@ type route struct {
 	replicas []string
 	opened   map[string]*grpc.ClientConn
 	at       int
-	// failures counts those in a row, since anybody answered.
+	// failures counts consecutive failures since a replica last answered.
 	failures int
 	closed   bool
 }
@@ -27,7 +27,7 @@ func newRoute(replicas []string, open func(string) (*grpc.ClientConn, error)) *r
 	return &route{open: open, replicas: replicas, opened: map[string]*grpc.ClientConn{}}
 }
 
-// conn is the connection to use now.
+// conn is the current connection.
 func (r *route) conn() (*grpc.ClientConn, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -48,14 +48,14 @@ func (r *route) conn() (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// answered learns that a server answered, well or with an error of its own.
+// answered records that a server answered, successfully or with its own error.
 func (r *route) answered() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.failures = 0
 }
 
-// failed learns that nobody answered on a connection. Of several calls that fail together, one moves on.
+// failed records that nobody answered on a connection. Of several calls that fail together, only one switches.
 func (r *route) failed(conn *grpc.ClientConn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,14 +65,15 @@ func (r *route) failed(conn *grpc.ClientConn) {
 	}
 }
 
-// leadTo talks to these replicas from now on, the first one first.
+// leadTo uses these replicas from now on, starting with the first.
 func (r *route) leadTo(replicas []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.replicas, r.at, r.failures = replicas, 0, 0
 }
 
-// hasUntried says whether the next replica has not failed since anybody answered: no reason to wait before it is tried.
+// hasUntried says whether the next replica has not failed since any replica last answered, so it can be tried without
+// waiting.
 func (r *route) hasUntried() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

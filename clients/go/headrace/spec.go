@@ -2,14 +2,14 @@ package headrace
 
 import pb "github.com/headrace/headrace/clients/go/headrace/v1"
 
-// The functions of this file write the usual parts of a study's spec. The message has everything else.
+// The functions in this file build the usual parts of a study's spec. The message has everything else.
 
-// Minimize is the objective of a metric whose smallest value is the best.
+// Minimize is the objective for a metric whose smallest value is the best.
 func Minimize(metric string) *pb.Objective {
 	return &pb.Objective{Metric: metric, Goal: pb.Goal_GOAL_MINIMIZE}
 }
 
-// Maximize is the objective of a metric whose largest value is the best.
+// Maximize is the objective for a metric whose largest value is the best.
 func Maximize(metric string) *pb.Objective {
 	return &pb.Objective{Metric: metric, Goal: pb.Goal_GOAL_MAXIMIZE}
 }
@@ -49,18 +49,18 @@ func RunAll() *pb.Policy {
 	return &pb.Policy{Kind: &pb.Policy_RunAll{RunAll: &pb.RunAllPolicy{}}}
 }
 
-// ASHA compares trials at the rungs, the last of which is the full budget. The best of each eta go on.
+// ASHA compares trials at the rungs, the last of which is the full budget. The best 1/eta continue.
 func ASHA(eta int32, rungs ...int64) *pb.Policy {
 	return &pb.Policy{Kind: &pb.Policy_Asha{Asha: &pb.AshaPolicy{Eta: eta, Rungs: rungs}}}
 }
 
-// TPE proposes configurations by what is known of the ones before.
+// TPE proposes configurations based on the results of earlier ones.
 func TPE() *pb.Sampler {
 	return &pb.Sampler{Kind: &pb.Sampler_Tpe{Tpe: &pb.TpeSampler{}}}
 }
 
-// Command is what a trial runs: a program and its arguments, in a folder that every worker can reach. An argument may hold
-// placeholders such as {lr} and {trial}.
+// Command is what a trial runs: a program and its arguments, in a folder that every worker can reach. An argument may
+// contain placeholders such as {lr} and {trial}.
 func Command(folder string, args ...string) *pb.TrialTemplate {
 	return &pb.TrialTemplate{
 		Program:    &pb.TrialTemplate_Command{Command: &pb.CommandLine{Args: args}},

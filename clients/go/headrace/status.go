@@ -12,11 +12,11 @@ import (
 
 const (
 	errorDomain = "headrace"
-	// mostToldBytes is how much of a foreign text goes into a message.
+	// mostToldBytes is how much of a foreign text is included in a message.
 	mostToldBytes = 160
 )
 
-// server is what calls talk to, as messages name it.
+// server is the kind of server that calls use, as named in messages.
 type server struct {
 	kind    string
 	address string
@@ -24,7 +24,7 @@ type server struct {
 	start string
 }
 
-// errorOf makes an *Error of what gRPC returned. The context is the caller's own.
+// errorOf converts an error of gRPC to an *Error. The context is the caller's own.
 func (s server) errorOf(ctx context.Context, err error) *Error {
 	found, _ := status.FromError(err)
 	if told := toldBy(found); told != nil {
@@ -72,7 +72,7 @@ func (s server) errorOf(ctx context.Context, err error) *Error {
 	}
 }
 
-// remedy says what to do where nobody answers, by what gRPC says of it.
+// remedy says what to do if nobody answers, depending on gRPC's message.
 func (s server) remedy(text string) string {
 	switch {
 	case strings.Contains(text, "first record does not look like a TLS handshake"):
@@ -83,7 +83,7 @@ func (s server) remedy(text string) string {
 	return s.start
 }
 
-// toldBy is the error that a server of Headrace describes in the status; nil where it is no such status.
+// toldBy is the error that a Headrace server describes in the status; nil for any other status.
 func toldBy(found *status.Status) *Error {
 	var told *Error
 	var violations []Violation
@@ -108,7 +108,7 @@ func toldBy(found *status.Status) *Error {
 	return told
 }
 
-// violationOf reads a description: the message, the value and the remedy, a line each.
+// violationOf reads a description: the message, the value and the remedy, on one line each.
 func violationOf(field *errdetails.BadRequest_FieldViolation) Violation {
 	message, rest, _ := strings.Cut(field.GetDescription(), "\n")
 	value, remedy, _ := strings.Cut(rest, "\n")
@@ -132,7 +132,8 @@ func ended(ctx context.Context) *Error {
 	}
 }
 
-// detail is a foreign text in brackets, cut; that nobody listens needs no more words.
+// detail is a foreign text in brackets, truncated; empty if nothing listens at the address, as that needs no
+// explanation.
 func detail(text string) string {
 	if text == "" || strings.Contains(text, "connection refused") {
 		return ""

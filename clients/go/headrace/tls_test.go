@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// selfSigned makes a certificate for localhost, and its file in PEM.
+// selfSigned creates a certificate for localhost, and its PEM file.
 func selfSigned(t *testing.T) (tls.Certificate, string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -28,7 +28,7 @@ type transport struct {
 	settings settings
 	server   server
 	route    *route
-	// attempt is the deadline of one attempt. A server that hangs is left for another try within the call's timeout.
+	// attempt is the deadline of one attempt. If a server hangs, there is another attempt within the call's timeout.
 	attempt time.Duration
 	secure  bool
 	// answeredOnce says whether a server ever answered.
@@ -71,7 +71,7 @@ func newTransport(t target, s settings, kind server) (*transport, error) {
 func dialOptions(s settings, secure bool) []grpc.DialOption {
 	options := []grpc.DialOption{
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
-		// A server that restarts is back within seconds; grpc-go's own pause grows to two minutes.
+		// A restarting server is back within seconds; grpc-go's own pause grows to two minutes.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: longestPause},
 			MinConnectTimeout: 2 * time.Second,
@@ -85,7 +85,7 @@ func dialOptions(s settings, secure bool) []grpc.DialOption {
 	return options
 }
 
-// grpcTarget leaves names to the dialer, so that each connection resolves its host anew.
+// grpcTarget leaves names to the dialer, so that each connection resolves its host again.
 func grpcTarget(replica string) string {
 	if len(replica) > 5 && replica[:5] == "unix:" {
 		return replica
@@ -93,8 +93,8 @@ func grpcTarget(replica string) string {
 	return "passthrough:///" + replica
 }
 
-// call makes one call, over and over with the same request, until there is an answer, an error that repeating does not mend,
-// or no time left.
+// call makes one call, repeatedly with the same request, until there is an answer, an error that repeating does not
+// fix, or no time left.
 func call[Stub, Request, Response any](
 	ctx context.Context,
 	t *transport,
@@ -132,7 +132,7 @@ func call[Stub, Request, Response any](
 	}
 }
 
-// budget is for one call, all attempts together.
+// budget is the time for one call, all attempts together.
 func (t *transport) budget() time.Duration {
 	if t.answeredOnce.Load() {
 		return t.settings.timeout
@@ -140,7 +140,8 @@ func (t *transport) budget() time.Duration {
 	return t.settings.connectTimeout
 }
 
-// attemptTimeout is for an attempt that begins now. Until one of several replicas answers, it leaves time for the others.
+// attemptTimeout is the deadline of an attempt that starts now. Until one of several replicas answers, it leaves time
+// for the others.
 func (t *transport) attemptTimeout(elapsed time.Duration) time.Duration {
 	longest := t.attempt
 	t.mu.Lock()
@@ -161,7 +162,7 @@ func (t *transport) pause(attempt int) time.Duration {
 	return time.Duration(rand.Int64N(int64(most))) + time.Millisecond
 }
 
-// note learns how a call on a connection went, and returns its error; nil for a good one.
+// note records the result of a call on a connection, and returns its error; nil on success.
 func (t *transport) note(ctx context.Context, conn *grpc.ClientConn, err error) *Error {
 	if err == nil {
 		t.answeredOnce.Store(true)
@@ -172,7 +173,7 @@ func (t *transport) note(ctx context.Context, conn *grpc.ClientConn, err error) 
 	switch failure.Reason {
 	case Unreachable, Deadline:
 		if failure.cause != nil {
-			break // the caller's own deadline says nothing of the server
+			break // the caller's own deadline says nothing about the server
 		}
 		t.route.failed(conn)
 		conn.ResetConnectBackoff()
@@ -201,7 +202,7 @@ func (t *transport) failure(ctx context.Context, err error) *Error {
 	return failure
 }
 
-// lookAgain follows `headrace up` to another port, where its home named the address.
+// lookAgain follows `headrace up` to another port, if its home named the address.
 func (t *transport) lookAgain() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -213,7 +214,7 @@ func (t *transport) lookAgain() {
 	}
 }
 
-// sleep waits; false where the context ended before.
+// sleep waits; false if the context ended first.
 func sleep(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()

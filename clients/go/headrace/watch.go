@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// streamTimeout is the deadline of one stream; the watch goes on with another.
+	// streamTimeout is the deadline of one stream; the watch then opens another.
 	streamTimeout = time.Hour
-	// statusTimeout is for the question, between two streams, whether the study lives.
+	// statusTimeout is for the check, between two streams, whether the study still exists.
 	statusTimeout = 3 * time.Second
 	// giveUpAfter is how long a watch tries to reach a scheduler.
 	giveUpAfter       = 5 * time.Minute
@@ -21,7 +21,7 @@ const (
 	pauseAfterGoodEnd = 200 * time.Millisecond
 )
 
-// Update is what a watch hands on: new events, which may be none, and the study as of the last of them or later.
+// Update is an item of a watch: new events, which may be none, and the study as of the last of them or later.
 type Update struct {
 	Events []*pb.Event
 	Study  *pb.Study
@@ -29,8 +29,9 @@ type Update struct {
 
 // Watch follows the study: the events after the cursor (0 means all), then new ones as they happen. It ends with the study.
 //
-// A stream that breaks is followed by another, which begins after the last event that was handed on. So no event is missing and
-// none comes twice. A watch that reaches no scheduler for five minutes ends with an error. The context ends it too.
+// A stream that breaks is followed by another, which starts after the last event that was passed on. So no event is
+// missing or repeated. A watch that reaches no scheduler for five minutes ends with an error. The context also ends
+// it.
 func (s *Study) Watch(ctx context.Context, after int64) iter.Seq2[*Update, error] {
 	return func(yield func(*Update, error) bool) {
 		at := &position{cursor: after, pause: firstBreak}
@@ -59,7 +60,7 @@ func (s *Study) Watch(ctx context.Context, after int64) iter.Seq2[*Update, error
 	}
 }
 
-// follow reads one stream to its end. went is false where the caller wants no more.
+// follow reads one stream to its end. went is false if the caller wants no more.
 func (s *Study) follow(ctx context.Context, at *position, yield func(*Update, error) bool) (went bool, failure *Error) {
 	t := s.client.transport
 	if ctx.Err() != nil {
@@ -92,7 +93,7 @@ func (s *Study) follow(ctx context.Context, at *position, yield func(*Update, er
 	return true, t.note(ctx, conn, err)
 }
 
-// conclude asks, after a stream that ended in good order, whether the study lives.
+// conclude checks, after a stream that ended cleanly, whether the study still exists.
 func (s *Study) conclude(ctx context.Context, at *position) *Error {
 	if at.done {
 		return nil
@@ -115,7 +116,7 @@ func (s *Study) conclude(ctx context.Context, at *position) *Error {
 	return nil
 }
 
-// position is where a watch stands: the pure part of it.
+// position is the position of a watch: its pure part.
 type position struct {
 	cursor int64
 	// done: the study has ended, and every event up to its own cursor was handed on.
@@ -124,7 +125,7 @@ type position struct {
 	pause       time.Duration
 }
 
-// accept takes a response: its new events. What an old or careless server repeats is dropped by its cursor.
+// accept returns the new events of a response. Events that an old or careless server repeats are dropped by cursor.
 func (p *position) accept(response *pb.WatchStudyResponse) *Update {
 	p.silentSince, p.pause = time.Time{}, firstBreak
 	update := &Update{Study: response.GetStudy()}
@@ -142,7 +143,7 @@ func (p *position) conclude(study *pb.Study) {
 	p.done = Ended(study.GetState()) && study.GetStatus().GetCursor() <= p.cursor
 }
 
-// broken says how long to wait before the next stream, or that trying again is pointless.
+// broken says how long to wait before the next stream, or that retrying is pointless.
 func (p *position) broken(failure *Error, now time.Time) (time.Duration, *Error) {
 	if p.silentSince.IsZero() {
 		p.silentSince = now

@@ -40,7 +40,7 @@ func TestAWatchGoesOnAtItsCursor(t *testing.T) {
 			return failure(codes.Unavailable, "DRAINING", "stops", "Again.")
 		case 2: // a careless server repeats
 			_ = stream.Send(told(2, 6, 9))
-			return nil // in good order, though the study lives
+			return nil // ends cleanly, although the study lives
 		default:
 			_ = stream.Send(told(7, 9, 9))
 			<-stream.Context().Done()

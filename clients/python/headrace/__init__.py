@@ -2,10 +2,10 @@
 
     from headrace import optimize        # a function, tuned in this process
     from headrace import Client          # studies: create, watch, read
-    from headrace import load            # the states that a trial saved
+    from headrace import load         # the checkpoints that a trial saved
     from headrace import trial           # inside a training script
 
-Names are imported when they are first used: a training script that needs `headrace.trial` alone does not load gRPC's
+Names are imported on first use: a training script that only needs `headrace.trial` does not load the gRPC
 client, pydantic or YAML.
 """
 

@@ -1,4 +1,4 @@
-"""For how long what has ended is kept. Pure."""
+"""How long finished things are kept. Pure functions."""
 
 import re
 from dataclasses import dataclass, fields
@@ -12,33 +12,37 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 8
 _AGE = re.compile(r"(\d{1,9}) *([smhdwy])")
 
 Age = timedelta | None
-"""How long something is kept after its end; None is for ever."""
+"""How long something is kept after its end. None means forever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ages:
-    """An age for each kind of thing. Those of a study count from the study's end; a live study has no age."""
+    """A retention age for each kind of data. Ages of a study's data count from the study's end; a live study
+    has no age.
+    """
 
     requests: Age = timedelta(days=1)
-    """Answers to requests that change something: one that comes again within this time is answered as before."""
+    """Answers to requests that change something. A request repeated within this time gets the same answer."""
     workers: Age = timedelta(days=7)
-    """Workers that are gone, from when they were last seen."""
+    """Workers that are gone, counted from when they were last seen."""
     events: Age = timedelta(days=90)
-    """Events of trials, and of reports. What happened to the study itself stays."""
+    """Events of trials and reports. Events of the study itself are kept."""
     reports: Age = timedelta(days=365)
-    """Metrics between rungs. The report at a rung stays, and so does each trial's last one."""
+    """Metrics between rungs. Reports at rungs and the last report of each trial are kept."""
     leases: Age = timedelta(days=90)
-    """Attempts: on which worker and slots each ran."""
+    """Attempts: the worker and slots that each ran on."""
     checkpoints: Age = timedelta(days=90)
-    """Checkpoints, but for those of the best trials, and of the Pareto front."""
+    """Checkpoints, except those of the best trials and of the Pareto front."""
     logs: Age = timedelta(days=90)
     """Logs of trials on the workers."""
     code: Age = timedelta(days=30)
-    """Shipped code that no study needs: from the end of the last study with it, or when a client asked for it last."""
+    """Shipped code that no study needs, counted from the end of the last study that used it, or from a
+    client's last request for it.
+    """
     studies: Age = None
-    """The study as a whole, with its trials, its best checkpoints and all the rest: deleted as by a user."""
+    """The whole study, with its trials, best checkpoints and everything else, deleted as if by a user."""
     tombstones: Age = timedelta(days=365)
-    """How long a deleted study is remembered, so that a worker that was away deletes its files."""
+    """How long a deleted study is remembered, so that a worker that was offline can still delete its files."""
 
 
 KINDS: Final = tuple(field.name for field in fields(Ages))
@@ -58,7 +62,7 @@ def parse(text: str) -> Age:
 
 
 def told(age: Age) -> str:
-    """An age as it is written; the inverse of `parse`."""
+    """An age as text; the inverse of `parse`."""
     if age is None:
         return FOREVER
     seconds = int(age.total_seconds())
@@ -67,7 +71,7 @@ def told(age: Age) -> str:
 
 
 def ages_of(given: list[str]) -> Ages:
-    """Read `KIND=AGE` for some kinds; the others have their defaults. Raises InvalidFieldError."""
+    """Read `KIND=AGE` for some kinds; the others keep their defaults. Raises InvalidFieldError."""
     found: dict[str, Age] = {}
     for one in given:
         kind, _, age = one.partition("=")

@@ -1,9 +1,9 @@
-"""How the log of a bundle's member points into the log of its bundle.
+"""How the log of a bundle's member refers to the log of its bundle.
 
-The worker writes these lines, `headrace logs` reads them:
+The worker writes these lines, and `headrace logs` reads them:
 
-    headrace: prints into bundle-g1.log from byte 120 on      the member came aboard
-    headrace: the end of what it printed, 34 bytes:           it left; so many bytes of that log follow
+    headrace: prints into bundle-g1.log from byte 120 on      the member joined
+    headrace: the end of what it printed, 34 bytes:           it left; this many bytes of that log follow
 """
 
 import re
@@ -23,19 +23,19 @@ _MARK = re.compile(
 
 
 def aboard(file: str, start: int) -> str:
-    """Says into which file, beside this one, the process prints from now on."""
+    """The line that names the file, next to this one, that the process prints to from now on."""
     return f"headrace: prints into {file} from byte {start} on\n"
 
 
 def copied(words: str) -> str:
-    """The end of what the process printed, for the member's own log; empty where it printed nothing."""
+    """The end of the process's output, for the member's own log; empty if it printed nothing."""
     if not words:
         return ""
     return f"headrace: the end of what it printed, {len(words.encode(errors='replace'))} bytes:\n{words}"
 
 
 class LogReader:
-    """A trial's log as it grows, with what its bundle prints while the trial is aboard."""
+    """A trial's log as it grows, with the output of its bundle while the trial is a member."""
 
     def __init__(
         self,
@@ -45,27 +45,29 @@ class LogReader:
         since: int | None = None,
         open_file: Callable[[Path], BinaryIO] = lambda path: path.open("rb"),
     ) -> None:
-        """Reads from `start` on, of that what was written since a time (`log_times.since_ms`; None: all of it);
-        `open_file` opens the files."""
+        """Read from byte `start`, only what was written since a time (`log_times.since_ms`; None: everything).
+
+        `open_file` opens the files.
+        """
         self._path = path
         self._open = open_file
         self._since = since
         place = self._place(path)
         self._shown_from, self.timed = place or 0, place is not None
-        """`timed`: whether it is known when what was read was written. What is not known is shown."""
+        """`timed`: whether the writing times of all that was read are known. Output of unknown age is shown."""
         self.left_out = 0
-        """So many bytes were not shown: they are older."""
+        """How many bytes were not shown because they are older."""
         self._offset = start
         self._held = b""
         self._bundle: Path | None = None
         self._bundle_offset = 0
         self._bundle_timed = True
-        # Whether anything of the bundle's log was read: then the copy of its end says nothing new.
+        # Whether any of the bundle's log was read. If so, the copy of its end adds nothing.
         self._live = False
         self._to_skip = 0
 
     def new(self) -> Iterator[bytes]:
-        """What came since the last time. Raises `OSError` where the trial's own log cannot be read."""
+        """What was written since the last call. Raises `OSError` if the trial's own log cannot be read."""
         for chunk in self._read(self._path, self._offset):
             self._offset += len(chunk)
             self._held += chunk
@@ -73,7 +75,7 @@ class LogReader:
         yield from self._of_bundle()
 
     def rest(self) -> bytes:
-        """What was held back for want of its line's end."""
+        """What was held back because its line was incomplete."""
         return self._pop(len(self._held))
 
     def _own(self) -> Iterator[bytes]:
@@ -100,18 +102,18 @@ class LogReader:
                 yield from self._leave(int(mark["count"]))
 
     def _place(self, path: Path) -> int | None:
-        """From where on a file is shown; None where that is not known."""
+        """The offset from which a file is shown; None if that is not known."""
         return 0 if self._since is None else log_times.place_of(log_times.read(path), self._since)
 
     def _pop(self, count: int) -> bytes:
-        """The next bytes of what is held, without those that are older."""
+        """The next `count` held bytes, without those that are too old."""
         older = min(count, max(0, self._shown_from - (self._offset - len(self._held))))
         taken, self._held = self._held[older:count], self._held[count:]
         self.left_out += older
         return taken
 
     def _complete(self) -> int:
-        """All but a line that is not complete and may become a mark."""
+        """How many held bytes are ready: all except an incomplete line that may become a mark."""
         start = self._held.rfind(b"\n") + 1
         last = self._held[start:]
         return start if last.startswith(_OWN) or _OWN.startswith(last) else len(self._held)
@@ -130,7 +132,7 @@ class LogReader:
                 self._bundle_offset += len(chunk)
                 self.timed &= self._bundle_timed
                 yield chunk
-        except OSError:  # it is not there any more: the copy is shown
+        except OSError:  # it no longer exists: the copy is shown
             return
         self._live = True
 

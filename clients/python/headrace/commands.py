@@ -1,4 +1,4 @@
-"""What a command runs, as far as its words tell: a Python script with arguments, or something else. Pure."""
+"""What a command runs, as far as its words show: a Python script with arguments, or something else. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -17,15 +17,15 @@ class Program:
 
     script: Path
     arguments: tuple[str, ...]
-    # The name that `python -m` is given; empty: the script is named by its path.
+    # The module name for `python -m`; empty: the script is given by its path.
     module: str = ""
 
 
 def python_program(args: Sequence[str], folder: Path) -> Program | str:
-    """The Python program that a command starts in this folder; or, in words, why it is none that can be told.
+    """The Python program that a command starts in this folder; or, in words, why it cannot be determined.
 
-    `python SCRIPT ...` and `python -m MODULE ...`, with options of the interpreter, and a script by its own name. A
-    program that starts another, such as a shell, `torchrun` or `uv run`, is none.
+    It recognizes `python SCRIPT ...` and `python -m MODULE ...`, with interpreter options, and a script called
+    by its own name. A program that starts another, such as a shell, `torchrun` or `uv run`, does not count.
     """
     program, *rest = args
     if program.endswith(".py"):

@@ -1,7 +1,8 @@
-"""Files and folders that outlast a power cut: their bytes are flushed before they get their name, and the name after.
+"""Files and folders that survive a power cut: their bytes are flushed before they get their name, and the name
+afterwards.
 
-What is written is under a name with a dot in front until it is whole. A process that is killed leaves that at most; a
-write that fails leaves nothing.
+A file has a name that starts with a dot until it is complete. A process that is killed leaves at most that file;
+a write that fails leaves nothing.
 """
 
 import os
@@ -12,11 +13,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 DELETED = ".deleted-"
-"""In front of the name of a folder that is being deleted."""
+"""The prefix of the name of a folder that is being deleted."""
 
 
 def flush(path: Path) -> None:
-    """Write a file, or the names in a folder, to the disk."""
+    """Flush a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -25,7 +26,7 @@ def flush(path: Path) -> None:
 
 
 def flush_below(folder: Path) -> None:
-    """Write a folder to the disk with all that is in it, except links that lead nowhere and files that vanish."""
+    """Flush a folder and everything in it to the disk, except broken links and files that vanish."""
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):
             flush(path)
@@ -33,14 +34,14 @@ def flush_below(folder: Path) -> None:
 
 
 def rename(old: Path, new: Path) -> None:
-    """Put what is flushed already in its place, or in that of another file."""
+    """Move a flushed file to its final name, replacing any other file there."""
     old.replace(new)
     flush(new.parent)
 
 
 @contextmanager
 def written(file: Path, *, mode: int = 0o600) -> Iterator[BinaryIO]:
-    """Write a file beside its old one, and put it in its place: whoever reads sees one of them whole."""
+    """Write a new file and replace the old one atomically: a reader sees either of them, complete."""
     new = file.with_name(f".{file.name}.new")
     new.unlink(missing_ok=True)
     try:
@@ -55,16 +56,17 @@ def written(file: Path, *, mode: int = 0o600) -> Iterator[BinaryIO]:
 
 
 def replace(file: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Write a file of this content; see `written`."""
+    """Write a file with this content; see `written`."""
     with written(file, mode=mode) as out:
         out.write(content)
 
 
 @contextmanager
 def filled(folder: Path, partial: Path) -> Iterator[Path]:
-    """Make a folder, `partial`, for the caller to fill, and put it in the place of `folder`, which is deleted.
+    """Create a folder, `partial`, for the caller to fill, and replace `folder` with it.
 
-    The caller flushes what it writes (`flush_below`). What an earlier attempt left in `partial` is deleted.
+    The caller flushes what it writes (`flush_below`). Anything that an earlier attempt left in `partial` is
+    deleted.
     """
     shutil.rmtree(partial, ignore_errors=True)
     try:
@@ -78,7 +80,7 @@ def filled(folder: Path, partial: Path) -> Iterator[Path]:
 
 
 def remove(folder: Path) -> None:
-    """Delete a folder, its name first: nobody sees a part of it. A missing one is no error."""
+    """Delete a folder, its name first, so that nobody sees a part of it. A missing one is not an error."""
     doomed = folder.with_name(DELETED + folder.name)
     shutil.rmtree(doomed, ignore_errors=True)  # from a process that was killed
     with suppress(FileNotFoundError):

@@ -1,4 +1,5 @@
-"""What other tuners' programs call, and what it is here: for the error of whoever moves one over.
+"""Names that programs for other tuners use, and their equivalents here, for the errors of users who port a
+program.
 
 The names are those of Optuna and Ray Tune. `headrace.spec.elsewhere` has the keys of a study file.
 """
@@ -41,11 +42,11 @@ _DRAWN: Final = (
     "lograndint",
     "qrandint",
 )
-"""Of `TYPES` those that Ray Tune has as functions."""
+"""Those of `TYPES` that are functions in Ray Tune."""
 
 
 def of_trial(name: str) -> str:
-    """What to say of a name of a trial that is looked for in a module."""
+    """The text for a trial's attribute that is looked up in a module."""
     return f"it is the trial's, t.{name}, and `t` is what the training function gets, or trial.current()"
 
 
@@ -154,10 +155,10 @@ ASKED: Final = {
     "set_system_attr": _METRIC,
     "user_attrs": _METRIC,
 }
-"""Names of a trial that is asked and told."""
+"""Names of an ask/tell trial."""
 
 
 def no_attribute(owner: str, name: str, table: dict[str, str]) -> str:
-    """The error's text for a name that something of ours (`Study`) does not have."""
+    """The error's text for a name that one of our classes (`Study`) does not have."""
     hint = table.get(name)
     return f"{owner} has no attribute {name!r}" + (f": {hint}" if hint else "")

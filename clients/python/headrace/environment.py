@@ -1,15 +1,15 @@
-"""What of a worker's environment its trials get: the variables that are listed here, and those that somebody names.
+"""Which variables of a worker's environment its trials get: those listed here, and those that somebody names.
 
-A worker's environment often holds credentials: for the checkpoint store, for a database, for other services. A trial
-runs a user's program, which may print its environment or send it away. So a trial gets what `PASSED` lists, what the
-worker's operator names (`headrace worker --pass-env`), and what its study sets (`env` of the trial template). A listed
-name is left out where the name or the value looks like a secret.
+A worker's environment often contains credentials: for the checkpoint store, for a database, for other services.
+A trial runs a user's program, which may print its environment or send it elsewhere. So a trial gets the
+variables in `PASSED`, those that the worker's operator names (`headrace worker --pass-env`), and those that its
+study sets (`env` of the trial template). A listed name is left out if the name or the value looks like a secret.
 
-What a batch system or a launcher told the worker about its own job is not passed either: `SLURM_*`, `PMIX_*`, ranks of
-Open MPI. A training library would take the trial for a part of that job.
+What a batch system or a launcher told the worker about its own job is not passed either: `SLURM_*`, `PMIX_*`,
+ranks of Open MPI. A training library would mistake the trial for a part of that job.
 
-This keeps secrets out of logs and crash reports. It is no wall: a trial runs as its worker's user, unless that one says
-`--run-as`.
+This keeps secrets out of logs and crash reports. It is not a security boundary: a trial runs as its worker's
+user, unless the worker has `--run-as`.
 """
 
 import re
@@ -25,7 +25,7 @@ NAMED_IN: Final = "HEADRACE_PASS_ENV"
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """Some variables that a trial gets. A name that ends with `*` stands for all that begin so."""
+    """Some variables that a trial gets. A name that ends with `*` stands for all names with that prefix."""
 
     names: str
     why: str
@@ -55,24 +55,26 @@ _SECRET_NAME: Final = re.compile(
     re.I,
 )
 _SECRET_VALUE: Final = re.compile(r"://[^/@\s]+@")
-"""An address with a user, a password or a token in it."""
+"""An address that contains a user, a password or a token."""
 _OF_SHELLS: Final = frozenset({"_", "PWD", "OLDPWD", "SHLVL"})
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
 _SHORTEST: Final = 4
-"""A shorter name may stand in an error by chance."""
+"""A shorter name may occur in an error by chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """An environment, parted."""
+    """An environment, split into what is passed and what is not."""
 
     passed: Mapping[str, str]
     withheld: tuple[str, ...]
-    """The names of what is not passed, without those that would mean nothing to a trial."""
+    """The names of variables that are not passed, without those that would mean nothing to a trial."""
 
 
 def select(environ: Mapping[str, str], named: Iterable[str] = ()) -> Selection:
-    """What a trial gets of an environment; `named` are further names, or prefixes with `*`, passed in any case."""
+    """What a trial gets from an environment; `named` are further names, or prefixes with `*`, that are always
+    passed.
+    """
     asked_for = _matcher(named)
     passed, withheld = {}, []
     for name, value in environ.items():
@@ -86,12 +88,12 @@ def select(environ: Mapping[str, str], named: Iterable[str] = ()) -> Selection:
 
 
 def is_named(name: str, named: Iterable[str]) -> bool:
-    """Whether a variable is among further names to pass."""
+    """Whether a variable is among the further names to pass."""
     return bool(_matcher(named).fullmatch(name))
 
 
 def names_to_pass(text: str | None, *, field: str = "--pass-env") -> tuple[str, ...]:
-    """The names in `NAME,PREFIX*`, which stand in `field`. Raises InvalidFieldError."""
+    """The names in `NAME,PREFIX*`, the value of `field`. Raises InvalidFieldError."""
     names = tuple(re.split(r"[,\s]+", text.strip(", \t\n"))) if text and text.strip(", \t\n") else ()
     for name in names:
         if not _NAME.fullmatch(name) or name.startswith("HEADRACE_"):
@@ -104,7 +106,7 @@ def names_to_pass(text: str | None, *, field: str = "--pass-env") -> tuple[str, 
 
 
 def hint(error: str, withheld: Iterable[str]) -> str:
-    """A sentence to add to an error that names a variable which was not passed; empty for any other."""
+    """A note to add to an error that names a variable which was not passed; empty for any other error."""
     for name in withheld:
         if len(name) >= _SHORTEST and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", error):
             return f" ({name} is set for the worker, and is not passed to trials: `headrace worker --pass-env {name}`)"

@@ -1,11 +1,11 @@
-"""Errors on the wire: a Headrace error as a gRPC status, and back.
+"""Converts errors between Headrace's classes and gRPC statuses.
 
-The server raises the classes of `headrace.errors` anywhere and translates once, in its interceptor, with `to_status`;
-the client turns a `grpc.RpcError` back into the same class with `from_rpc_error`. A user of the SDK never sees
-`grpc.RpcError`.
+The server raises the classes of `headrace.errors` anywhere and translates them once, in its interceptor, with
+`to_status`. The client turns a `grpc.RpcError` back into the same class with `from_rpc_error`. A user of the SDK
+never sees `grpc.RpcError`.
 
-The status travels in the trailing metadata of the call, which gRPC limits to 8 KiB, so `to_status` drops the
-last violations of a very long list and says how many it dropped.
+The status travels in the trailing metadata of the call, which gRPC limits to 8 KiB. So `to_status` drops the last
+violations of a very long list and says how many it dropped.
 """
 
 from collections.abc import Sequence
@@ -38,18 +38,20 @@ _STATUS_BYTES: Final = 4200
 _BY_REASON: Final = {entry.reason: entry for entry in CATALOGUE if entry.reason is not None}
 _CLIENT_ONLY: Final = {entry.status: entry for entry in CATALOGUE if entry.reason is None}
 _WRITE_AFTER_END: Final = "Internal error from Core"
-"""What grpc.aio makes of a status that comes while it writes (`set_internal_error`). The next attempt may get it."""
+"""How grpc.aio reports a status that arrives while it writes (`set_internal_error`). The next attempt may get
+the status.
+"""
 _OF_A_PROXY: Final = {
     grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
     grpc.StatusCode.PERMISSION_DENIED: PermissionDeniedError,
 }
-"""What a proxy before the server may say, without our details."""
+"""Errors that a proxy in front of the server may send, without our details."""
 
 
 def to_status(err: HeadraceError) -> Status:
     """The error as a `google.rpc.Status` (for `grpc_status.rpc_status.to_status`), within gRPC's size limit.
 
-    One without a reason, such as a DeadlineError, is its status alone: clients know what that says."""
+    An error without a reason, such as a DeadlineError, is only a status code: clients know its meaning."""
     entry = entry_of(err) or _BY_REASON["INTERNAL"]
     number: int = grpc.StatusCode[entry.status].value[0]
     status = Status(code=number, message=_cut(err.message, _MESSAGE_BYTES))
@@ -66,14 +68,14 @@ def to_status(err: HeadraceError) -> Status:
 
 
 def from_rpc_error(err: grpc.RpcError) -> HeadraceError:
-    """The same exception as the server raised; without its details, one that the status code implies."""
+    """The same exception that the server raised; without details, the one that the status code implies."""
     code, text = _code_and_text(err)
     status = _status_in(err)
     for detail in status.details if status else ():
         info = error_details_pb2.ErrorInfo()
         if detail.Unpack(info) and info.domain == DOMAIN and info.reason in _BY_REASON and status is not None:
             return _rebuild(_BY_REASON[info.reason], status, info.metadata.get("remedy"))
-    if code is grpc.StatusCode.CANCELLED and text == code.name:  # a call that we cancel says so in more words
+    if code is grpc.StatusCode.CANCELLED and text == code.name:  # our own cancellation has a longer text
         return BusyError("The server dropped the call: it may have too many at once.")
     if code is grpc.StatusCode.INTERNAL and text == _WRITE_AFTER_END:
         return BusyError("The server ended the call before all of it was sent.")
@@ -103,7 +105,7 @@ def _rebuild(entry: CatalogueEntry, status: Status, remedy: str | None) -> Headr
 
 
 def _bad_request(violations: Sequence[Violation], room: int) -> error_details_pb2.BadRequest:
-    """As many violations as fit, each as message, value and remedy on a line of its own."""
+    """As many violations as fit, each as message, value and remedy on its own line."""
     request = error_details_pb2.BadRequest()
     for done, violation in enumerate(violations):
         lines = (violation.message, violation.value, violation.remedy)
@@ -127,7 +129,9 @@ def _violation(field: error_details_pb2.BadRequest.FieldViolation) -> Violation:
 
 
 def _code_and_text(err: grpc.RpcError) -> tuple[grpc.StatusCode, str]:
-    """Code and details; every error that a call raises is a `grpc.Call` too, though its type does not say so."""
+    """The status code and details. Every error that a call raises is also a `grpc.Call`, although its type does
+    not say so.
+    """
     code = getattr(err, "code", None)
     details = getattr(err, "details", None)
     found = code() if callable(code) else None
@@ -151,7 +155,7 @@ def _one_line(text: str) -> str:
 
 
 def _cut(text: str, limit_bytes: int) -> str:
-    """The text within the limit. gRPC writes a byte outside ASCII as three characters, so it counts as three."""
+    """The text, cut to the limit. gRPC writes a byte outside ASCII as three characters, so it counts as three."""
     if len(text) <= limit_bytes // 12:
         return text
     size = 0

@@ -1,8 +1,8 @@
 """Every error that Headrace reports, from where it is raised to the user who reads it.
 
-One catalogue (`CATALOGUE`) holds the truth: reason, gRPC status, exception class, whether trying again can
-help, and the default remedy. Nothing here knows gRPC or protos: reasons and statuses are their names.
-`headrace.error_status` translates.
+One catalogue (`CATALOGUE`) defines them all: reason, gRPC status, exception class, whether retrying can help,
+and the default remedy. Nothing here knows gRPC or protos: reasons and statuses are names.
+`headrace.error_status` translates them.
 """
 
 import reprlib
@@ -33,7 +33,7 @@ class HeadraceError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """One field at fault: its path (`space.lr.low`), the value found, what is wrong and what to do."""
+    """One invalid field: its path (`space.lr.low`), its value, what is wrong and what to do."""
 
     field: str
     message: str
@@ -48,7 +48,7 @@ class Violation:
 
 
 class InvalidFieldError(HeadraceError):
-    """One or more fields of a request or of a study file are at fault; `violations` holds all of them."""
+    """One or more fields of a request or of a study file are invalid; `violations` holds all of them."""
 
     def __init__(self, violations: Iterable[Violation], *, remedy: str | None = None) -> None:
         self.violations: tuple[Violation, ...] = tuple(violations)
@@ -60,7 +60,7 @@ class InvalidFieldError(HeadraceError):
 
 
 class StudyExistsError(HeadraceError):
-    """A study of this name exists already."""
+    """A study of this name already exists."""
 
 
 class StudyNotFoundError(HeadraceError):
@@ -72,11 +72,11 @@ class TrialNotFoundError(HeadraceError):
 
 
 class StudyEndedError(HeadraceError):
-    """The study has ended, so it takes no more changes."""
+    """The study has ended, so it cannot be changed any more."""
 
 
 class StudyNotEndedError(HeadraceError):
-    """The study is still at work, and what was asked needs one that has ended."""
+    """The study is still active, and the operation requires one that has ended."""
 
 
 class TrialEndedError(HeadraceError):
@@ -84,33 +84,33 @@ class TrialEndedError(HeadraceError):
 
 
 class BadPageTokenError(HeadraceError):
-    """The page token is not one that this list gave out."""
+    """The page token is not from this list."""
 
 
 class RequestIdReusedError(HeadraceError):
-    """The request id was used before, for a request with other content."""
+    """The request id was used before for a different request."""
 
 
 class CodeNotFoundError(HeadraceError):
-    """The scheduler does not keep this code, or not any more."""
+    """The scheduler does not have this code, or no longer has it."""
 
 
 class LeaseStaleError(HeadraceError):
-    """The lease is not the caller's any more; nothing was changed."""
+    """The caller no longer holds the lease; nothing was changed."""
 
 
 NEW_STUDY: Final = (
     "create a new study: `warm_start: {study: OLD}` begins from these results, and `enqueue` lists configurations to "
     "try first."
 )
-"""What to do where a study that has ended is not to go on."""
+"""The remedy if a study that has ended should not continue."""
 
 LEASE_GONE = "its lease is over; `headrace why` shows how it ended"
-"""Said where the cause is not at hand."""
+"""The cause if it is not known."""
 
 
 def lease_gone(trial: int | str, why: str = LEASE_GONE) -> str:
-    """What somebody is told who speaks for a trial (its number, or a resource name) that is not theirs any more."""
+    """The error for somebody who reports for a trial (its number, or a resource name) that they no longer hold."""
     return f"You no longer hold trial {str(trial).rpartition('/')[2]}: {why}"
 
 
@@ -123,23 +123,23 @@ class DrainingError(HeadraceError):
 
 
 class WorkerNameTakenError(HeadraceError):
-    """Another worker of this name is connected."""
+    """Another worker with this name is connected."""
 
 
 class UnauthenticatedError(HeadraceError):
-    """The server asks for a token, and the call carries none that is good."""
+    """The server requires a token, and the call carries no valid one."""
 
 
 class PermissionDeniedError(HeadraceError):
-    """The role of the caller's token does not allow what was asked."""
+    """The role of the caller's token does not allow the operation."""
 
 
 class TokenNotFoundError(HeadraceError):
-    """There is no token of this id, or it is one of another project."""
+    """There is no token with this id, or it belongs to another project."""
 
 
 class QuotaExceededError(HeadraceError):
-    """The caller's project has as much as it may have."""
+    """The caller's project has reached its limit."""
 
 
 class ProjectNotFoundError(HeadraceError):
@@ -147,7 +147,7 @@ class ProjectNotFoundError(HeadraceError):
 
 
 class ProjectExistsError(HeadraceError):
-    """A project of this name exists already."""
+    """A project of this name already exists."""
 
 
 class JoinRefusedError(HeadraceError):
@@ -155,11 +155,11 @@ class JoinRefusedError(HeadraceError):
 
 
 class JoinTokenNotFoundError(HeadraceError):
-    """There is no join token of this id."""
+    """There is no join token with this id."""
 
 
 class WorkerIdentityError(HeadraceError):
-    """The caller's certificate does not say that it is the worker for which it speaks."""
+    """The caller's certificate does not identify it as the worker that it claims to be."""
 
 
 class WorkerRevokedError(HeadraceError):
@@ -167,15 +167,15 @@ class WorkerRevokedError(HeadraceError):
 
 
 class WorkerNotFoundError(HeadraceError):
-    """No worker of this name has ever connected, or it was away for long."""
+    """No worker of this name has ever connected, or it has been disconnected for long."""
 
 
 class WorkerLeavesError(HeadraceError):
-    """The worker's daemon ends by itself, and cannot be held back."""
+    """The worker's daemon is exiting by itself, and cannot be stopped from doing so."""
 
 
 class VersionMismatchError(HeadraceError):
-    """A worker and a scheduler are of releases that cannot speak with each other."""
+    """A worker and a scheduler are of incompatible releases."""
 
 
 class WorkerAwayError(HeadraceError):
@@ -191,34 +191,34 @@ class StoreAwayError(HeadraceError):
 
 
 class NotAskTellError(HeadraceError):
-    """The study's trials are run by workers, so no user's loop may ask for them."""
+    """The study's trials run on workers, so a user's loop may not ask for them."""
 
 
 class SeveralObjectivesError(HeadraceError):
-    """No trial of the study is simply the best: it has several objectives, and a Pareto front instead."""
+    """The study has no single best trial: it has several objectives, and a Pareto front instead."""
 
     @classmethod
     def of(cls, study: str, metrics: Iterable[str]) -> "SeveralObjectivesError":
-        """For the study's name and the metrics of its objectives."""
+        """The error for a study's name and the metrics of its objectives."""
         return cls(
             f"study '{study}' has several objectives ({', '.join(metrics)}), so no trial is simply the best"
         )
 
 
 class BusyError(HeadraceError):
-    """The server has as many calls, or as many of this caller, as it takes at once."""
+    """The server has reached its limit of simultaneous calls, in total or from this caller."""
 
 
 class StudyDefectError(HeadraceError):
-    """The scheduler cannot read the study's rows, or go on with them; other studies do not notice."""
+    """The scheduler cannot read the study's rows, or continue with them. Other studies are not affected."""
 
 
 class TooLargeError(HeadraceError):
-    """What was asked would take more time or memory than one caller may have."""
+    """The request would take more time or memory than one caller may use."""
 
 
 class InternalError(HeadraceError):
-    """The server failed in a way that it does not know; its log says more."""
+    """The server failed in an unexpected way; its log says more."""
 
 
 class UnreachableError(HeadraceError):
@@ -235,7 +235,7 @@ class CallCancelledError(HeadraceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueEntry:
-    """One reason with all that follows from it. A reason of None belongs to the client alone."""
+    """One reason with everything that follows from it. Entries with a reason of None occur only in the client."""
 
     reason: str | None
     status: str
@@ -499,7 +499,7 @@ _BY_CLASS: Final[dict[type[HeadraceError], CatalogueEntry]] = {entry.error: entr
 
 
 def entry_of(err: HeadraceError) -> CatalogueEntry | None:
-    """The catalogue's entry of an error's class, or of the class that it derives from."""
+    """The catalogue's entry for an error's class, or for the class from which it derives."""
     return next((_BY_CLASS[cls] for cls in type(err).__mro__ if cls in _BY_CLASS), None)
 
 
@@ -514,7 +514,7 @@ def _summary(violations: Sequence[Violation]) -> str:
 
 
 def show_value(value: object) -> str:
-    """A value as a violation shows it: its `repr`, shortened."""
+    """A value as shown in a violation: its `repr`, shortened."""
     return _SHORT.repr(value)
 
 

@@ -1,4 +1,4 @@
-"""The names of folders that a study has on every machine."""
+"""The names of a study's folders on every machine."""
 
 import re
 from dataclasses import dataclass
@@ -6,8 +6,9 @@ from urllib.parse import unquote
 
 
 def study_folder(name: str, uid: str) -> str:
-    """The name of the folders that hold a study's logs, checkpoints and reports. A study that was deleted and created
-    again under its name has another `uid`, and folders of its own."""
+    """The name of the folders with a study's logs, checkpoints and reports. A study that was deleted and created
+    again under the same name has another `uid`, and its own folders.
+    """
     return f"{name}-{uid}" if uid else name
 
 
@@ -16,18 +17,20 @@ _PLACE = re.compile(r"(?P<store>.+)/(?P<study>studies/[^/]+)/(?P<trial>trials/\d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a checkpoint lies, read from its address."""
+    """The place of a checkpoint, read from its address."""
 
     # The store's URL.
     store: str
-    # The study's place in the store, `studies/{study}-{uid}`.
+    # The study's folder in the store, `studies/{study}-{uid}`.
     study: str
-    # The trial's place in the store, `studies/{study}-{uid}/trials/{number}`.
+    # The trial's folder in the store, `studies/{study}-{uid}/trials/{number}`.
     trial: str
 
     @classmethod
     def of(cls, uri: str) -> "Place | None":
-        """None for an address that no store of ours gave out, such as one of a user's own loop."""
+        """The place at an address; None for an address that none of our stores gave out, such as one of a user's
+        own loop.
+        """
         found = _PLACE.fullmatch(uri)
         if found is None or not uri.startswith(("file://", "s3://")):
             return None

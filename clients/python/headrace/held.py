@@ -1,4 +1,4 @@
-"""What the log says when a user pauses a trial, and lets it run again: written by the scheduler, read by `why`."""
+"""The log's messages when a user pauses or resumes a trial: written by the scheduler, read by `why`."""
 
 PAUSED = "pauses at its next rung: requested by a user"
 RESUMED = "may run again: requested by a user"

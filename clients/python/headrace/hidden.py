@@ -1,9 +1,8 @@
-"""Keeps a process's secrets from other processes of the machine.
+"""Hides a process's secrets from other processes on the machine.
 
-The command line is for everybody to read.
-
-The kernel shows a process's arguments from its own memory (/proc/PID/cmdline). So a program that has read a secret
-writes over it there. Between its start and then it can be seen: a variable or a file is the better way to give one.
+Everybody can read a process's command line. The kernel shows the arguments from the process's own memory
+(/proc/PID/cmdline), so a program that has read a secret overwrites it there. Until then the secret is visible: a
+variable or a file is a better way to pass one.
 """
 
 import ctypes
@@ -16,11 +15,11 @@ from typing import Final
 _PR_SET_DUMPABLE: Final = 4
 _USER_INFO: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:/{0,2})[^\s'\"]*@")
 _ARG_START: Final = 48
-"""The place of `arg_start` in /proc/PID/stat, counted from 1 as in proc(5); `arg_end` is the next."""
+"""The position of `arg_start` in /proc/PID/stat, counted from 1 as in proc(5); `arg_end` is the next field."""
 
 
 def hide_from_command_line(*secrets: str | None) -> None:
-    """Writes over these texts wherever they stand in this process's arguments. Without /proc it does nothing."""
+    """Overwrites these texts wherever they occur in this process's arguments. Without /proc it does nothing."""
     found = [os.fsencode(secret) for secret in secrets if secret]
     try:
         stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
@@ -38,20 +37,21 @@ def hide_from_command_line(*secrets: str | None) -> None:
 
 
 def hide_url(url: str | None) -> None:
-    """Hides an address on the command line that may hold a password."""
+    """Hides an address on the command line that may contain a password."""
     if url and ("@" in url or "password" in url):
         hide_from_command_line(url)
 
 
 def without_credentials(text: str) -> str:
-    """A text whose addresses show no user and no password: `http://…@host`."""
+    """The text with users and passwords removed from its addresses: `http://…@host`."""
     return _USER_INFO.sub(r"\1…@", text)
 
 
 def close_to_others() -> None:
-    """Lets no other process of this user read this one's memory and environment, unless the user is root.
+    """Prevents other processes of this user from reading this one's memory and environment, unless the user is
+    root.
 
-    It writes no core dumps from now on, and debuggers need root. What it starts is not concerned.
+    From now on the process writes no core dumps, and debuggers need root. Its children are not affected.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

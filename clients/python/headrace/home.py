@@ -1,12 +1,12 @@
-"""Where Headrace keeps its files, and which scheduler a command talks to.
+"""Where Headrace keeps its files, and which scheduler a command uses.
 
 `HEADRACE_HOME` (default `~/.headrace`) is the folder of `headrace up`: the embedded database, the checkpoint
-store, the workers' logs and outboxes, and the file `address`, which holds the scheduler's address while `up`
-serves and is removed at a clean stop. A stale file is therefore possible after a crash; it costs one
-unanswered connection, whose error names the address and the remedy.
+store, the workers' logs and outboxes, and the file `address`, which contains the scheduler's address while `up`
+serves and is removed at a clean stop. After a crash the file may be stale. That costs one failed connection,
+whose error names the address and the remedy.
 
-`up` locks the home while it runs. A home that is locked and has no address is one where `up` starts: whoever asks for
-the scheduler then is told so, and is never sent to the default address, where another Headrace may be.
+`up` locks the home while it runs. If a home is locked and has no address, `up` is starting there. A command that
+needs the scheduler then says so; it never uses the default address, where another Headrace may run.
 """
 
 import fcntl
@@ -18,7 +18,7 @@ from headrace.errors import UnreachableError
 from headrace.userfile import UserFile, UserFileError
 
 DEFAULT_ADDRESS = "127.0.0.1:7440"
-"""Where a scheduler listens unless it is told otherwise."""
+"""The address where a scheduler listens by default."""
 
 ADDRESS_FILE = "address"
 """The file in the home folder that `headrace up` writes when it is ready."""
@@ -31,7 +31,7 @@ _ADDRESS: Final = UserFile(largest_bytes=10_000, remedy="Remove it.")
 
 
 class StartingError(UnreachableError):
-    """`headrace up` starts in this home and has no address yet."""
+    """`headrace up` is starting in this home and has no address yet."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(
@@ -41,7 +41,7 @@ class StartingError(UnreachableError):
 
 
 class NotRunningError(UnreachableError):
-    """No `headrace up` runs in the home that the user named."""
+    """No `headrace up` is running in the home that the user named."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(
@@ -57,14 +57,16 @@ def home_dir() -> Path:
 
 
 def address(explicit: str | None = None, *, login: str | None = None) -> str:
-    """The scheduler to talk to: `explicit`, else `HEADRACE_ADDRESS`, else the file that `headrace up` left, else that
-    of a `login`, else 127.0.0.1:7440. Raises StartingError while `headrace up` starts in this home, and NotRunningError
-    where none runs in a home that `HEADRACE_HOME` names: at the default address may be another Headrace, which is not
-    meant."""
+    """The scheduler to use: `explicit`, or else `HEADRACE_ADDRESS`, or else the file that `headrace up` left, or
+    else that of a `login`, or else 127.0.0.1:7440.
+
+    Raises StartingError while `headrace up` starts in this home. Raises NotRunningError if none runs in a home
+    that `HEADRACE_HOME` names, because a different Headrace may run at the default address.
+    """
     if given := given_address(explicit):
         return given
     home = home_dir()
-    held = up_runs(home)  # first: an address that is written meanwhile is found
+    held = up_runs(home)  # checked first, so that an address written meanwhile is found
     if found := address_in(home):
         return found
     if held:
@@ -77,31 +79,31 @@ def address(explicit: str | None = None, *, login: str | None = None) -> str:
 
 
 def given_address(explicit: str | None) -> str | None:
-    """The address that the user named: `explicit`, else `HEADRACE_ADDRESS`."""
+    """The address that the user named: `explicit`, or else `HEADRACE_ADDRESS`."""
     return explicit or os.environ.get("HEADRACE_ADDRESS")
 
 
 def make_private(folder: Path) -> None:
-    """Makes a folder, and those above it that are missing, for this user alone. What exists keeps its mode."""
+    """Creates a folder, and missing folders above it, for this user only. Existing folders keep their mode."""
     if not folder.is_dir():
         make_private(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def append_private(file: Path) -> BinaryIO:
-    """Opens a file for appending; makes it, and its folder, for this user alone."""
+    """Opens a file for appending; creates it, and its folder, for this user only."""
     make_private(file.parent)
     return os.fdopen(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab")
 
 
 def is_on_this_machine(where: str) -> bool:
-    """Whether every replica of an address is a loopback one, so that most likely the workers are here too."""
+    """Whether every replica of an address is a loopback address, so that the workers are most likely here too."""
     hosts = {replica.rpartition(":")[0] for replica in where.removeprefix("tls://").split(",")}
     return hosts <= {"127.0.0.1", "localhost", "[::1]"}
 
 
 def address_in(home: Path) -> str | None:
-    """What the `address` file of a home folder says; None while `headrace up` does not serve from there."""
+    """The content of a home folder's `address` file; None while `headrace up` does not serve from there."""
     try:
         return _ADDRESS.text(home / ADDRESS_FILE).strip() or None
     except UserFileError:
@@ -112,8 +114,8 @@ def up_runs(home: Path) -> bool:
     """Whether a `headrace up` runs in this home now."""
     try:
         with (home / LOCK_FILE).open("rb") as lock:
-            if lock.read(1):  # empty: it stopped in good order
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # let go at once
+            if lock.read(1):  # empty: it stopped cleanly
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released at once
     except BlockingIOError:
         return True
     except OSError:

@@ -1,4 +1,4 @@
-"""Times as people write them: how long something lasts (`90s`, `15m`, `12h`, `30d`), or since when."""
+"""Times as people write them: a duration (`90s`, `15m`, `12h`, `30d`), or a start time."""
 
 import re
 from datetime import datetime, timedelta
@@ -12,7 +12,7 @@ _LIFETIME: Final = re.compile(r"([0-9]{1,6})([smhd])")
 
 
 def lifetime_of(text: str, field: str) -> timedelta:
-    """The time that a text says; `field` names the option. Raises InvalidFieldError."""
+    """The duration in a text; `field` names the option. Raises InvalidFieldError."""
     found = _parsed(text)
     if not found:
         raise _refused(text, field, "is not a time", "Write, for example, 90s, 15m, 12h or 30d.")
@@ -20,13 +20,14 @@ def lifetime_of(text: str, field: str) -> timedelta:
 
 
 def since_of(text: str, field: str, now: datetime) -> timedelta:
-    """How long before `now` (aware) the moment is that a text says: `10m`, `2h`, or a time as of ISO 8601, local where
-    it names no offset. At most `SECONDS`; `field` names the option. Raises InvalidFieldError."""
+    """How long before `now` (timezone-aware) a given moment is: `10m`, `2h`, or an ISO 8601 time, which is local
+    without an offset. At most `SECONDS`; `field` names the option. Raises InvalidFieldError.
+    """
     remedy = "Write how long ago, for example 10m, 2h or 1d, or when: 2026-01-31T12:00 or 2026-01-31T12:00Z."
     if (since := _parsed(text)) is None:
         try:
             since = now - datetime.fromisoformat(text.strip()).astimezone()
-        except (ValueError, OverflowError, OSError):  # none, or so early that this zone has no time
+        except (ValueError, OverflowError, OSError):  # not a time, or too early for this time zone
             raise _refused(text, field, "is not a time", remedy) from None
     if since < timedelta(0):
         raise _refused(text, field, "lies ahead", remedy)

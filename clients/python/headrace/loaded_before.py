@@ -1,23 +1,23 @@
-"""What a process loaded before it was watched: is a file still what was loaded from it?
+"""What a process loaded before it was watched: is a file still the one that was loaded?
 
-Python keeps no source text, so a file that was changed after the process began may not be what the process runs. Its
-content counts only where all evidence says that it does:
+Python keeps no source text, so if a file was changed after the process started, the process may run something
+else. The file's content counts only if all evidence agrees:
 
-- The file's change time (ctime) lies before the start of the process. An edit cannot keep that time, as it can the
-  time of modification; a rename and a new link set it too.
-- Cached bytecode that Python keeps up to date beside the file is of this file. That shows an edit also on a network
-  file system whose clock is behind.
+- The file's change time (ctime) is before the start of the process. An edit cannot preserve that time, as it can
+  preserve the modification time; renames and new links set it too.
+- Cached bytecode that Python keeps up to date next to the file belongs to this file. That also reveals an edit
+  on a network file system whose clock is behind.
 
-A script that is running is on the stack: if its file compiles to the same code, the change does not matter.
+A running script is on the stack: if its file compiles to the same code, the change does not matter.
 
-Python itself may run bytecode of another content: it takes bytecode for that of a file which has the same size, and was
-modified in the same second. So bytecode that is older than the file's last change is compared with what the file
-compiles to. If it differs, it is removed, and the next process runs the file.
+Python itself may run bytecode of different content: it accepts bytecode for a file that has the same size and
+was modified in the same second. So bytecode that is older than the file's last change is compared with the
+compiled file. If it differs, it is removed, and the next process runs the file.
 
-The start is that of the process in which the interpreter began: a forked one holds what its parent had loaded. Where
-the system does not say when a process began (without /proc), the bytecode alone is looked at.
+The start is that of the process in which the interpreter started: a forked one has what its parent had loaded.
+If the system does not say when a process started (without /proc), only the bytecode is checked.
 """
-# Paths are texts here, as in `sources`.
+# Paths are strings here, as in `sources`.
 # ruff: noqa: PTH100, PTH108, PTH112, PTH116, PTH120, PTH123
 
 import marshal
@@ -38,7 +38,7 @@ _PARENTS: Final = 64
 
 
 def imported() -> Iterator[tuple[str, str, Any]]:
-    """The name, the source file and the specification of each module that is there."""
+    """The name, the source file and the specification of each loaded module."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and file.endswith(tuple(SOURCE_SUFFIXES)):
@@ -46,9 +46,9 @@ def imported() -> Iterator[tuple[str, str, Any]]:
 
 
 def is_what_was_loaded(file: str, spec: object, content: bytes | None, began_ns: int | None) -> bool:
-    """Whether a module's file held this content, which was read just now, when it was loaded.
+    """Whether a module's file had this content, which was just read, when the module was loaded.
 
-    Without content the file is gone, or is none; then only the loader knows whether there ever was one.
+    Without content, the file is gone or is not a file; then only the loader knows whether there ever was one.
     """
     by_file = isinstance(spec, ModuleSpec) and type(spec.loader) is SourceFileLoader
     if content is None:
@@ -65,7 +65,8 @@ def is_what_was_loaded(file: str, spec: object, content: bytes | None, began_ns:
 
 
 def ran_old_bytecode(file: str, content: bytes, code: CodeType | None = None) -> bool:
-    """Whether Python ran bytecode of another content, as it takes it for the file's; then removes that bytecode.
+    """Whether Python ran bytecode of different content that it mistook for the file's. If so, removes that
+    bytecode.
 
     `code` is what was executed; without it, the file was imported by its name.
     """
@@ -86,10 +87,10 @@ def ran_old_bytecode(file: str, content: bytes, code: CodeType | None = None) ->
 
 
 def began_ns() -> int | None:
-    """When this process began, or the one that it was forked from; None where the system does not say.
+    """When this process, or the one that it was forked from, started; None if the system does not say.
 
-    The system counts in ticks of some 10 ms. This is the end of the tick: what was written right before the start does
-    not count as an edit, and Python takes longer than that until it reads a user's file.
+    The system counts in ticks of about 10 ms. This is the end of the tick: a file written right before the start
+    does not count as edited, and Python takes longer than that until it reads a user's file.
     """
     try:
         pid, parent, ticks = os.getpid(), *_parent_and_start("self")
@@ -107,28 +108,28 @@ def began_ns() -> int | None:
 
 
 def _parent_and_start(pid: str) -> tuple[int, int]:
-    """The parent of a process, and its start in clock ticks since the machine's."""
+    """The parent of a process, and its start in clock ticks since the machine's start."""
     with open(f"/proc/{pid}/stat", errors="replace") as opened:
         fields = opened.read().rpartition(")")[2].split()
     return int(fields[1]), int(fields[19])
 
 
 def _command(pid: int) -> bytes:
-    """Its command line, which a forked process shares with its parent."""
+    """A process's command line, which a forked process shares with its parent."""
     with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as opened:
         return opened.read()
     return b""
 
 
 def _is_since(found: os.stat_result, began_ns: int) -> bool:
-    """Whether a file was changed after this moment. Some file systems keep whole seconds."""
+    """Whether a file was changed after this moment. Some file systems only keep whole seconds."""
     if found.st_ctime_ns % _SECOND_NS == 0:
         began_ns -= began_ns % _SECOND_NS
     return found.st_ctime_ns >= began_ns
 
 
 def _is_relinked(file: str, began_ns: int) -> bool:
-    """Whether a link on the way to the file was made after this moment: it may have led elsewhere."""
+    """Whether a link in the file's path was created after this moment: it may have led elsewhere before."""
     while (parent := os.path.dirname(file)) != file:
         try:
             found = os.lstat(file)
@@ -141,7 +142,7 @@ def _is_relinked(file: str, began_ns: int) -> bool:
 
 
 def _bytecode_is_of_another(spec: Any, found: os.stat_result) -> bool:
-    """Whether Python would have replaced the cached bytecode, had it loaded the file as it is now."""
+    """Whether Python would have replaced the cached bytecode if it had loaded the current file."""
     cached = spec.cached
     if sys.dont_write_bytecode or not cached or not os.access(os.path.dirname(cached), os.W_OK):
         return False
@@ -150,7 +151,9 @@ def _bytecode_is_of_another(spec: Any, found: os.stat_result) -> bool:
 
 
 def _header(cached: str) -> tuple[int, int] | None:
-    """The time of modification and the size of the file that bytecode is of; None where Python compares neither."""
+    """The modification time and the size of the file that bytecode was compiled from; None if Python compares
+    neither.
+    """
     try:
         with open(cached, "rb") as opened:
             header = opened.read(_HEADER_BYTES)
@@ -167,7 +170,7 @@ def _header_of(found: os.stat_result) -> tuple[int, int]:
 
 
 def _runs_now(file: str, content: bytes) -> bool:
-    """Whether the code of this file is on the stack, and is what the content compiles to."""
+    """Whether the code of this file is on the stack, and equals the compiled content."""
     frame = sys._getframe()
     while frame is not None:
         code = frame.f_code

@@ -1,10 +1,10 @@
-"""When a trial's log was written, as far as its worker saw: a small file of marks beside the log.
+"""When a trial's log was written, as seen by its worker: a small file of marks next to the log.
 
-A mark says: what lies before this offset, the start of a line, was there at this time. The worker writes them, and
-whoever reads a log since a time begins at the last mark that is no later. The trial may write to its folder, so a
-reader trusts nothing here: at worst it begins at the wrong line.
+A mark says that everything before this offset, the start of a line, had been written by this time. The worker
+writes the marks. A reader of the log since a time starts at the last mark that is not later. The trial may write
+to its folder, so a reader trusts nothing here: at worst it starts at the wrong line.
 
-In the file a mark is two little-endian 64-bit numbers. Times are milliseconds since 1970, by the worker's clock.
+In the file, a mark is two little-endian 64-bit numbers. Times are milliseconds since 1970, by the worker's clock.
 """
 
 import os
@@ -19,33 +19,35 @@ MOST_MARKS = 256
 _RECORD = struct.Struct("<qq")
 MOST_BYTES = MOST_MARKS * _RECORD.size
 WHOLE = "when it was printed is not known, so all of it is shown"
-"""For whoever reads a log without marks since a time."""
+"""The note for reading a log without marks since a time."""
 
 
 class Mark(NamedTuple):
-    """Everything before `offset`, in bytes, was there at `time_ms`."""
+    """Everything before `offset`, in bytes, had been written at `time_ms`."""
 
     time_ms: int
     offset: int
 
 
 def since_ms(within: timedelta, now_s: float) -> int:
-    """The time so long before now, as in marks."""
+    """The time this long before now, as in marks."""
     return int((now_s - within.total_seconds()) * 1000)
 
 
 def place_of(marks: Sequence[Mark], since: int) -> int | None:
-    """Where to begin so that nothing that was written since then is left out; None where that is not known."""
+    """Where to start so that nothing written since then is left out; None if that is not known."""
     place = 0 if marks and marks[0].offset == 0 else None
     for mark in marks:
-        if mark.time_ms > since:  # those behind it too, though the clock was put back
+        if mark.time_ms > since:  # and so are later marks, even if the clock was set back
             break
         place = mark.offset
     return place
 
 
 def added(marks: Sequence[Mark], new: Mark) -> list[Mark]:
-    """The marks with one more. Beyond `MOST_MARKS` one goes, where the gap that it leaves is least for its age."""
+    """The marks with one more. Beyond `MOST_MARKS`, one is removed: that whose gap is smallest relative to its
+    age.
+    """
     found = [*marks, new]
     if len(found) > MOST_MARKS:
         now = new.time_ms
@@ -58,7 +60,7 @@ def added(marks: Sequence[Mark], new: Mark) -> list[Mark]:
 
 
 def replaced(marks: Iterable[Mark], start: int, end: int, by: int) -> list[Mark]:
-    """The marks of a log whose bytes from `start` to `end` gave way to `by` others."""
+    """The marks of a log whose bytes from `start` to `end` were replaced by `by` others."""
     return [
         mark if mark.offset <= start else Mark(mark.time_ms, mark.offset - (end - start) + by)
         for mark in marks
@@ -74,22 +76,22 @@ def within_part(marks: Sequence[Mark], start: int, end: int) -> list[Mark]:
 
 
 def pack(marks: Iterable[Mark]) -> bytes:
-    """The marks as in a file."""
+    """The marks as written to a file."""
     return b"".join(_RECORD.pack(*mark) for mark in marks)
 
 
 def unpack(data: bytes) -> list[Mark]:
-    """What `pack` made; what is torn at the end is passed over."""
+    """The marks in the output of `pack`; an incomplete one at the end is skipped."""
     return [Mark(*found) for found in _RECORD.iter_unpack(data[: len(data) // _RECORD.size * _RECORD.size])]
 
 
 def path_of(log: Path) -> Path:
-    """Where the marks of a log lie."""
+    """The path of a log's marks."""
     return log.with_name(f"{log.name}.times")
 
 
 def read(log: Path) -> list[Mark]:
-    """The marks of a log; none where they cannot be read, are no regular file, or do not fit the log."""
+    """The marks of a log; none if they cannot be read, are not a regular file, or do not match the log."""
     try:
         descriptor = os.open(path_of(log), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

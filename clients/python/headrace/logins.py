@@ -1,7 +1,7 @@
-"""What `headrace login` keeps in the home folder: a scheduler's address, its authority, and a token.
+"""What `headrace login` stores in the home folder: a scheduler's address, its certificate authority, and a token.
 
-`login.json` is for its user alone (0600). A login counts where no address is given and no `headrace up` runs in the
-home. Its token and its authority go to its own schedulers and to nobody else.
+Only its user can read `login.json` (0600). A login is used if no address is given and no `headrace up` runs in
+the home. Its token and its authority are used only for its own schedulers.
 """
 
 import json
@@ -23,20 +23,20 @@ _READ: Final = UserFile(largest_bytes=100_000, remedy="Run `headrace login` agai
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """Where a user is logged in."""
+    """The scheduler where a user is logged in."""
 
     address: str
-    """As the user wrote it, with `tls://`."""
+    """The address as the user wrote it, with `tls://`."""
     token: str = field(repr=False)
     tls_ca: Path | None
-    """The authority to trust; None: the system's."""
+    """The certificate authority to trust; None: the system's."""
 
     @property
     def _replicas(self) -> set[str]:
         return set(self.address.replace("tls://", "").replace(" ", "").split(","))
 
     def covers(self, replicas: tuple[str, ...]) -> bool:
-        """Whether all these schedulers are the login's own."""
+        """Whether all these schedulers are the login's."""
         return set(replicas) <= self._replicas
 
     def covers_hosts(self, replicas: tuple[str, ...]) -> bool:
@@ -45,7 +45,7 @@ class Login:
 
 
 def kept() -> Login | None:
-    """The login of this home; None where there is none. Raises UserFileError for a file that is none."""
+    """The login of this home; None if there is none. Raises UserFileError for an invalid file."""
     path = home_dir() / FILE
     if not path.exists():
         return None
@@ -60,7 +60,7 @@ def kept() -> Login | None:
 
 
 def keep(login: Login) -> Path:
-    """Write a login down for this user alone, with a copy of its authority. Returns the file."""
+    """Store a login, with a copy of its authority, readable only by this user. Returns the file."""
     home = home_dir()
     try:
         make_private(home)
@@ -88,7 +88,7 @@ def forget() -> bool:
 
 
 def others_may_read() -> int | None:
-    """The mode of the file where other users may read it; else None."""
+    """The mode of the file if other users may read it; otherwise None."""
     path = home_dir() / FILE
     mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0
     return mode if mode & 0o077 else None
@@ -99,7 +99,7 @@ def _hosts(replicas: Iterable[str]) -> set[str]:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """All or nothing, and never readable by others, not even for an instant."""
+    """Write atomically, and never readable by others, not even for a moment."""
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:

@@ -1,4 +1,4 @@
-"""Metrics as users have them, turned into plain floats by name."""
+"""Converts users' metrics to plain floats by name."""
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class MetricError(TypeError):
-    """A metric that cannot be reported: `problem` says why, `remedy` what to report instead."""
+    """A metric that cannot be reported. `problem` says why, `remedy` what to report instead."""
 
     def __init__(self, name: str, value: object, problem: str, remedy: str) -> None:
         super().__init__(f"metric {name!r} {problem}; {remedy}" if name else f"{problem}; {remedy}")
@@ -18,10 +18,11 @@ class MetricError(TypeError):
 
 
 def to_floats(metrics: object, named: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of a dictionary (or None) and those given by name, each as a float.
+    """The metrics in a dictionary (or None) and those given by name, each as a float.
 
-    A metric that is None is left out; 0-d tensors and NumPy scalars are taken. Raises `MetricError`, a `TypeError` that
-    names the metric, for anything that is not one number, and for a name that is no string or is given twice.
+    A metric that is None is left out; 0-d tensors and NumPy scalars are accepted. Raises `MetricError`, a
+    `TypeError` that names the metric, for anything that is not one number, and for a name that is not a string
+    or is given twice.
     """
     if metrics is None:
         metrics = {}
@@ -44,8 +45,9 @@ def to_floats(metrics: object, named: Mapping[str, Any]) -> dict[str, float]:
 
 
 def metrics_of(result: object, objectives: Sequence[str]) -> dict[str, float]:
-    """The metrics in what a function returned or yielded: a mapping by name, a number that is the objective, or as many
-    numbers as there are objectives. Raises `MetricError` for anything else."""
+    """The metrics in a value that a function returned or yielded: a mapping by name, a number that is the
+    objective, or one number per objective. Raises `MetricError` for anything else.
+    """
     if isinstance(result, Mapping):
         return to_floats(result, {})
     named = ", ".join(f"'{name}'" for name in objectives)
@@ -53,7 +55,9 @@ def metrics_of(result: object, objectives: Sequence[str]) -> dict[str, float]:
     if result is None:
         raise MetricError("", result, "the function gave no result", remedy)
     if isinstance(plain_scalar(result), bool):
-        raise MetricError("", result, f"the function gave {plain_scalar(result)}, which is no number", remedy)
+        raise MetricError(
+            "", result, f"the function gave {plain_scalar(result)}, which is not a number", remedy
+        )
     if len(objectives) == 1:
         return to_floats({objectives[0]: result}, {})
     if not isinstance(result, tuple | list) or len(result) != len(objectives):
@@ -82,7 +86,7 @@ def _to_float(name: str, value: Any) -> float:
 
 
 def plain_scalar(value: Any) -> Any:
-    """The value of a 0-d tensor or a NumPy scalar; anything else as it is."""
+    """The value of a 0-d tensor or a NumPy scalar; anything else unchanged."""
     shape = getattr(value, "shape", None)
     return value.item() if shape is not None and tuple(shape) == () and hasattr(value, "item") else value
 

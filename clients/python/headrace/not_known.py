@@ -1,7 +1,7 @@
-"""A source file of which nobody can say which version a process runs.
+"""A source file for which it is not known which version a process runs.
 
-Its digest is one of its own, so it equals no other: neither a known content nor another that is not known. Where a
-trial's files are listed that differ, it stands with a question mark.
+It gets a unique digest, which equals neither that of known content nor that of another unknown file. In a list
+of a trial's files that differ, it has a question mark.
 """
 
 import secrets
@@ -15,22 +15,22 @@ _MARK: Final = "?"
 
 
 def new_digest() -> str:
-    """A digest for such a file."""
+    """A new digest for such a file."""
     return _DIGEST + secrets.token_hex(8)
 
 
 def is_digest(digest: str) -> bool:
-    """Whether a digest says that the version is not known."""
+    """Whether a digest means that the version is not known."""
     return digest.startswith(_DIGEST)
 
 
 def marked(path: str) -> str:
-    """How the file is listed."""
+    """The file's name in a list."""
     return path + _MARK
 
 
 def is_marked(path: str) -> bool:
-    """Whether a listed file is such a one."""
+    """Whether the version of a listed file is not known."""
     return path.endswith(_MARK)
 
 
@@ -40,13 +40,15 @@ def plain(path: str) -> str:
 
 
 def listing(listed: Sequence[str]) -> str:
-    """Files that differ, in a sentence, with what the mark says."""
+    """Files that differ, in a sentence that explains the question mark."""
     said = " (changed while the program was starting)" if any(map(is_marked, listed)) else ""
     return first_few(listed) + said
 
 
 def in_words(listed: Iterable[str]) -> str:
-    """`model.py, loss.py were changed while the program was starting, so ...`; of files that are all not known."""
+    """`model.py, loss.py were changed while the program was starting, so ...`; for files whose versions are all
+    not known.
+    """
     paths = [plain(path) for path in listed]
     several = len(paths) > 1
     were, versions = ("were", "versions run") if several else ("was", "version runs")

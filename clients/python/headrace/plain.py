@@ -1,7 +1,7 @@
-"""Plain fields of a message, read by their names: numbers, texts, truth values, lists of these, and metrics.
+"""Plain fields of a message, read by name: numbers, strings, booleans, lists of these, and metrics.
 
-A value of the SDK and a record of the scheduler have the fields of a message under the same names. So a new plain field
-needs no line in a conversion. Other messages, enums and resource names are converted by hand.
+A value of the SDK and a record of the scheduler have the fields of a message under the same names. So a new
+plain field needs no line in a conversion. Other messages, enums and resource names are converted by hand.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,14 @@ _Reader = Callable[[Message, str], Any]
 
 
 def plain_fields(message: type[Message] | Message) -> tuple[Any, ...]:
-    """The fields that hold neither another message nor an enum. A map counts by what it maps to."""
+    """The fields that hold neither another message nor an enum. A map counts by the type of its values."""
     return tuple(field for field in message.DESCRIPTOR.fields if _is_plain(field))
 
 
 def plain(proto: Message, kind: type) -> dict[str, Any]:
-    """The plain fields that a message and the dataclass `kind` share. An optional one that is not set is None."""
+    """The plain fields that a message and the dataclass `kind` have in common. An optional field that is not set
+    is None.
+    """
     message: Any = type(proto)
     return {name: read(proto, name) for name, read in _readers(message, kind)}
 

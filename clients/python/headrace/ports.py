@@ -1,7 +1,7 @@
-"""A free port for somebody who listens a moment later, or again later on.
+"""A free port for a program that listens a moment later, or repeatedly.
 
-Between the choice and then nobody holds the port. So it is one that the system gives to no outgoing connection, of
-anybody: those come from a range of their own.
+Until then nobody holds the port. So it is outside the range from which the system takes ports for outgoing
+connections of any process.
 """
 
 import secrets
@@ -14,17 +14,17 @@ _LOWEST: Final = 15_000
 _TRIES: Final = 100
 _OUTGOING: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _OUTGOING_FROM: Final = 32_768
-"""Where the system does not say where its range begins: Linux's default, and below that of others."""
+"""Used if the system does not say where its range starts: Linux's default, which is below that of others."""
 
 
 def any_port() -> int:
-    """A port of this machine that is free now."""
+    """A port on this machine that is free now."""
     with socket.socket() as listener:
         return bind_any(listener)
 
 
 def bind_any(listener: socket.socket) -> int:
-    """Bind a socket to a free port of this machine, and return that."""
+    """Bind a socket to a free port on this machine, and return the port."""
     end = outgoing_from()
     for _ in range(_TRIES if end > _LOWEST else 0):
         try:
@@ -38,7 +38,7 @@ def bind_any(listener: socket.socket) -> int:
 
 
 def outgoing_from() -> int:
-    """The first port of those that the system takes for outgoing connections."""
+    """The first port that the system uses for outgoing connections."""
     try:
         return int(_OUTGOING.read_text("ascii").split()[0])
     except (OSError, ValueError, IndexError):

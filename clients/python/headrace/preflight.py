@@ -1,17 +1,17 @@
-"""What can be known to fail before anything is spent: checked here, when the study's folder is on this machine.
+"""Finds errors before anything is spent, if the study's folder is on this machine. There are four checks, all of
+the program that trials run.
 
-Four checks, all about the program that trials run.
-
-- The callable imports: a fresh interpreter (the template's own `python`, its environment, its folder first on the
-  path) imports the module and finds the function, within a time limit. Nothing is called.
-- Where trials are fused, the function takes a bundle.
-- The surrogate, if there is one, can be made (`preflight_surrogate`).
+- The callable can be imported: a fresh interpreter (the template's own `python`, its environment, its folder
+first on the path) imports the module and finds the function, within a time limit. Nothing is called.
+- If trials are fused, the function takes a bundle.
+- The surrogate, if there is one, can be created (`preflight_surrogate`).
 - The objective's metric is reported: the function's module is read with `ast`. If every `.report(...)` in it has
-  explicit metric names only, and the objective's metric is not one of them, that is an error, with the nearest name.
-  Metrics passed as `**metrics` or as a variable, or no such call at all, say nothing: the check never guesses.
+only explicit metric names, and the objective's metric is not one of them, that is an error, which suggests the
+nearest name. If metrics are passed as `**metrics` or as a variable, or if there is no such call, the check
+passes: it never guesses.
 
-Where the folder is not on this machine, and the workers are elsewhere, all are skipped. Violations are raised as
-`InvalidFieldError` and carry the names of the study file.
+If the folder is not on this machine, and the workers are elsewhere, all checks are skipped. Violations are
+raised as `InvalidFieldError` with the names of the study file.
 """
 
 import ast
@@ -35,7 +35,7 @@ TIMEOUT_S = 120.0
 _SOURCE = UserFile(largest_bytes=16 * MIB, remedy="")
 _SKIP = "or pass --no-preflight if only the workers can import it."
 
-# Run by a fresh interpreter; prints one JSON object as its last line. The module may print whatever it likes before.
+# Run by a fresh interpreter; prints one JSON object as its last line. The module may print anything before that.
 _PROBE = """
 import importlib, inspect, json, os, sys
 sys.path[:] = [os.getcwd(), *(p for p in sys.path if p not in ("", os.getcwd()))]
@@ -75,7 +75,7 @@ os._exit(0)
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the program is; `takes_bundle` is None where its interpreter has no Headrace."""
+    """What is known about the program; `takes_bundle` is None if its interpreter has no Headrace."""
 
     source: Path | None
     takes_bundle: bool | None = None
@@ -88,11 +88,12 @@ def preflight(
     environ: Mapping[str, str] = os.environ,
     timeout_s: float = TIMEOUT_S,
 ) -> StudySpec:
-    """The spec, with what was found out for it: the key of its gate.
+    """The spec, with the key of its gate added.
 
-    Raises `InvalidFieldError` for a program that cannot import or that never reports the objective's metric, and for a
-    surrogate that cannot be made. With `workers_here` the workers are on this machine, so a folder that is not here is
-    nowhere. `environ` is the environment that trials get, as far as it is known."""
+    Raises `InvalidFieldError` for a program that cannot be imported or that never reports the objective's
+    metric, and for a surrogate that cannot be created. `workers_here` means that the workers are on this
+    machine, so a folder that is not here does not exist. `environ` is the environment that trials get, as far as
+    it is known."""
     template = spec.template
     if template is None:
         return spec
@@ -123,11 +124,13 @@ def preflight(
 
 
 _OPTIONS = ("step", "save")
-"""What `t.report` takes beside metrics."""
+"""The arguments of `t.report` that are not metrics."""
 
 
 def reported_metrics(source: str) -> set[str] | None:
-    """The metrics that a module's `.report(...)` calls name; None when any call may name others, or none is there."""
+    """The metrics that a module's `.report(...)` calls name; None if any call may name others, or if there are
+    no calls.
+    """
     names: set[str] = set()
     for call in _report_calls(ast.parse(source)):
         for argument in call.args:
@@ -286,7 +289,7 @@ def _check_program(template: TrialTemplate, folder: Path) -> None:
 
 
 def _check_script(args: Sequence[str], folder: Path) -> None:
-    """A script that an interpreter is to run: the first argument, `[python, train.py, ...]`."""
+    """The script that an interpreter would run: the first argument, as in `[python, train.py, ...]`."""
     script = args[1] if len(args) > 1 else ""
     if not script.endswith(".py") or "{" in script or (folder / script).exists():
         return

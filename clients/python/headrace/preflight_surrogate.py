@@ -1,7 +1,7 @@
-"""The part of the preflight that looks at a study's surrogate: is there such a model, and can it be made so small?
+"""The part of the preflight that checks a study's surrogate: does the model exist, and can it be made that small?
 
-A fresh interpreter imports the model's module, makes models for their shapes, and trains nothing. It also finds the
-key by which a gate that has passed is known again: a digest of the model's source, the surrogate, and the versions.
+A fresh interpreter imports the model's module, creates models for their shapes, and trains nothing. It also
+computes the key that identifies a passed gate: a digest of the model's source, the surrogate, and the versions.
 """
 
 import json
@@ -17,7 +17,7 @@ from headrace.errors import InvalidFieldError, Violation
 from headrace.spec import CategoricalDomain, Domain, Gate, StudySpec, Surrogate, TrialTemplate, Value
 
 _SKIP: Final = "or pass --no-preflight if only the workers can make it."
-# Prints one JSON object to the descriptor that it is given. Modules may print whatever they like.
+# Prints one JSON object to the given descriptor. Modules may print anything.
 _PROBE: Final = """
 import json, os, sys
 sys.path[:] = [os.getcwd(), *(p for p in sys.path if p not in ("", os.getcwd()))]
@@ -36,7 +36,7 @@ os._exit(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Where:
-    """The interpreter that is asked."""
+    """The interpreter that runs the check."""
 
     python: str
     folder: Path
@@ -47,7 +47,7 @@ class _Where:
 def examine_surrogate(
     spec: StudySpec, template: TrialTemplate, *, environ: Mapping[str, str], timeout_s: float
 ) -> StudySpec:
-    """The spec with the key of its gate. Raises InvalidFieldError where the surrogate cannot be made."""
+    """The spec with the key of its gate. Raises InvalidFieldError if the surrogate cannot be created."""
     surrogate = spec.surrogate
     if surrogate is None:
         return spec

@@ -1,8 +1,8 @@
-"""The version of the session protocol, which workers and schedulers tell each other when a session opens.
+"""The version of the session protocol, which workers and schedulers exchange when a session opens.
 
-Each says the newest version that it speaks, and the oldest that it still understands of the other. They go on by the
-older of the two newest. Where that is too old for one of them, the session does not open, and both say who is to be
-updated. Additions that the other may ignore need no new version.
+Each sends the newest version that it speaks, and the oldest that it still accepts from the other. They use the
+older of the two newest. If that is too old for one of them, the session does not open, and both say which
+program must be updated. Additions that the other side may ignore need no new version.
 """
 
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spoken:
-    """What a program speaks."""
+    """The versions that a program speaks."""
 
     newest: int
     oldest: int
-    """Of the other side's versions."""
+    """The oldest version that it accepts from the other side."""
     release: str = ""
     """The release of Headrace, for people."""
 
@@ -33,7 +33,7 @@ SPOKEN: Final = Spoken(newest=1, oldest=1, release=_release())
 
 
 def why_not(ours: Spoken, theirs: Spoken, *, we: str, they: str) -> str:
-    """Why the two cannot speak with each other, and what to update; empty where they can.
+    """Why the two cannot communicate, and what to update; empty if they can.
 
     `we` and `they` name the programs, such as "this scheduler" and "worker 'w1'".
     """

@@ -1,9 +1,9 @@
-"""The port on which a program shows its metrics, in the text format of Prometheus.
+"""The port on which a program serves its metrics, in the text format of Prometheus.
 
-A thread serves it: a scrape is answered while the event loop stands still, and while the database is away. Whoever
-reaches the port may read it, so it shows numbers alone: no name of a study or a trial, no address, no secret. Trials
-reach it too, wherever a machine or a network is theirs as well. `HEADRACE_METRICS_TOKEN_FILE` names a file with a token
-that each scrape has to carry.
+A thread serves it, so a scrape is answered even while the event loop is blocked, or the database is unavailable.
+Anyone who reaches the port may read it, so it shows only numbers: no name of a study or a trial, no address, no
+secret. Trials can also reach it if they share a machine or a network with it. `HEADRACE_METRICS_TOKEN_FILE`
+names a file with a token that each scrape must carry.
 """
 
 import hmac
@@ -46,9 +46,9 @@ def parse_listen(listen: str) -> tuple[str, int]:
 
 @contextmanager
 def scraped(listen: str, registry: CollectorRegistry) -> Iterator[str]:
-    """Serve the metrics of a registry within the block; nothing where `listen` is empty. Yields the address.
+    """Serve the metrics of a registry in this context; nothing if `listen` is empty. Yields the address.
 
-    Raises InvalidFieldError, and HeadraceError where the port cannot be had.
+    Raises InvalidFieldError, and HeadraceError if the port is not available.
     """
     if not listen:
         yield ""
@@ -75,7 +75,7 @@ def scraped(listen: str, registry: CollectorRegistry) -> Iterator[str]:
 
 
 def _token() -> str:
-    """What a scrape has to carry; empty: nothing. Raises InvalidFieldError where its file cannot be read."""
+    """The token that a scrape must carry; empty: none. Raises InvalidFieldError if its file cannot be read."""
     name = os.environ.get(NAMED_IN)
     if not name:
         return ""
@@ -93,7 +93,7 @@ def _token() -> str:
 
 
 def _closed(app: _App, token: str) -> _App:
-    """Metrics for those alone who carry the token."""
+    """Serves metrics only for requests with the token."""
     right = f"Bearer {token}".encode()
 
     def asked(environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
@@ -106,7 +106,7 @@ def _closed(app: _App, token: str) -> _App:
 
 
 def _server_at(host: str, port: int) -> type[WSGIServer]:
-    """A server of the kind of address that a host has. Raises OSError."""
+    """A server for the address family of a host. Raises OSError."""
     (family, *_), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
 
     class Server(ThreadingMixIn, WSGIServer):
@@ -117,7 +117,7 @@ def _server_at(host: str, port: int) -> type[WSGIServer]:
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = _PATIENCE_S  # whoever connects and says nothing keeps a thread no longer
+    timeout = _PATIENCE_S  # a client that sends nothing blocks a thread no longer than this
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its parent's name
-        """Say nothing of each scrape."""
+        """Do not log each scrape."""

@@ -1,20 +1,21 @@
 """Which source files of a folder a process runs, each with the digest of its content.
 
-    notice() ── whatever file is executed is read at that moment, and what it holds is noted ──► Sources.new_files()
+    notice() ── every executed file is read at that moment, and its content is recorded ──► Sources.new_files()
 
-A file is read when it is executed, not when somebody asks: it may have been edited since, and a module need not stay
-in `sys.modules`. Python says what it executes by the audit event `exec`, whichever way it got there: an import, also of
-cached bytecode, `spec_from_file_location`, `runpy.run_path`, and `exec` of what was compiled with the file's name. What
-was imported before is read by `notice` itself. A file that may hold something else by then than what was executed gets
-a digest that equals no other (`loaded_before`, `not_known`).
+A file is read when it is executed, not when somebody asks: it may have been edited since, and a module need not
+stay in `sys.modules`. Python reports what it executes by the audit event `exec`, in whichever way it was loaded:
+an import, also of cached bytecode, `spec_from_file_location`, `runpy.run_path`, and `exec` of code that was
+compiled with the file's name. Files that were imported earlier are read by `notice` itself. A file whose content
+may have changed since it was executed gets a digest that equals no other (`loaded_before`, `not_known`).
 
-Left out are packages that are installed (a virtual environment may lie in the folder), Headrace itself, text that is
-executed without a file's name, and files that are read as data. Programs that the process starts are not looked at.
+The following are left out: installed packages (a virtual environment may be in the folder), Headrace itself,
+text that is executed without a file's name, and files that are read as data. Programs that the process starts
+are not watched.
 
-An audit hook stays for the life of its process. It costs each of Python's audit events a fifth of a microsecond: each
-call of `id` is one, and a training step of PyTorch has some eight.
+An audit hook stays for the life of its process. It adds a fifth of a microsecond to each of Python's audit
+events. Each call of `id` is one, and a training step of PyTorch has about eight.
 """
-# Paths are texts here: all that a trial's process executes passes through.
+# Paths are strings here, for speed: everything that a trial's process executes passes through.
 # ruff: noqa: PTH100, PTH113, PTH120, PTH123, PTH206
 
 import hashlib
@@ -31,41 +32,44 @@ from headrace import loaded_before, not_known
 from headrace.bounds.numbers import SOURCE_PATH, SOURCES
 
 MOST_CHARACTERS: Final = 16 << 10
-"""Of all paths of a process together: what comes later is left out, as is what comes after `SOURCES` files."""
+"""The limit on all paths of a process together: later files are left out, as are those after `SOURCES` files."""
 LARGEST_BYTES: Final = 16 << 20
-"""A larger file is no source file."""
+"""A larger file does not count as a source file."""
 _MOST_EXECUTED: Final = 16 * SOURCES
-"""Files that are noted, in whatever folder they lie: at first it is not known which one counts."""
+"""The most files that are recorded, in any folder: at first it is not known which folder counts."""
 _DIGITS: Final = 16
 _INSTALLED: Final = ("site-packages", "dist-packages")
 _OWN: Final = ("headrace", "headrace_torch", "headrace_worker", "headrace_services")
 _NOT_THE_USERS: Final = tuple(
     os.path.dirname(os.path.abspath(file)) + os.sep for file in (os.__file__, __file__)
 )
-"""Where the standard library lies, and Headrace."""
+"""The folders of the standard library and of Headrace."""
 
 
 lock = threading.RLock()
-"""Whoever takes holds it. What is executed never waits for it: what is taken may have to be imported first."""
+"""Held while files are taken from the record. Executed code never waits for it, because taking may have to
+import something first.
+"""
 
 
 class SourceFile(NamedTuple):
-    """A source file, from the folder on, with the beginning of the SHA-256 of its content, or with a digest of
-    `not_known`."""
+    """A source file, with its path in the folder and the start of the SHA-256 of its content, or a digest of
+    `not_known`.
+    """
 
     path: str
     digest: str
 
 
 _executed: dict[tuple[str, str], None] = {}
-"""What was executed: the absolute path of each file, with the digest of what it held."""
+"""The executed files: the absolute path of each, with the digest of its content."""
 _codes: "WeakValueDictionary[int, CodeType]" = WeakValueDictionary()
-"""Code that was executed, by its id: where it is executed again, its file may hold something else by now."""
+"""Executed code by its id: if it is executed again, its file may have changed by then."""
 _notices = False
 
 
 def notice() -> None:
-    """Notes which files this process has executed, and from now on which it executes. A second call changes nothing."""
+    """Records which files this process has executed, and from now on executes. A second call has no effect."""
     global _notices
     if not _notices:
         _notices = True
@@ -74,14 +78,14 @@ def notice() -> None:
 
 
 def executed() -> list[str]:
-    """The files that were executed, by their absolute paths; those of the standard library are left out."""
+    """The executed files, as absolute paths, without those of the standard library."""
     return [file for file, _ in list(_executed)]
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
     if event != "exec":
         return
-    with suppress(Exception):  # whatever is wrong, the code is executed all the same
+    with suppress(Exception):  # the code is executed in any case
         code: CodeType = args[0]
         name = code.co_filename
         if name.startswith(("<", *_NOT_THE_USERS)) or _codes.get(id(code)) is code:
@@ -103,7 +107,7 @@ def _note(file: str, digest: str | None) -> None:
 
 
 def _note_imported(counts: Callable[[str], object]) -> None:
-    """Notes the modules that were loaded before `notice`, of the files that count."""
+    """Records the modules that were loaded before `notice`, if their files count."""
     modules, began_ns = list(loaded_before.imported()), loaded_before.began_ns()
     known = {file for file, _ in list(_executed)}
     for name, file, spec in modules:
@@ -125,11 +129,11 @@ class Sources:
         self._characters = 0
         self._taken = 0
         self._noted = 0
-        """How many of the executed files were taken in."""
+        """How many of the executed files were processed."""
         self._began = False
 
     def new_files(self) -> list[SourceFile]:
-        """The files that came since the last call. Threads may share it: each file comes to one of them."""
+        """The new files since the last call. Thread-safe: each file is returned to one caller."""
         with lock:
             if not self._began:
                 self._began = True
@@ -144,7 +148,7 @@ class Sources:
             return new
 
     def within(self, file: str) -> str | None:
-        """The path, from the folder on, of a file of the user's own; None for any other."""
+        """The path, relative to the folder, of a user's own file; None for any other file."""
         if file.startswith(_NOT_THE_USERS):
             return None
         for root in self._roots:
@@ -168,7 +172,9 @@ _watched: dict[str, Sources] = {}
 
 
 def watch(folder: str) -> Sources:
-    """Notes from now on what this process executes of a folder. A second call for it returns the first one's."""
+    """Records from now on which files of a folder this process executes. A second call for the same folder
+    returns the same object.
+    """
     with lock:
         notice()
         if folder not in _watched:
@@ -177,7 +183,7 @@ def watch(folder: str) -> Sources:
 
 
 def _forked() -> None:
-    """Whoever held the lock does not exist in the child."""
+    """The thread that held the lock does not exist in the child."""
     global lock
     lock = threading.RLock()
 
@@ -187,12 +193,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def is_own(module: str) -> bool:
-    """Whether a module is of Headrace itself."""
+    """Whether a module belongs to Headrace itself."""
     return module.partition(".")[0] in _OWN
 
 
 def _own_folders() -> tuple[str, ...]:
-    """Where the packages of Headrace lie that were imported."""
+    """The folders of the imported packages of Headrace."""
     files = (getattr(sys.modules.get(name), "__file__", None) for name in _OWN)
     return tuple(os.path.dirname(file) + os.sep for file in files if isinstance(file, str))
 
@@ -206,7 +212,7 @@ def _can_be_told(path: str) -> bool:
 
 
 def read(file: str, path: str) -> SourceFile | None:
-    """A file that lies at `path` from its folder on; None where it cannot be read, or is nothing to compare."""
+    """A file with this `path` in its folder; None if it cannot be read, or should not be compared."""
     digest = _digest(file) if _can_be_told(path) else None
     return None if digest is None else SourceFile(path, digest)
 
@@ -217,7 +223,7 @@ def _digest(file: str) -> str | None:
 
 
 def _content(file: str) -> bytes | None:
-    """What a file holds; None for all but regular files: a pipe would lose what is read."""
+    """The content of a file; None if it is not a regular file, as reading would consume a pipe's data."""
     try:
         if not os.path.isfile(file):
             return None
@@ -233,6 +239,6 @@ def _digest_of_content(content: bytes) -> str:
 
 
 def digest_of(files: Iterable[tuple[str, str]]) -> str:
-    """One digest of many files: the same for the same paths and contents, in whatever order they came."""
+    """One digest of many files: equal for the same paths and contents, in any order."""
     lines = "".join(f"{path}\0{digest}\n" for path, digest in sorted(files))
     return hashlib.sha256(lines.encode()).hexdigest()[:_DIGITS]

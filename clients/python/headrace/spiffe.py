@@ -1,7 +1,8 @@
 """The name of a worker in its certificate: `spiffe://headrace/worker/NAME`, in the subject's alternative names.
 
-Beside it stands one host name, the same for all workers, by which what runs beside a worker shows the certificate as a
-server: bubble agents, to each other. No host has this name, so a worker can show itself as no scheduler.
+The certificate also has one host name, the same for all workers. With it, programs next to a worker can use the
+certificate as servers: bubble agents, for each other. No real host has this name, so a worker cannot pose as a
+scheduler.
 """
 
 import re
@@ -13,11 +14,11 @@ _NAME: Final = re.compile(re.escape(_WORKER) + r"([A-Za-z0-9._-]{1,128})")
 
 
 def worker_uri(name: str) -> str:
-    """What the certificate of a worker says."""
+    """The name in a worker's certificate."""
     return f"{_WORKER}{name}"
 
 
 def worker_of(uri: str) -> str | None:
-    """The worker that a certificate names; None where it names none."""
+    """The worker that a certificate names; None if it names none."""
     found = _NAME.fullmatch(uri)
     return found[1] if found else None

@@ -1,12 +1,12 @@
 """Which steps a trial may report.
 
-A step is the unit of a study's budget, counted from 1. Its rungs are steps too: there trials are compared. So a trial
-reports at every rung that it comes by, and never past the full budget. Between two rungs it reports as often as it
-likes. A report that breaks this rule would be compared with reports of less training, or would end the trial far too
-early.
+A step is the unit of a study's budget, counted from 1. Rungs are the steps at which trials are compared. So a
+trial reports at every rung that it reaches, and never past the full budget. Between two rungs it may report as
+often as it likes. A report that breaks this rule would be compared with reports of less training, or would end
+the trial far too early.
 
-The rule is applied before anything is stored: in the trial's process, where the user sees it; in the worker, for
-programs without this library; and in the scheduler, for trials that are asked and told.
+The rule is checked before anything is stored: in the trial's process, where the user sees it; in the worker, for
+programs without this library; and in the scheduler, for ask/tell trials.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class Refusal:
 
 
 def whole(step: object) -> int:
-    """The step as a whole number, also a NumPy or torch one. Raises `TypeError` for anything else."""
+    """The step as a whole number; NumPy and torch numbers are accepted. Raises `TypeError` for anything else."""
     try:
         return _index(step)
     except TypeError:
@@ -46,9 +46,11 @@ def whole(step: object) -> int:
 
 
 def _index(value: object) -> int:
-    """A whole number; `operator.index` takes bools as 0 and 1, also those of torch. Raises `TypeError`."""
+    """A whole number. Rejects bools, also those of torch, which `operator.index` would accept as 0 and 1. Raises
+    `TypeError`.
+    """
     if isinstance(plain_scalar(value), bool):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a number")
     return index(value)  # type: ignore[arg-type]  # it says what it cannot take
 
 
@@ -71,10 +73,10 @@ def counted(name: str, value: object) -> int:
 def refusal(
     step: int, *, since: int, rungs: Sequence[int], max_steps: int, turn: int | None = None
 ) -> Refusal | None:
-    """Why `step` cannot be reported after the step `since`; None where it can be.
+    """Why `step` cannot be reported after the step `since`; None if it can.
 
-    `rungs` are the trial's rungs, the last of which is `max_steps`; none for a run by hand, which nobody compares.
-    `turn` is the turn of `t.steps()` in which the script gave the step, where it did.
+    `rungs` are the trial's rungs, the last of which is `max_steps`; empty for a run by hand, which is not
+    compared. `turn` is the turn of `t.steps()` in which the script gave the step itself, if it did.
     """
     crossed = [rung for rung in rungs if since < rung < step]
     if step < 1:
@@ -103,8 +105,9 @@ def refusal(
 
 
 def counted_already(step: int, last: int) -> Refusal | None:
-    """Why a client cannot report a step after the step `last` of the same attempt; None where it can be. Its value
-    would be stored, and never count: a step counts once."""
+    """Why a client cannot report a step after the step `last` of the same attempt; None if it can. The value
+    would be stored but never count, as a step counts only once.
+    """
     if step > last:
         return None
     said = "was reported already" if step == last else f"lies before step {last}, which was reported already"
@@ -116,7 +119,7 @@ def counted_already(step: int, last: int) -> Refusal | None:
 
 
 def begun_anew(step: int, restored: int) -> str:
-    """Why the first report of a resumed trial cannot be of a step that it had reported."""
+    """Why the first report of a resumed trial cannot be for a step that it had already reported."""
     return (
         f"resumed after step {restored}, the script reports step {step} again: a loop or a count of its own starts "
         "over in each process. Loop over t.steps(), or begin after t.step, read before the loop; keep a count of your "
@@ -125,7 +128,7 @@ def begun_anew(step: int, restored: int) -> str:
 
 
 def counted_anew(step: int, last: int) -> str:
-    """What to say of a trial that reported up to a step, has no checkpoint, and reports an earlier step."""
+    """The warning for a trial that had reported up to a step, has no checkpoint, and reports an earlier step."""
     return (
         f"this process reports step {step}; an earlier one of the trial had come to step {last}. Nothing is tracked, "
         f"so steps are counted from 1 again, and up to step {last} they run again. Results at rungs where it was "
@@ -135,7 +138,7 @@ def counted_anew(step: int, last: int) -> str:
 
 
 def may_begin_anew(restored: int) -> str:
-    """What to say of a resumed trial that counts no steps: nobody can tell where its own loop begins."""
+    """The warning for a resumed trial that does not give its steps: it is not known where its own loop starts."""
     return (
         f"resumed after step {restored}, and this report is outside t.steps(). A loop of your own, as over range(...), "
         "starts over in each process. Loop over t.steps(), or begin after t.step, read before the loop. Where your "
@@ -152,7 +155,7 @@ def draws_anew(restored: int) -> str:
 
 
 def over(step: int, max_steps: int) -> str:
-    """Why nothing can be reported behind the loop of a trial that had its full budget."""
+    """Why nothing can be reported after the loop of a trial that has used its full budget."""
     return (
         f"the trial is over, for it has reported step {step} of {max_steps}. "
         f"{TOGETHER}, as the last line in the loop"
@@ -160,7 +163,7 @@ def over(step: int, max_steps: int) -> str:
 
 
 def returned_early(since: int, rungs: Sequence[int], max_steps: int) -> str | None:
-    """Why what a function returned, without a report on its way, cannot be its result; None where it can be."""
+    """Why a value that a function returned, without an earlier report, cannot be its result; None if it can."""
     crossed = [rung for rung in rungs if since < rung < max_steps]
     if not crossed:
         return None
@@ -172,7 +175,7 @@ def returned_early(since: int, rungs: Sequence[int], max_steps: int) -> str | No
 
 
 def _past(step: int, since: int, rungs: Sequence[int], max_steps: int, own: str, scale: int | None) -> str:
-    if scale:  # the script counts something smaller than its turns, always as much of it
+    if scale:  # the script counts a smaller unit, a fixed number per turn
         budget = f"the study `steps: {scale * max_steps}`" if rungs else f"the run steps={scale * max_steps}"
         also = f" and {_written([scale * rung for rung in rungs])}" if len(rungs) > 1 else ""
         return f"{own}. To count {scale} steps a turn instead, give {budget}{also}."
@@ -189,8 +192,9 @@ def _meeting(step: int, since: int, rungs: Sequence[int], own: str) -> str:
 
 
 def _reported_ladder(gap: int, since: int, rungs: Sequence[int]) -> list[int]:
-    """Rungs that are all reported: those up to `since`, and others among every `gap` steps from there on, up to the
-    budget. None where a trial that goes on so does not report the budget."""
+    """Rungs that the trial would all report: those up to `since`, then some of the steps `gap` apart, up to the
+    budget. Empty if a trial that continues this way never reports the budget.
+    """
     last = rungs[-1]
     if (last - since) % gap:
         return []
@@ -204,14 +208,14 @@ def _reported_ladder(gap: int, since: int, rungs: Sequence[int]) -> list[int]:
 
 
 def _written(rungs: Sequence[int]) -> str:
-    """Rungs as a study file has them."""
+    """Rungs as written in a study file."""
     if _even(rungs):
         return f"`interval: {rungs[0]}`"
     return f"`rungs: [{_listed(rungs)}]`"
 
 
 def _even(rungs: Sequence[int]) -> bool:
-    """Whether the rungs come from an interval; the last one is the full budget."""
+    """Whether the rungs come from an interval. The last one is the full budget."""
     multiples = all(rung == rungs[0] * place for place, rung in enumerate(rungs[:-1], start=1))
     return len(rungs) > 3 and multiples and rungs[-1] <= rungs[0] * len(rungs)
 

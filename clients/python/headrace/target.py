@@ -1,11 +1,11 @@
-"""Where schedulers are: the addresses that a user writes, and the TLS that leads there.
+"""Where schedulers are: the addresses that a user writes, and the TLS settings for them.
 
-`HOST:PORT`, several replicas as `a:7440,b:7440`, IPv6 as `[::1]:7440`, with `tls://` before the first where they want
-TLS. One address alone may also be any other gRPC target, such as `unix:/run/headrace.sock`.
+`HOST:PORT`, several replicas as `a:7440,b:7440`, IPv6 as `[::1]:7440`, with `tls://` before the first if they
+require TLS. A single address may also be any other gRPC target, such as `unix:/run/headrace.sock`.
 
-Each replica has a channel of its own. gRPC then resolves each host name anew when it connects, and TLS checks each
-certificate against the name that the user wrote. (A list of gRPC's own holds literal addresses alone, and has one name
-for all of them.)
+Each replica has its own channel. gRPC then resolves each host name again when it connects, and TLS checks each
+certificate against the name that the user wrote. (A list in gRPC's own format holds only literal addresses, and
+has one name for all of them.)
 """
 
 import os
@@ -31,19 +31,19 @@ _SCHEME: Final = re.compile(r"(unix|unix-abstract|dns|ipv4|ipv6|xds):.+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What channels are opened to."""
+    """The servers to which channels are opened, and how."""
 
     replicas: tuple[str, ...]
-    """Each as gRPC takes it, in the order in which they are tried."""
+    """Each in gRPC's format, in the order in which they are tried."""
     tls: bool = False
     tls_ca: Path | None = None
     """The certificate authority to trust; None: the system's."""
     token: str | None = field(default=None, repr=False)
-    """What each call carries as `authorization: Bearer TOKEN`."""
+    """The token that each call carries as `authorization: Bearer TOKEN`."""
     project: str | None = None
-    """What each call carries as `headrace-project`; None: the token says the project, else it is `default`."""
+    """The project that each call carries as `headrace-project`; None: that of the token, or else `default`."""
     home: Path | None = None
-    """Whose `address` file named the replicas; None: they were given, or are the default."""
+    """The home whose `address` file named the replicas; None: they were given, or are the default."""
 
     @classmethod
     def of(
@@ -58,17 +58,17 @@ class Target:
     ) -> "Target":
         """The target of an explicit address or of the environment (see `headrace.home.address`).
 
-        With `tls_ca` it is TLS without `tls://` too. Raises InvalidFieldError, and what
-        `headrace.home.address` raises."""
+        `tls_ca` implies TLS, even without `tls://`. Raises InvalidFieldError, and the errors of
+        `headrace.home.address`."""
         text = default_address(address, login=login).strip()
         home = home_dir()
         by_home = not given_address(address) and text == address_in(home)
         bare = text.removeprefix(TLS)
         tls = bare != text or tls_ca is not None
         if _SCHEME.fullmatch(bare) and not any(map(str.isspace, bare)):
-            replicas = [bare]  # a list of gRPC's own, perhaps
+            replicas = [bare]  # perhaps a list in gRPC's own format
         else:
-            # `tls://` before each replica says no more than before the first.
+            # `tls://` before each replica means the same as before the first.
             replicas = [part.strip().removeprefix(TLS if tls else "") for part in bare.split(",")]
             replicas = [replica for replica in replicas if replica]
             for replica in replicas or [text]:
@@ -97,10 +97,11 @@ class Target:
         token: str | None = None,
         project: str | None = None,
     ) -> "Target":
-        """What a user's client talks to: `of`, with the token of HEADRACE_TOKEN, else with what `headrace login` keeps,
-        and with `project`, else that of HEADRACE_PROJECT.
+        """The target for a user's client: `of`, with the token of HEADRACE_TOKEN or else the one stored by
+        `headrace login`, and with `project` or else that of HEADRACE_PROJECT.
 
-        The login's authority and token go to the login's schedulers alone."""
+        The login's authority and token are used only for the login's schedulers.
+        """
         login = logins.kept()
         target = cls.of(
             address,
@@ -117,8 +118,10 @@ class Target:
     def of_planner(
         cls, address: str, *, field: str, tls_ca: str | Path | None = None, token: str | None = None
     ) -> "Target":
-        """A planner's server. Over TLS it gets the token of HEADRACE_TOKEN too, else that of `headrace login` where it
-        is on a host of the login's schedulers. In plain text anybody of a machine may have started it."""
+        """A planner's server. Over TLS it also gets the token of HEADRACE_TOKEN, or else that of `headrace
+        login` if it is on a host of the login's schedulers. A plain-text server may have been started by anybody
+        on that machine.
+        """
         ca = Path(tls_ca) if tls_ca else None
         target = cls.of(address, field=field, tls_ca=ca, token=token)
         if not target.tls or target.token:
@@ -130,8 +133,9 @@ class Target:
         return replace(target, tls_ca=target.tls_ca or (login.tls_ca if login else None), token=token)
 
     def again(self) -> "Target":
-        """The target as the home's `address` file names it now: `up` may have started again on another port. This one
-        where the file did not name it, or says nothing."""
+        """The target as the home's `address` file names it now, as `up` may have been started again on another
+        port. The same target if the file did not name it, or has no address.
+        """
         found = address_in(self.home) if self.home else None
         with suppress(InvalidFieldError):
             if found:
@@ -141,12 +145,12 @@ class Target:
 
     @property
     def address(self) -> str:
-        """For people."""
+        """The address, for people."""
         return ",".join(self.replicas)
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What each call carries."""
+        """The metadata that each call carries."""
         token = (("authorization", f"Bearer {self.token}"),) if self.token else ()
         return (*token, ("headrace-project", self.project)) if self.project else token
 
@@ -158,7 +162,7 @@ class Target:
 
 
 def proxy_options(replica: str) -> tuple[tuple[str, int], ...]:
-    """What runs on this machine never lies behind a proxy, whatever the environment says."""
+    """A server on this machine is never behind a proxy, whatever the environment says."""
     return (("grpc.enable_http_proxy", 0),) if is_on_this_machine(replica) else ()
 
 
@@ -168,7 +172,7 @@ def _is_replica(text: str) -> bool:
 
 
 def _sound_token(token: str | None) -> str | None:
-    """The token without the spaces and line ends around it, which files of secrets often have."""
+    """The token without surrounding spaces and line ends, which files of secrets often have."""
     token = (token or "").strip()
     if not (token.isascii() and token.isprintable()):
         violation = Violation(
@@ -181,7 +185,7 @@ def _sound_token(token: str | None) -> str | None:
 
 
 def _sound_project(project: str | None) -> str | None:
-    """The project without the spaces around it; the scheduler knows which names are none."""
+    """The project without surrounding spaces; the scheduler checks whether the name is valid."""
     project = (project or "").strip()
     if not (project.isascii() and project.isprintable()):
         violation = Violation(

@@ -15,7 +15,7 @@ STOP_TIMEOUT_S: Final = 60.0
 def tethered(
     args: Sequence[str], *, stdout: int | IO[bytes], stderr: IO[bytes]
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Runs `headrace ARGS` around the block, in a session of its own, and stops it in good order at the end."""
+    """Runs `headrace ARGS` while in this context, in its own session, and stops it cleanly at the end."""
     reading, writing = os.pipe()
     try:
         with subprocess.Popen(
@@ -36,7 +36,7 @@ def tethered(
 
 
 def stop(child: "subprocess.Popen[bytes]") -> None:
-    """Stops a child in good order, and by force if that takes too long."""
+    """Stops a child cleanly, and by force if that takes too long."""
     if child.poll() is not None:
         return
     child.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""There is no `headrace.tune`: an import of it says what takes its place."""
+"""There is no `headrace.tune`: importing it raises an error that names the replacement."""
 
 from headrace.elsewhere import MODULE, no_attribute
 

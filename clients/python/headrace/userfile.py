@@ -1,8 +1,8 @@
-"""Files that a user names: read to a bound, or refused with the file, the line where it is known, and the reason.
+"""Files that a user names: read up to a size limit, or rejected with the file, the line if known, and the reason.
 
-Everything that a command reads from a user's file goes through here. A file may be anything: a folder, a pipe that
-never ends, a device, a gigabyte, no text. Kind and size are asked of the opened file before a byte is read. A file
-that grows after that is read no further than the bound.
+Everything that a command reads from a user's file goes through here. A file may be anything: a folder, an
+endless pipe, a device, a gigabyte, binary data. The kind and size of the opened file are checked before a byte
+is read. A file that grows after that is not read beyond the limit.
 """
 
 import errno
@@ -19,7 +19,7 @@ from headrace.errors import InvalidFieldError, Violation, show_value
 
 MIB: Final = 1 << 20
 LONGEST_NUMBER: Final = 100
-"""In digits. Every bound on a number is far below; Python refuses to convert some thousands."""
+"""In digits. Every bound on a number is far below this; Python refuses to convert several thousand."""
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _KINDS: Final = (
     (stat.S_ISDIR, "is a folder"),
@@ -31,7 +31,7 @@ _NOBODY_THERE: Final = "is a socket or a device, not a file"
 
 
 class UserFileError(InvalidFieldError):
-    """A user's file cannot be used; `reason` says why, `line` where, if that is known."""
+    """A user's file cannot be used. `reason` says why, and `line` where, if known."""
 
     def __init__(self, path: Path, line: int | None, reason: str, remedy: str = "", value: str = "") -> None:
         self.line = line
@@ -42,13 +42,13 @@ class UserFileError(InvalidFieldError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserFile:
-    """What a command expects of a file: how large it may be, and what to do where it is something else."""
+    """What a command expects of a file: its largest size, and what to do if it is something else."""
 
     largest_bytes: int
     remedy: str
 
     def open(self, path: Path) -> BinaryIO:
-        """The file, known to be a regular one within the bound. Raises UserFileError."""
+        """The opened file, which is a regular one within the limit. Raises UserFileError."""
         try:
             # Without O_NONBLOCK, opening a pipe would wait for a writer.
             opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -94,7 +94,9 @@ class UserFile:
             raise UserFileError(path, None, f"is not sound JSON: {error}", "Correct the file.") from None
 
     def lines(self, path: Path, stream: BinaryIO) -> Iterator[str]:
-        """The lines of a stream over the file, such as one that decompresses it; the bound holds for what comes out."""
+        """The lines of a stream over the file, such as one that decompresses it; the limit applies to the
+        output.
+        """
         read, number = 0, 0
         longest = min(self.largest_bytes, MIB)
         while line := stream.readline(longest + 1):
@@ -113,10 +115,10 @@ class UserFile:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text; whatever others wrote is read with this.
+    """The value of a JSON text. All JSON from other people is read with this.
 
-    Raises ValueError also for what the standard leaves open: a key that stands twice, NaN and the infinities, numbers
-    of more than `LONGEST_NUMBER` digits, and more depth than Python takes."""
+    Also raises ValueError for what the standard leaves open: duplicate keys, NaN and infinities, numbers of more
+    than `LONGEST_NUMBER` digits, and nesting deeper than Python supports."""
     try:
         return json.loads(
             text,

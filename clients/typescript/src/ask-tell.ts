@@ -1,8 +1,9 @@
 /**
  * Ask and tell: trials that the caller runs in its own loop, under a lease.
  *
- * A lease lasts `leaseMs` from each report or renewal (`keepAlive`). After that the trial is offered to other callers. Until
- * one of them has it, messages of the first one still count; from then on they fail with LEASE_STALE and change nothing.
+ * A lease lasts `leaseMs` from each report or renewal (`keepAlive`). After that the trial is offered to other
+ * callers. Until one of them gets it, messages of the first caller still count. From then on they fail with
+ * LEASE_STALE and change nothing.
  */
 import { create } from "@bufbuild/protobuf";
 
@@ -23,13 +24,13 @@ import { requestId, studyName } from "./names.js";
 import { duration, type Params } from "./plain.js";
 import { present } from "./present.js";
 
-/** How a trial is asked for. */
+/** Options for asking for a trial. */
 export interface AskOptions {
   /** Names the caller; drawn when absent. */
   readonly clientId?: string | undefined;
-  /** How long the trial may go without a report or a renewal before others are offered it; 6 hours when absent. */
+  /** How long the trial may go without a report or a renewal before it is offered to others; 6 hours when absent. */
   readonly leaseMs?: number | undefined;
-  /** How long to wait for a trial while there is none to run; for ever when absent. Then the error is a DEADLINE. */
+  /** How long to wait for a trial while there is none to run; forever when absent. After that, the error is a DEADLINE. */
   readonly waitMs?: number | undefined;
   readonly signal?: AbortSignal | undefined;
 }
@@ -77,11 +78,11 @@ export async function ask(connection: Connection, study: string, options: AskOpt
 export type Metrics = Readonly<Record<string, number>>;
 
 /**
- * A trial that the caller runs. Train from step `step` + 1 on (0: from the beginning), loading what lies at
- * `checkpointUri` if there is something, and report.
+ * A trial that the caller runs. Load `checkpointUri` if there is one, train from step `step` + 1 (`step` is 0 at
+ * the start), and report.
  */
 export class AskedTrial {
-  /** The trial as it was handed out. */
+  /** The trial as it was when it was handed out. */
   readonly info: TrialInfo;
   /** How long it may go without a report or a renewal. */
   readonly leaseMs: number;
@@ -108,7 +109,7 @@ export class AskedTrial {
     return this.info.parameters ?? {};
   }
 
-  /** The step to go on from, that of the checkpoint; 0 without one. */
+  /** The step to continue from, which is that of the checkpoint; 0 without one. */
   get step(): number {
     return this.info.checkpoint?.step ?? 0;
   }
@@ -118,18 +119,18 @@ export class AskedTrial {
     return this.info.checkpoint?.uri;
   }
 
-  /** The step up to which the caller may go on without a decision. */
+  /** The step up to which the caller may continue without a decision. */
   get nextMilestone(): number {
     return this.#nextMilestone;
   }
 
-  /** Whether the caller was told to leave: the trial is not its own any more. */
+  /** Whether the caller was asked to leave the trial, and no longer holds it. */
   get ended(): boolean {
     return this.#ended;
   }
 
   /**
-   * Tells a result, as `report(3, { loss: 0.2 })`, and returns what to do next.
+   * Reports a result, as in `report(3, { loss: 0.2 })`, and returns what to do next.
    *
    * `checkpointUri` says where the caller saved its state; whoever continues the trial finds it there.
    */
@@ -160,15 +161,15 @@ export class AskedTrial {
     return decision;
   }
 
-  /** Tells that the caller is done with the trial; with `error`, that it failed (charged to its retries). */
+  /** Reports that the caller is done with the trial or, with `error`, that the trial failed (charged to its retries). */
   async complete(options: CallOptions & { readonly error?: unknown } = {}): Promise<TrialInfo> {
     const { error } = options;
     return this.#end({ error: error === undefined ? "" : String(error) }, options);
   }
 
   /**
-   * Tells that the configuration makes no sense, and why. The trial ends so: it is not tried again, counts as no failure
-   * and has no result. The sampler keeps away.
+   * Reports that the configuration makes no sense, and why. This ends the trial: it is not tried again, does not
+   * count as a failure and has no result. The sampler avoids such configurations.
    */
   async infeasible(reason: string, options: CallOptions = {}): Promise<TrialInfo> {
     return this.#end({ error: reason, infeasible: true }, options);
@@ -186,7 +187,7 @@ export class AskedTrial {
     return present(answer.trial);
   }
 
-  /** Gives the trial back: whoever asks next goes on from its last checkpoint. Nothing is charged. */
+  /** Gives the trial back: whoever asks next continues from its last checkpoint. Nothing is charged. */
   async release(options?: CallOptions): Promise<TrialInfo> {
     const request = create(ReleaseTrialRequestSchema, { requestId: requestId(), lease: this.#lease });
     const answer = await this.#connection.call(method.releaseTrial, request, options);
@@ -195,8 +196,8 @@ export class AskedTrial {
   }
 
   /**
-   * Keeps the lease while an evaluation takes longer than it lasts: renews it three times a lease, until the signal is
-   * aborted or the trial has ended. Resolves then; throws what a renewal throws, such as LEASE_STALE.
+   * Keeps the lease while an evaluation takes longer than the lease: renews it three times per lease, until the
+   * signal is aborted or the trial has ended. Then it resolves. Throws the errors of a renewal, such as LEASE_STALE.
    */
   async keepAlive(signal: AbortSignal): Promise<void> {
     const request = create(RenewTrialRequestSchema, { lease: this.#lease });

@@ -1,4 +1,4 @@
-/** One replica's HTTP/2 connection, opened when it is first used. */
+/** One replica's HTTP/2 connection, opened on first use. */
 import { connect as connectSocket } from "node:net";
 
 import type { Transport } from "@connectrpc/connect";
@@ -6,13 +6,13 @@ import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-no
 
 import type { Tls } from "./target.js";
 
-/** A connection and what is called over it. */
+/** A connection and the transport that uses it. */
 export interface Channel {
   readonly transport: Transport;
   close(): void;
 }
 
-/** Over a network a connection may be dead without a word. On this machine it is not, and gRPC's servers dislike pings. */
+/** Over a network a connection may die silently. On this machine it does not, and gRPC servers dislike pings. */
 const PINGS = { pingIntervalMs: 30_000, pingTimeoutMs: 10_000 };
 
 /** The channel to a replica. */

@@ -29,20 +29,20 @@ const { method } = StudyService;
 /** A spec as a plain value, or as a message of `@headrace/client/proto`. */
 export type Spec = StudySpecInit | MessageShape<typeof StudySpecSchema>;
 
-/** A connection to a scheduler, or to several that stand in for each other. */
+/** A connection to a scheduler, or to several replicas. */
 export class Client {
   readonly #connection: Connection;
 
   /**
-   * The address is `options.address`, else `HEADRACE_ADDRESS`, else that of `headrace up`, else 127.0.0.1:7440. The token is
-   * `options.token`, else `HEADRACE_TOKEN`.
+   * The address is `options.address`, or else `HEADRACE_ADDRESS`, or else that of `headrace up`, or else
+   * 127.0.0.1:7440. The token is `options.token`, or else `HEADRACE_TOKEN`.
    */
   constructor(options: ConnectionOptions = {}) {
     const token = options.token || process.env["HEADRACE_TOKEN"];
     this.#connection = new Connection(schedulerTarget(options.address, options.tls), token ? { ...options, token } : options);
   }
 
-  /** Where the scheduler is. */
+  /** The scheduler's address. */
   get address(): string {
     return this.#connection.address;
   }
@@ -52,14 +52,14 @@ export class Client {
     return new Study(this.#connection, name);
   }
 
-  /** Creates a study, which begins at once. The server validates the spec, and names every field that is wrong. */
+  /** Creates a study, which starts at once. The server validates the spec, and names every invalid field. */
   async createStudy(name: string, spec: Spec, options?: CallOptions): Promise<Study> {
     const request = create(CreateStudyRequestSchema, { requestId: requestId(), studyId: name, spec: specMessage(spec) });
     await this.#connection.call(method.createStudy, request, options);
     return this.study(name);
   }
 
-  /** What a spec would do, before anything is spent: rungs, trials and steps; the time where `secondsPerStep` is known. */
+  /** What a spec would do, before anything is spent: rungs, trials and steps; the time if `secondsPerStep` is known. */
   async preview(
     spec: Spec,
     options: CallOptions & { readonly slots?: number; readonly secondsPerStep?: number } = {},
@@ -79,7 +79,7 @@ export class Client {
     return pages(fetch, options, this.#connection.logger);
   }
 
-  /** The workers that are or were connected; with `history`, with the load of their slots in the last hour. */
+  /** The workers that are or were connected; with `history`, including the load of their slots in the last hour. */
   workers(options: ListOptions & { readonly history?: boolean } = {}): AsyncGenerator<Worker, void> {
     const fetch = async (page: { pageSize: number; pageToken: string }) => {
       const request = create(ListWorkersRequestSchema, { ...page, history: options.history ?? false });
@@ -89,13 +89,13 @@ export class Client {
     return pages(fetch, options, this.#connection.logger);
   }
 
-  /** What each active study has of the cluster, in the order in which they get free slots. */
+  /** Each active study's share of the cluster, in the order in which the studies get free slots. */
   async shares(options?: CallOptions): Promise<readonly StudyShare[]> {
     const request = create(ListWorkersRequestSchema, { pageSize: 1 });
     return (await this.#connection.call(method.listWorkers, request, options)).shares.map((one) => plain(one));
   }
 
-  /** Closes the connections. Watches end, and calls under way fail as cancelled. */
+  /** Closes the connections. Watches end, and calls in progress fail as cancelled. */
   close(): void {
     this.#connection.close();
   }

@@ -1,7 +1,7 @@
 /**
  * Calls to one kind of server: over a route of replicas, with deadlines, retries and the caller's signal.
  *
- * Whatever is thrown here is a HeadraceError.
+ * Everything thrown here is a HeadraceError.
  */
 import { setMaxListeners } from "node:events";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -15,7 +15,7 @@ import { Route } from "./route.js";
 import { isLocal, type Target, type Tls } from "./target.js";
 import { fromWire, type Server, unreachable } from "./wire-errors.js";
 
-/** What a program is told of; `console` is one. */
+/** Receives warnings; `console` is one. */
 export interface Logger {
   debug(message: string): void;
   warn(message: string): void;
@@ -25,35 +25,35 @@ export interface Logger {
 export interface ConnectionOptions {
   /** `HOST:PORT`, or several as `a:7440,b:7440`; `tls://` before the first for TLS. */
   readonly address?: string;
-  /** TLS with this authority; `{}` trusts the system's. */
+  /** TLS with this certificate authority; `{}` trusts the system's. */
   readonly tls?: Tls;
   /** Sent as `authorization: Bearer …` with every call, over TLS or on this machine only. */
   readonly token?: string | (() => string | Promise<string>);
-  /** Bounds each operation with all its retries; 30,000 when absent. */
+  /** Limits each operation with all its retries; 30,000 when absent. */
   readonly timeoutMs?: number;
-  /** Bounds the operations before the first answer ever; 5,000 when absent. */
+  /** Limits the operations until the first answer; 5,000 when absent. */
   readonly connectTimeoutMs?: number;
   /** Nothing is logged when absent. */
   readonly logger?: Logger;
 }
 
-/** What every method takes. */
+/** Options of every method. */
 export interface CallOptions {
   /** Cancels the call. */
   readonly signal?: AbortSignal | undefined;
-  /** In place of the client's. */
+  /** Replaces the client's timeout. */
   readonly timeoutMs?: number | undefined;
 }
 
-/** What a connection leads to. */
+/** The kind of server that a connection leads to. */
 export interface Traits extends Omit<Server, "address"> {
-  /** Bounds one attempt of a call; 15,000 when absent, Infinity where an answer may take as long as it takes. */
+  /** Limits one attempt of a call; 15,000 when absent, Infinity if an answer may take any time. */
   readonly attemptMs?: number;
 }
 
 const ATTEMPT_MS = 15_000;
 
-/** Whether an error says that a replica is out of reach, so that the next one is tried. */
+/** Whether an error means that a replica is unreachable, so that the next one is tried. */
 export const isOutOfReach = (error: HeadraceError): boolean => error.reason === "UNREACHABLE" || error.reason === "DEADLINE";
 
 export class Connection {
@@ -76,7 +76,7 @@ export class Connection {
     this.#server = server;
     this.#patience = new Patience(options.timeoutMs ?? 30_000, options.connectTimeoutMs ?? 5_000, server.attemptMs ?? ATTEMPT_MS);
     this.#route = new Route(target.replicas, (replica) => openChannel(replica, target.tls));
-    setMaxListeners(0, this.#closed.signal); // one for each call under way
+    setMaxListeners(0, this.#closed.signal); // one for each call in progress
   }
 
   /** For people. */
@@ -92,7 +92,7 @@ export class Connection {
     return this.#closed.signal.aborted;
   }
 
-  /** The answer to a request, which is sent again as it is while that may help. */
+  /** The answer to a request, which is sent again unchanged as long as that may help. */
   async call<I extends DescMessage, O extends DescMessage>(
     method: DescMethodUnary<I, O>,
     request: MessageShape<I>,
@@ -162,7 +162,7 @@ export class Connection {
     }
   }
 
-  /** The answers of a stream. connect-es clears the timer of its deadline when an answer is asked for after the end. */
+  /** The answers of a stream. connect-es clears the timer of its deadline when an answer is requested after the end. */
   async *#answers<T>(answers: AsyncIterator<T>, channel: Channel, end: () => void): AsyncGenerator<T, void> {
     let left = true;
     try {
@@ -192,13 +192,13 @@ export class Connection {
     }
   }
 
-  /** Closes the connections; watches end, and calls under way fail as cancelled. */
+  /** Closes the connections. Watches end, and calls in progress fail as cancelled. */
   close(): void {
     this.#closed.abort();
     this.#route.close();
   }
 
-  /** A signal that ends with the caller's and with the client, and what to call when it is not needed any more. */
+  /** A signal that ends with the caller's and with the client, and a function to call when it is no longer needed. */
   #begin(signal: AbortSignal | undefined): [end: () => void, signal: AbortSignal] {
     const over = this.#ended(signal);
     if (over) throw over;
@@ -208,7 +208,7 @@ export class Connection {
     for (const source of sources) source.addEventListener("abort", abort);
     const end = (): void => {
       for (const source of sources) source.removeEventListener("abort", abort);
-      controller.abort(); // a stream that is left ends here
+      controller.abort(); // a stream whose loop was left ends here
     };
     return [end, controller.signal];
   }
@@ -234,7 +234,7 @@ export class Connection {
     this.#route.note(channel, false);
   }
 
-  /** Where nobody answers, the home may know another address. */
+  /** If nobody answers, the home may have another address. */
   #readAgain(): void {
     try {
       const now = this.#target.again?.();
@@ -259,7 +259,7 @@ export class Connection {
   }
 }
 
-/** A token without the spaces and line ends around it, which files of secrets often have. The error does not show it. */
+/** A token without surrounding spaces and line ends, which files of secrets often have. The error does not show it. */
 function soundToken(token: string): string {
   const bare = token.trim();
   if (/^[\x20-\x7e]*$/.test(bare)) return bare;

@@ -1,18 +1,18 @@
 /**
  * Every error that the client raises.
  *
- * The server sends a reason, a message and a remedy; the client passes them on. Four reasons belong to the client:
- * nobody answers, an answer is late, the caller does not want it any more, the server is too old for the call.
+ * The server sends a reason, a message and a remedy, and the client passes them on. Four reasons come from the
+ * client: nobody answers, an answer is late, the caller has cancelled the call, the server is too old for the call.
  */
 import type { ErrorReason } from "./gen/headrace/v1/error_pb.js";
 
-/** What the server can say. A newer server may say more: compare with a default case. */
+/** The server's reasons. A newer server may have more: compare with a default case. */
 export type ServerReason = Exclude<keyof typeof ErrorReason, "UNSPECIFIED">;
 
 /** Why a call failed. */
 export type Reason = ServerReason | "UNREACHABLE" | "DEADLINE" | "CANCELLED" | "UNSUPPORTED" | (string & {});
 
-/** What the reasons of the client ask for. Remedies of the others come from the server. */
+/** The remedies for the client's reasons. Those of the others come from the server. */
 const REMEDIES: Readonly<Record<string, string>> = {
   UNREACHABLE: "Start one with `headrace up`, or give its address as `address` or in HEADRACE_ADDRESS.",
   DEADLINE: "Try again: a request that arrives twice is carried out once.",
@@ -25,12 +25,12 @@ const REMEDIES: Readonly<Record<string, string>> = {
 
 const RETRYABLE: ReadonlySet<string> = new Set(["UNREACHABLE", "DEADLINE", "DATABASE_UNAVAILABLE", "DRAINING", "BUSY"]);
 
-/** What an error is made of. */
+/** The parts of an error. */
 export interface Failure {
   readonly reason: Reason;
   /** What happened. */
   readonly problem: string;
-  /** What to do about it; the reason's own when absent. */
+  /** What to do about it; the reason's default when absent. */
   readonly remedy?: string | undefined;
   /** Whether the same call may succeed later; follows from the reason when absent. */
   readonly retryable?: boolean | undefined;
@@ -56,19 +56,19 @@ export class HeadraceError extends Error {
   }
 }
 
-/** One field at fault. */
+/** One invalid field. */
 export interface Violation {
   /** Its path, such as `space.lr.low`. */
   readonly field: string;
   /** What is wrong with it. */
   readonly message: string;
-  /** What was found; empty where that does not matter. */
+  /** Its value; empty if that does not matter. */
   readonly value?: string;
   /** What to do. */
   readonly remedy?: string;
 }
 
-/** One or more fields of a request are at fault; `violations` holds all of them. */
+/** One or more fields of a request are invalid; `violations` has all of them. */
 export class InvalidFieldError extends HeadraceError {
   override readonly name = "InvalidFieldError";
   readonly violations: readonly Violation[];
@@ -84,7 +84,7 @@ export function invalid(field: string, value: unknown, message: string, remedy: 
   return new InvalidFieldError([{ field, value: shown(value), message, remedy }]);
 }
 
-/** An error that the caller asked for, with its signal's reason as the cause. */
+/** The error of a call that the caller cancelled, with its signal's reason as the cause. */
 export function cancelled(signal: AbortSignal): HeadraceError {
   return new HeadraceError({ reason: "CANCELLED", problem: "The call was cancelled", cause: signal.reason });
 }

@@ -1,4 +1,4 @@
-/** What users hold in their hands: the contract's messages as plain values (see `plain`). */
+/** The values that users get: the API's messages as plain values (see `plain`). */
 import type * as event from "./gen/headrace/v1/event_pb.js";
 import type * as spec from "./gen/headrace/v1/spec_pb.js";
 import type * as study from "./gen/headrace/v1/study_pb.js";
@@ -16,7 +16,7 @@ export type StudyInfo = Plain<study.Study>;
 export type TrialInfo = Plain<trial.Trial>;
 /** A stored report. */
 export type Report = Plain<study.TrialReport>;
-/** One entry of a study's log; `detail.case` says of what kind. */
+/** One entry of a study's log; `detail.case` is its kind. */
 export type Event = Plain<event.Event>;
 /** What to do after a report. */
 export type Decision = Plain<event.Decision>;
@@ -25,21 +25,21 @@ export interface Update {
   readonly events: readonly Event[];
   readonly study: StudyInfo;
 }
-/** A trial with all that happened to it. */
+/** A trial with everything that happened to it. */
 export type TrialStory = Plain<study.ExplainTrialResponse>;
 /** What a spec would do. */
 export type Preview = Plain<study.PreviewStudyResponse>;
 /** A worker as the scheduler sees it. */
 export type Worker = Plain<study.WorkerStatus>;
-/** What an active study has of the cluster. */
+/** An active study's share of the cluster. */
 export type StudyShare = Plain<study.StudyShare>;
-/** What no connected worker has. */
+/** What a study needs and no connected worker has. */
 export type Room = Plain<study.FindRoomResponse>;
 /** How much each parameter matters by one objective. */
 export type Importance = Plain<study.Importance>;
-/** The trials that are tried again. */
+/** The trials that are retried. */
 export type Retried = Plain<study.RetryTrialsResponse>;
 /** Something that a list leaves out because it cannot be shown. */
 export type Unshown = Plain<study.Unshown>;
-/** A study to create: the fields of `StudySpec`. `studySpec` and its builders make the parts that are long to write. */
+/** A study to create: the fields of `StudySpec`. `studySpec` and its builders create the parts that are long to write. */
 export type StudySpecInit = Init<spec.StudySpec>;

@@ -1,7 +1,8 @@
 /**
- * Resource names of the wire, and the bare names that people use.
+ * Resource names in messages, and the bare names that people use.
  *
- * `studies/digits/trials/3` is trial 3 of study `digits`. A resource name is accepted where a bare one is expected.
+ * `studies/digits/trials/3` is trial 3 of study `digits`. A resource name is also accepted where a bare one is
+ * expected.
  */
 import { randomUUID } from "node:crypto";
 
@@ -14,5 +15,5 @@ export const studyName = (name: string): string => `studies/${studyId(name)}`;
 /** `studies/digits/trials/3`. */
 export const trialName = (study: string, number: number): string => `${studyName(study)}/trials/${number}`;
 
-/** A new request's id; its repeats carry the same one. */
+/** The id of a new request; its repeats carry the same id. */
 export const requestId = (): string => randomUUID().replaceAll("-", "");

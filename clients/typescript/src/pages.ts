@@ -1,4 +1,4 @@
-/** Lists that come a page at a time. */
+/** Lists that arrive one page at a time. */
 import type { Plain } from "./plain.js";
 import type { Unshown as UnshownMessage } from "./gen/headrace/v1/study_pb.js";
 import { plain } from "./plain.js";
@@ -9,7 +9,7 @@ export interface ListOptions {
   readonly signal?: AbortSignal | undefined;
   /** 500 when absent; at most 1000. */
   readonly pageSize?: number | undefined;
-  /** Told of what the list leaves out because it cannot be shown; the logger is, when absent. */
+  /** Called with entries that the list leaves out because they cannot be shown; when absent, they are logged. */
   readonly onUnshown?: (left: Plain<UnshownMessage>) => void;
 }
 
@@ -19,7 +19,7 @@ interface Page<T> {
   readonly unshown: readonly UnshownMessage[];
 }
 
-/** Every item of a list; a page is fetched when the one before it is used up. */
+/** Every item of a list; a page is fetched when the previous one is used up. */
 export async function* pages<T>(
   fetch: (page: { pageSize: number; pageToken: string }) => Promise<Page<T>>,
   options: ListOptions,

@@ -1,8 +1,9 @@
 /**
  * How long a client waits. Pure.
  *
- * A call that fails in a way that may pass is made again with the same request, until the time of the operation is over.
- * A client that never had an answer gives up sooner: then a wrong address is likelier than a scheduler that restarts.
+ * A call with a temporary failure is repeated with the same request, until the operation's time is over. A client
+ * that has never had an answer gives up sooner, because a wrong address is then more likely than a restarting
+ * scheduler.
  */
 import { invalid } from "./errors.js";
 
@@ -10,25 +11,25 @@ import { invalid } from "./errors.js";
 const LONGEST_MS = 99_999_999;
 
 export class Patience {
-  /** Whether anybody has answered yet. */
+  /** Whether any server has answered yet. */
   answered = false;
   readonly #timeoutMs: number;
   readonly #connectTimeoutMs: number;
   readonly #attemptMs: number;
 
-  /** `attemptMs` bounds one attempt: a server that hangs is left for another try. */
+  /** `attemptMs` limits one attempt: if a server hangs, there is another attempt. */
   constructor(timeoutMs: number, connectTimeoutMs: number, attemptMs: number) {
     this.#timeoutMs = milliseconds(timeoutMs, "timeoutMs");
     this.#connectTimeoutMs = milliseconds(connectTimeoutMs, "connectTimeoutMs");
     this.#attemptMs = attemptMs;
   }
 
-  /** For one operation, all attempts together. */
+  /** The time for one operation, all attempts together. */
   budgetMs(timeoutMs: number = this.#timeoutMs): number {
     return this.answered ? timeoutMs : Math.min(timeoutMs, this.#connectTimeoutMs);
   }
 
-  /** The deadline of an attempt that begins now. Until one of several replicas answers, it leaves time for the others. */
+  /** The deadline of an attempt that starts now. Until one of several replicas answers, it leaves time for the others. */
   attemptMs(elapsedMs: number, replicas: number, timeoutMs: number = this.#timeoutMs): number {
     const share = replicas > 1 && !this.answered ? this.#connectTimeoutMs / replicas : Infinity;
     const longest = this.#attemptMs === Infinity ? Infinity : Math.min(share, this.#attemptMs);

@@ -1,8 +1,8 @@
 /**
- * Messages of the wire as plain values, and back.
+ * Converts messages to plain values, and back.
  *
- * A program that uses the client never meets a bigint, a Timestamp or a wrapped parameter: this module decides once how
- * each is written. The fields and their names are the contract's own, so whatever a newer contract adds is there.
+ * A program that uses the client never sees a bigint, a Timestamp or a wrapped parameter: this module defines the
+ * form of each. The fields and their names are those of the API, so fields that a newer API adds are included.
  */
 import { create, type DescField, type DescMessage, type Message, type MessageShape, ScalarType } from "@bufbuild/protobuf";
 import {
@@ -45,7 +45,7 @@ export type Plain<T> = T extends bigint
               ? { readonly [Key in keyof T as Key extends `$${string}` ? never : Key]: Plain<T[Key]> }
               : T;
 
-/** A message as a caller writes it: as it is returned, and every field may be left out. */
+/** A message as a caller writes it: in the returned form, with every field optional. */
 export type Init<T> = T extends bigint
   ? number
   : T extends Timestamp
@@ -69,7 +69,10 @@ export function plain<T extends Message>(message: T): Plain<T> {
   return toPlain(message) as Plain<T>;
 }
 
-/** A plain value as a message. Throws InvalidFieldError for a field that the message has not, or of another type. */
+/**
+ * A plain value as a message. Throws InvalidFieldError for a field that the message does not have, or that has the wrong
+ * type.
+ */
 export function message<D extends DescMessage>(desc: D, value: Init<MessageShape<D>>): MessageShape<D> {
   return toMessage(desc, value, "") as MessageShape<D>;
 }
@@ -147,7 +150,7 @@ function field(desc: DescField, value: unknown, path: string): unknown {
   }
 }
 
-/** A field's value, or that of an entry of a list or a map. */
+/** The value of a field, or of an entry in a list or a map. */
 function single(desc: DescField, value: unknown, path: string): unknown {
   if (desc.message) return toMessage(desc.message, value, path);
   switch (desc.scalar) {

@@ -1,8 +1,8 @@
 /**
  * Plans from a planner's server (`headrace planner`): how to split a training job over a cluster.
  *
- * A search runs on the server and tells how far it is; its signal ends it there too. Nothing is kept anywhere, so a
- * question that a server took with it is asked again of the next one in the list of addresses, each at most once.
+ * A search runs on the server and reports its progress; its signal ends it there too. Nothing is stored, so if a
+ * server dies with a question, the next server in the list of addresses is asked, each at most once.
  */
 import { create } from "@bufbuild/protobuf";
 
@@ -30,32 +30,32 @@ import { parseTarget } from "./target.js";
 
 export const DEFAULT_PLANNER = "127.0.0.1:7441";
 
-/** What is asked: a model and a cluster, each by name or as a description, and what is not to be searched. */
+/** The question: a model and a cluster, each by name or as a description, and the settings that are fixed. */
 export type Question = Omit<Init<PlanQuestion>, "model" | "cluster"> & {
   readonly model: string | Readonly<Record<string, unknown>>;
   readonly cluster: string | Readonly<Record<string, unknown>>;
 };
 
-/** Where a search stands. */
+/** The progress of a search. */
 export type SearchProgress = Plain<PlanProgress>;
 
 /** How to split a training job. All times are predictions. */
 export type TrainingPlan = Plain<TrainingPlanMessage>;
 
-/** A plan, with the plans to measure beside it. */
+/** A plan, with other plans to measure. */
 export type PlanResult = Pick<Plain<PlanResponse>, "shortlist" | "complete" | "boundS"> & { readonly plan: TrainingPlan };
 
-/** How a search is made. */
+/** Options of a search. */
 export interface SearchOptions {
   /** Ends the search, here and on the server. */
   readonly signal?: AbortSignal;
-  /** Called while it runs; what it throws ends the search. */
+  /** Called while it runs; an exception thrown there ends the search. */
   readonly onProgress?: (progress: SearchProgress) => void;
-  /** Ends the search after so many seconds, with the best plan until then. */
+  /** Ends the search after this many seconds, with the best plan so far. */
   readonly seconds?: number;
-  /** Ends it after so many tuples of degrees. */
+  /** Ends it after this many tuples of degrees. */
   readonly budget?: number;
-  /** Bounds the whole call; 600,000 when absent. */
+  /** Limits the whole call; 600,000 when absent. */
   readonly timeoutMs?: number;
 }
 
@@ -67,14 +67,14 @@ export class Planner {
   readonly #connection: Connection;
 
   /**
-   * The address is `options.address`, else `HEADRACE_PLANNER`, else 127.0.0.1:7441. The token is `options.token`, else
-   * over TLS `HEADRACE_TOKEN`.
+   * The address is `options.address`, or else `HEADRACE_PLANNER`, or else 127.0.0.1:7441. The token is
+   * `options.token`, or else, over TLS, `HEADRACE_TOKEN`.
    */
   constructor(options: ConnectionOptions = {}) {
     const address = options.address || process.env["HEADRACE_PLANNER"] || DEFAULT_PLANNER;
     const target = parseTarget(address, options.address ? "address" : "HEADRACE_PLANNER", options.tls);
     const start = "Start one with `headrace planner`, or give its address as `address` or in HEADRACE_PLANNER.";
-    // In plain text anybody of a machine may have started the planner, who gets no token that was not meant for it.
+    // A plain-text planner may have been started by anybody on that machine: it gets no token that is not meant for it.
     const token = options.token || (target.tls === undefined ? undefined : process.env["HEADRACE_TOKEN"]);
     this.#connection = new Connection(target, token ? { ...options, token } : options, {
       kind: "planner",
@@ -83,7 +83,7 @@ export class Planner {
     });
   }
 
-  /** The fastest plan. Throws what is wrong with the question, or that nothing fits. */
+  /** The fastest plan. Throws if something is wrong with the question, or if nothing fits. */
   async plan(question: Question, options: SearchOptions = {}): Promise<PlanResult> {
     const { seconds, budget, onProgress, signal, timeoutMs = SEARCH_MS } = options;
     const request = message(PlanRequestSchema, { seconds, budget });
@@ -112,7 +112,7 @@ export class Planner {
     return plain(await this.#connection.call(method.simulate, request, { timeoutMs: SEARCH_MS, ...options }));
   }
 
-  /** Searches, and says why the plan won and what the nearest others lose. */
+  /** Searches, and explains why the plan won and what the next best ones lose. */
   async explain(question: Question, options: CallOptions & { readonly count?: number } = {}): Promise<Plain<ExplainResponse>> {
     const request = create(ExplainRequestSchema, {
       question: asked(question),

@@ -1,7 +1,7 @@
 /**
- * Which replica a client talks to: the first one of its list, and after a failure there the next one.
+ * Which replica a client uses: the first one in its list, and after a failure the next one.
  *
- * A client stays with a replica for as long as that answers. Channels stay open, for other calls may be at work there.
+ * A client stays with a replica as long as it answers. Channels stay open, because other calls may be using them.
  */
 import type { Channel } from "./channel.js";
 
@@ -10,7 +10,7 @@ export class Route {
   readonly #opened = new Map<string, Channel>();
   #replicas: readonly string[];
   #at = 0;
-  /** In a row, since anybody answered. */
+  /** Consecutive failures since a replica last answered. */
   #failures = 0;
 
   constructor(replicas: readonly string[], open: (replica: string) => Channel) {
@@ -27,7 +27,7 @@ export class Route {
     return this.#replicas.length;
   }
 
-  /** The channel to use now. */
+  /** The current channel. */
   channel(): Channel {
     const replica = this.#replicas[this.#at] as string;
     const channel = this.#opened.get(replica) ?? this.#open(replica);
@@ -35,7 +35,7 @@ export class Route {
     return channel;
   }
 
-  /** Learns how a call on a channel went. Of several that fail together, one moves on. */
+  /** Takes the result of a call on a channel. Of several calls that fail together, only one switches. */
   note(channel: Channel, failed: boolean): void {
     if (!failed) {
       this.#failures = 0;
@@ -45,12 +45,12 @@ export class Route {
     }
   }
 
-  /** Whether the next replica has not failed since anybody answered: no reason to wait before it is tried. */
+  /** Whether the next replica has not failed since any replica last answered, so it can be tried without waiting. */
   get hasUntried(): boolean {
     return this.#failures > 0 && this.#failures < this.#replicas.length;
   }
 
-  /** Talks to these replicas from now on, the first one first. */
+  /** Uses these replicas from now on, starting with the first. */
   leadTo(replicas: readonly string[]): void {
     if (replicas.join() === this.#replicas.join()) return;
     this.#replicas = replicas;

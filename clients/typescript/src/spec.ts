@@ -1,5 +1,5 @@
 /**
- * Parts of a study's spec, shorter than the message spells them. They only write fields: the server validates.
+ * Builders for parts of a study's spec, shorter than the message. They only set fields: the server validates.
  *
  *     { objective: minimize("loss"), space: space({ lr: float(1e-5, 1e-1, { log: true }) }), maxTrials: 20, maxSteps: 27 }
  */
@@ -10,16 +10,16 @@ import type { Init, Value } from "./plain.js";
 /** One dimension of a search space. */
 export type Domain = Init<pb.Parameter["domain"]>;
 
-/** A parameter to be searched, and when it exists. */
+/** A parameter to search, and when it exists. */
 export interface Conditional {
   readonly domain: Domain;
   readonly conditions: readonly Init<pb.Condition>[];
 }
 
-/** The metric to make small. */
+/** The metric to minimize. */
 export const minimize = (metric: string): Init<pb.Objective> => ({ metric, goal: Goal.MINIMIZE });
 
-/** The metric to make large. */
+/** The metric to maximize. */
 export const maximize = (metric: string): Init<pb.Objective> => ({ metric, goal: Goal.MAXIMIZE });
 
 /** The real numbers from `low` to `high`; `log` searches them evenly in the logarithm, `step` makes a grid. */
@@ -37,7 +37,7 @@ export const int = (low: number, high: number, options: { log?: boolean; step?: 
 /** One of several values. */
 export const choice = (...values: readonly Value[]): Domain => ({ case: "categorical", value: { values } });
 
-/** A parameter that exists only where another one has one of these values. */
+/** A parameter that exists only if another one has one of these values. */
 export const when = (parameter: string, values: Value | readonly Value[], domain: Domain): Conditional => ({
   domain,
   conditions: [{ parameter, values: typeof values === "object" ? values : [values] }],
@@ -48,7 +48,10 @@ export function space(parameters: Readonly<Record<string, Domain | Conditional>>
   return Object.entries(parameters).map(([name, one]) => ("domain" in one ? { name, ...one } : { name, domain: one }));
 }
 
-/** Asynchronous successive halving: after each rung the best 1/`eta` go on. The first rung is at step 1, unless `minSteps` or `rungs` say otherwise. */
+/**
+ * Asynchronous successive halving: after each rung the best 1/`eta` continue. The first rung is at step 1, unless
+ * `minSteps` or `rungs` say otherwise.
+ */
 export const asha = (options: Init<pb.AshaPolicy> = {}): Init<pb.Policy> => ({
   kind: { case: "asha", value: { eta: 3, ...(options.rungs ? {} : { minSteps: 1 }), ...options } },
 });

@@ -47,7 +47,7 @@ export class Study {
     return present((await this.#connection.call(method.getStudy, request, options)).study);
   }
 
-  /** The best feasible trial so far, the baseline not counted; undefined before the first finite value. */
+  /** The best feasible trial so far, not counting the baseline; undefined before the first finite value. */
   async best(options?: CallOptions): Promise<TrialInfo | undefined> {
     return (await this.status(options)).status?.best;
   }
@@ -57,7 +57,7 @@ export class Study {
     return new Trial(this.#connection, this.name, number);
   }
 
-  /** The study's trials by number; with `states`, only those in one of these. */
+  /** The study's trials by number; with `states`, only those in one of these states. */
   trials(options: ListOptions & { readonly states?: readonly TrialState[] } = {}): AsyncGenerator<TrialInfo, void> {
     const chosen = { study: studyName(this.name), states: [...(options.states ?? [])] };
     const fetch = async (page: { pageSize: number; pageToken: string }) => {
@@ -81,7 +81,7 @@ export class Study {
     return watch(this.#connection, this.name, options);
   }
 
-  /** The study once it has ended. */
+  /** Waits until the study has ended, and returns it. */
   async wait(options: { readonly signal?: AbortSignal } = {}): Promise<StudyInfo> {
     let now = await this.status(options);
     if (hasEnded(now)) return now;
@@ -94,7 +94,7 @@ export class Study {
   /**
    * The next trial to run in the caller's own loop; undefined when the study is over.
    *
-   * Waits while every trial waits for the results of others.
+   * It waits while every trial waits for the results of others.
    */
   async ask(options: AskOptions = {}): Promise<AskedTrial | undefined> {
     return ask(this.#connection, this.name, options);
@@ -103,14 +103,15 @@ export class Study {
   /**
    * Trial after trial, until the study is over: `for await (const asked of study.askAll()) …`.
    *
-   * The whole loop has one client id. A loop that is left keeps the trial in hand: end it or give it back.
+   * The whole loop has one client id. If the loop is left early, the current trial is still held: end it or give it
+   * back.
    */
   async *askAll(options: AskOptions = {}): AsyncGenerator<AskedTrial, void> {
     const asking = { clientId: requestId(), ...options };
     for (let asked = await this.ask(asking); asked !== undefined; asked = await this.ask(asking)) yield asked;
   }
 
-  /** Lets running trials go on to their next rung, where they pause; starts none. */
+  /** Pauses the study: running trials continue to their next rung and pause there, and no others start. */
   async pause(options?: CallOptions): Promise<StudyInfo> {
     const request = create(PauseStudyRequestSchema, this.#change());
     return present((await this.#connection.call(method.pauseStudy, request, options)).study);
@@ -128,12 +129,15 @@ export class Study {
     return present((await this.#connection.call(method.stopStudy, request, options)).study);
   }
 
-  /** Removes an ended study with its trials and events. Its checkpoints and logs go within the hour, on every worker that keeps some. */
+  /**
+   * Removes an ended study with its trials and events. Its checkpoints and logs are deleted within the hour, on every
+   * worker that has some.
+   */
   async delete(options?: CallOptions): Promise<void> {
     await this.#connection.call(method.deleteStudy, create(DeleteStudyRequestSchema, this.#change()), options);
   }
 
-  /** Adds configurations to try next: after those that are proposed already. */
+  /** Adds configurations to try next, after those that are already proposed. */
   async addTrials(params: readonly Params[], options?: CallOptions): Promise<readonly TrialInfo[]> {
     const request = create(AddTrialsRequestSchema, {
       requestId: requestId(),
@@ -144,32 +148,32 @@ export class Study {
     return trials.map((one) => plain(one));
   }
 
-  /** Lets trials go on that failed: those of these numbers, or all. A study that has ended becomes active again. */
+  /** Retries failed trials: those with these numbers, or all. A study that has ended becomes active again. */
   async retry(trials: readonly number[] = [], options?: CallOptions): Promise<Retried> {
     const wanted = { requestId: requestId(), study: studyName(this.name), trialNumbers: trials };
     return plain(await this.#connection.call(method.retryTrials, message(RetryTrialsRequestSchema, wanted), options));
   }
 
-  /** Lets a study go on that may have ended: with so many `trials` more, or with `steps` as the new full budget. */
+  /** Continues a study, which may have ended, with this many more `trials`, or with `steps` as the new full budget. */
   async extend(by: { readonly trials?: number; readonly steps?: number }, options?: CallOptions): Promise<StudyInfo> {
     const request = message(ExtendStudyRequestSchema, { ...this.#change(), ...by });
     return present((await this.#connection.call(method.extendStudy, request, options)).study);
   }
 
-  /** What the study's trials need that no connected worker has, whoever is on it. */
+  /** What the study's trials need and no connected worker has, even if its slots were all free. */
   async room(options?: CallOptions): Promise<Room> {
     const request = create(FindRoomRequestSchema, { study: studyName(this.name) });
     return plain(await this.#connection.call(method.findRoom, request, options));
   }
 
-  /** How much each parameter has to do with being among the best trials, for each objective. */
+  /** How much each parameter matters for being among the best trials, for each objective. */
   async importance(options?: CallOptions): Promise<readonly Importance[]> {
     const request = create(MeasureImportanceRequestSchema, { study: studyName(this.name) });
     const { importances } = await this.#connection.call(method.measureImportance, request, options);
     return importances.map((one) => plain(one));
   }
 
-  /** What each changing request carries. */
+  /** The fields of every request that changes something. */
   #change(): { requestId: string; name: string } {
     return { requestId: requestId(), name: studyName(this.name) };
   }

@@ -1,8 +1,8 @@
 /**
- * Where servers are: the addresses that a user writes, and the TLS that leads there.
+ * Where servers are: the addresses that a user writes, and the TLS settings for them.
  *
- * `HOST:PORT`, several replicas as `a:7440,b:7440`, IPv6 as `[::1]:7440`, with `tls://` before the first where they
- * want TLS. One address alone may also be a Unix socket, as `unix:/run/headrace.sock`.
+ * `HOST:PORT`, several replicas as `a:7440,b:7440`, IPv6 as `[::1]:7440`, with `tls://` before the first if they
+ * require TLS. A single address may also be a Unix socket, as `unix:/run/headrace.sock`.
  */
 import { readFileSync } from "node:fs";
 import { homedir } from "node:os";
@@ -10,21 +10,21 @@ import { join } from "node:path";
 
 import { HeadraceError, invalid } from "./errors.js";
 
-/** How connections are made safe. */
+/** How connections are secured. */
 export interface Tls {
-  /** The authority to trust, in PEM; the system's when absent. */
+  /** The certificate authority to trust, in PEM; the system's when absent. */
   readonly ca?: string | Uint8Array;
-  /** The file that holds it, in place of `ca`; HEADRACE_TLS_CA when absent. */
+  /** The file that contains it, instead of `ca`; HEADRACE_TLS_CA when absent. */
   readonly caFile?: string;
 }
 
-/** What connections are opened to. */
+/** The servers to which connections are opened. */
 export interface Target {
-  /** In the order in which they are tried. */
+  /** The replicas, in the order in which they are tried. */
   readonly replicas: readonly string[];
   /** Absent for plain text. */
   readonly tls?: Tls;
-  /** Reads the address anew, where a file named it that may change. */
+  /** Reads the address again, if it came from a file that may change. */
   readonly again?: () => Target;
 }
 
@@ -34,7 +34,7 @@ const REPLICA = /^(\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+):([0-9]{1,5})$/;
 const TLS = "tls://";
 
 /**
- * The scheduler to talk to: `address`, else `HEADRACE_ADDRESS`, else the one of the `headrace up` of this home, else
+ * The scheduler to use: `address`, or else `HEADRACE_ADDRESS`, or else that of this home's `headrace up`, or else
  * 127.0.0.1:7440.
  */
 export function schedulerTarget(address?: string, tls?: Tls): Target {
@@ -93,7 +93,7 @@ function withCa(tls: Tls | undefined): Tls {
   }
 }
 
-/** What the home's `address` file says; undefined while `headrace up` does not serve from there. */
+/** The content of the home's `address` file; undefined while `headrace up` does not serve from there. */
 function homeAddress(): string | undefined {
   const home = process.env["HEADRACE_HOME"] || join(homedir(), ".headrace");
   try {

@@ -42,7 +42,7 @@ export class Trial {
     return present((await this.#connection.call(method.getTrial, request, options)).trial);
   }
 
-  /** Everything that happened to the trial; decisions carry the rule and the values that were compared. */
+  /** Everything that happened to the trial. Decisions include the rule and the values that were compared. */
   async explain(options?: CallOptions): Promise<TrialStory> {
     const request = create(ExplainTrialRequestSchema, { name: this.name });
     return plain(await this.#connection.call(method.explainTrial, request, options));

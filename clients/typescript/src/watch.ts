@@ -1,10 +1,10 @@
 /**
- * Following a study over any number of streams, without losing or repeating an event.
+ * Follows a study over any number of streams, without losing or repeating an event.
  *
- * The cursor of the last event that was handed on is all there is to know. A stream that breaks is followed by another
- * that begins after it; what a server repeats is dropped by cursor. A stream that ends in good order while the study
+ * The only state is the cursor of the last event that was passed on. A stream that breaks is followed by another that
+ * starts after it; events that a server repeats are dropped by cursor. A stream that ends cleanly while the study
  * lives (a replica that drains) is followed by another at once. The watch is over when the study has ended and every
- * event up to the study's own cursor was handed on.
+ * event up to the study's own cursor was passed on.
  */
 import { create } from "@bufbuild/protobuf";
 
@@ -15,13 +15,13 @@ import type { Event, StudyInfo, Update } from "./model.js";
 import { studyName } from "./names.js";
 import { plain } from "./plain.js";
 
-/** How a study is followed. */
+/** Options for following a study. */
 export interface WatchOptions {
   /** Only events with a greater cursor; 0, all, when absent. */
   readonly after?: number;
   /** Ends the watch. */
   readonly signal?: AbortSignal;
-  /** Told of every broken connection, before the next one is tried. */
+  /** Called at every broken connection, before the next one is tried. */
   readonly onBreak?: (error: HeadraceError) => void;
 }
 
@@ -30,7 +30,7 @@ const STATUS_MS = 3_000;
 const GIVE_UP_MS = 300_000;
 const WARN_MS = 5_000;
 
-/** Updates until the study has ended. The study in the last one has ended. */
+/** Updates until the study has ended. The study in the last update has ended. */
 export async function* watch(connection: Connection, study: string, options: WatchOptions = {}): AsyncGenerator<Update, void> {
   const name = studyName(study);
   const position = new WatchPosition(options.after ?? 0);
@@ -60,7 +60,7 @@ export async function* watch(connection: Connection, study: string, options: Wat
 export const hasEnded = (study: StudyInfo): boolean =>
   study.state !== StudyState.UNSPECIFIED && study.state !== StudyState.ACTIVE && study.state !== StudyState.PAUSED;
 
-/** Where a watch stands. */
+/** The position of a watch. */
 export class WatchPosition {
   done = false;
   cursor: number;
@@ -69,7 +69,7 @@ export class WatchPosition {
     this.cursor = after;
   }
 
-  /** The new ones of a response's events. */
+  /** The new events of a response. */
   accept(events: readonly Event[], study: StudyInfo): readonly Event[] {
     const fresh = events.filter((event) => event.cursor > this.cursor);
     this.cursor = fresh.at(-1)?.cursor ?? this.cursor;
@@ -77,7 +77,7 @@ export class WatchPosition {
     return fresh;
   }
 
-  /** Learns how the study is. */
+  /** Takes the state of the study. */
   conclude(study: StudyInfo): void {
     this.done = hasEnded(study) && (study.status?.cursor ?? 0) <= this.cursor;
   }
@@ -101,7 +101,7 @@ class Breaks {
     this.#warned = false;
   }
 
-  /** Throws the error where trying again is pointless. */
+  /** Throws the error if retrying is pointless. */
   pauseMs(error: HeadraceError, now: number): number {
     this.#since ??= now;
     const silentMs = now - this.#since;

@@ -1,8 +1,8 @@
 /**
- * Errors of the wire, turned into the client's.
+ * Converts transport errors to the client's.
  *
- * What the server said carries `grpc-status` in its metadata, and mostly an `ErrorInfo`. What it did not say, the way
- * to it did: a connection that broke, a deadline, a signal.
+ * An error from the server has `grpc-status` in its metadata, and usually an `ErrorInfo`. Any other error comes from
+ * the connection: it broke, a deadline passed, or a signal ended the call.
  */
 import { Code, ConnectError } from "@connectrpc/connect";
 
@@ -11,11 +11,11 @@ import { BadRequestSchema, ErrorInfoSchema } from "./gen/google/rpc/error_detail
 
 const DOMAIN = "headrace";
 
-/** The servers that a call can be meant for, and how each is started. */
+/** The servers that a call can be for, and how each is started. */
 export interface Server {
   readonly kind: string;
   readonly address: string;
-  /** How such a server is started, where it is no scheduler. */
+  /** How such a server is started, if it is not a scheduler. */
   readonly start?: string;
 }
 
@@ -34,7 +34,7 @@ export function fromWire(thrown: unknown, server: Server): HeadraceError {
     const problem = `The ${server.kind} at ${server.address} does not know this call (${oneLine(error.rawMessage)})`;
     return new HeadraceError({ reason: "UNSUPPORTED", problem, cause: error });
   }
-  // A planner that has too many calls at once answers with the same code.
+  // A planner with too many simultaneous calls answers with the same code.
   const large = error.code === Code.ResourceExhausted && error.rawMessage.includes("larger than");
   const reason = large ? "TOO_LARGE" : "INTERNAL";
   const problem = `The ${server.kind} answered ${Code[error.code]}: ${oneLine(error.rawMessage)}`;
@@ -59,7 +59,7 @@ function told(error: ConnectError, reason: string, remedy: string | undefined): 
   return new HeadraceError({ reason, problem: error.rawMessage, remedy, retryable, cause: error });
 }
 
-/** The server writes what is wrong, the value and the remedy on a line each. */
+/** The server writes what is wrong, the value and the remedy on separate lines. */
 function violation(field: string, description: string): Violation {
   const [message = "", value = "", ...remedy] = description.split("\n");
   return { field, message, value, remedy: remedy.join("\n") };
@@ -72,7 +72,7 @@ function ofTheWay(error: ConnectError, server: Server): HeadraceError {
   return unreachable(server, error, why(error));
 }
 
-/** That nobody listens there needs no more words. */
+/** A text in brackets; empty if nothing listens at the address, as that needs no explanation. */
 function why(error: ConnectError): string {
   const said = oneLine(error.rawMessage);
   if (said === "" || said.includes("ECONNREFUSED")) return "";

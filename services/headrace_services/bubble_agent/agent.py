@@ -1,10 +1,11 @@
-"""The agent without its calls: finds stages, folds what they write, and writes orders. The loop calls it.
+"""The agent without its RPC interface: finds stages, processes what they write, and writes orders. The loop calls
+it.
 
-    scan    which stages are there; twice a second
-    look    what has ended: windows, steps, alarms; then the orders, whose lease is renewed; ten times a second
-    glance  what goes on: hints for open windows, and whether trials close their gates; every few milliseconds
+    scan    which stages exist; twice a second
+    look    what has ended: windows, steps, alarms; then writes the orders and renews their lease; ten times a second
+    glance  what is happening: hints for open windows, and whether trials close their gates; every few milliseconds
 
-Nothing here waits. A stage's file that cannot be read is told once and left alone.
+Nothing here waits. A stage's file that cannot be read is reported once and left alone.
 """
 
 import logging
@@ -25,14 +26,14 @@ from headrace_torch.bubble_shm.stage_file import SUFFIX
 log = logging.getLogger(__name__)
 
 LEASE_NS: Final = 1_000_000_000
-"""So long after the agent's death gates may still open; they close by themselves in any case."""
+"""How long after the agent's death gates may still open; they close by themselves in any case."""
 GUARD_NS: Final = 50_000
-"""How long before a window's end a quantum must be done."""
+"""How long before a window's end a quantum must be finished."""
 PEER_NS: Final = 3_000_000_000
-"""An agent that has said nothing for so long is forgotten."""
+"""A peer agent that has been silent for this long is forgotten."""
 
 Place = tuple[str, int, int]
-"""Job, replica and stage."""
+"""The job, the replica and the stage."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,7 +55,7 @@ class Agent:
     """Everything that one agent knows."""
 
     def __init__(self, folder: Path, *, clock: Callable[[], int] = time.monotonic_ns) -> None:
-        """Knows no stage before the first `scan`."""
+        """No stage is known before the first `scan`."""
         self.folder = folder
         self.jobs: dict[str, Job] = {}
         self.stages: dict[Place, Beside] = {}
@@ -64,7 +65,7 @@ class Agent:
         self._afar: dict[Place, Progress] = {}
 
     def scan(self) -> None:
-        """Finds stages that have come, and forgets those that have gone."""
+        """Finds new stages, and forgets those that are gone."""
         for path, link in list(self._files.items()):
             if link.file.replaced() or not link.file.alive() or link.says("detached"):
                 self._leave(path)
@@ -75,7 +76,7 @@ class Agent:
             self._register(link)
 
     def look(self) -> None:
-        """Takes in what has ended, and writes orders."""
+        """Processes what has ended, and writes orders."""
         now = self._clock()
         for job in self.jobs.values():
             job.expire(now - PEER_NS)
@@ -88,7 +89,7 @@ class Agent:
             self._order(self.jobs[name], beside, now)
 
     def glance(self) -> bool:
-        """Gives hints and watches trials; returns whether there is anything to be watched closely."""
+        """Gives hints and watches trials; returns whether anything must be watched closely."""
         close = False
         for place, beside in self.stages.items():
             if beside.trial is None:
@@ -99,7 +100,7 @@ class Agent:
         return close
 
     def progress(self) -> Iterator[tuple[Place, Stage, Progress]]:
-        """Returns how far the stages are, for the agents of other machines."""
+        """Returns the progress of the stages, for the agents of other machines."""
         for place, beside in self.stages.items():
             yield place, beside.stage, beside.link.progress()
 
@@ -110,8 +111,8 @@ class Agent:
     def hear(
         self, agent: str, place: Place, said: PeerSaid, *, step: int, forwards: int, backwards: int
     ) -> None:
-        """Takes what another machine's agent tells. A job that does not run here is of no interest, nor how a stage
-        progresses that is next to none here."""
+        """Receives the progress that another machine's agent reports. It ignores jobs that do not run here, and
+        stages that are not next to one here."""
         job = self.jobs.get(place[0])
         if job is None:
             return
@@ -125,7 +126,7 @@ class Agent:
         )
 
     def close(self) -> None:
-        """Closes every gate and lets the stages go."""
+        """Closes every gate and releases the stages."""
         for path in list(self._files):
             self._files[path].forbid()
             self._leave(path)
@@ -192,7 +193,7 @@ class Agent:
             stage.memory = link.memory()
 
     def _busy_since(self, job: Job) -> int | None:
-        """Since when trials run beside the job, here or elsewhere."""
+        """Since when trials have been running beside the job, here or elsewhere."""
         here = [one.trial.since for (name, *_), one in self.stages.items() if name == job.name and one.trial]
         if not here:
             return 0 if job.busy_elsewhere else None
@@ -235,7 +236,7 @@ class Agent:
 
 
 def _harvested(before: TrialSeen | None, now: TrialSeen | None, word: int) -> int:
-    """Work done between two looks at a stage, in nanoseconds; `word` is there when the trial has gone, too."""
+    """Work done between two looks at a stage, in nanoseconds; `word` survives the trial."""
     if now is None:
         return 0 if before is None else max(0, word - before.harvested)
     if before is None or (before.pid, before.started) != (now.pid, now.started):

@@ -1,12 +1,12 @@
 """The backstop: signals for a trial that does not close its gate. The gate itself needs none.
 
-A trial is running unless it says that it waits. One that has run for two quanta since its gate closed has offended: it
-is stopped (SIGSTOP), and continued when the next window opens. After three offences it is told to leave at its next
-checkpoint, and after six it stays stopped; the worker's daemon, which started it, is who ends it. A trial is not
-stopped inside a collective, where its peers would wait for it.
+A trial counts as running unless it says that it waits. One that has run for two quanta since its gate closed
+commits an offence: it is stopped (SIGSTOP), and continued when the next window opens. After three offences it is
+told to exit at its next checkpoint, and after six it stays stopped; only the worker's daemon, which started it,
+ends it. A trial is not stopped inside a collective, where its peers would wait for it.
 
-What counts as running depends on the device. On a GPU it is time. On a CPU it is the trial's own computing: one that
-the kernel keeps off the core, since the rank wants it, is late and does no harm.
+What counts as running depends on the device. On a GPU it is elapsed time. On a CPU it is the trial's own CPU time:
+a trial that the kernel keeps off the core, because the rank needs it, is late and does no harm.
 """
 
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from enum import StrEnum
 from typing import Final
 
 QUANTA: Final = 2
-"""How many quanta after its gate has closed a trial may still run."""
+"""For how many quanta after its gate has closed a trial may still run."""
 OFFENCES: Final = 3
-"""After so many a trial leaves."""
+"""After this many offences a trial must exit."""
 LAST: Final = 6
-"""After so many it is not continued any more."""
+"""After this many offences it is not continued any more."""
 SHORTEST_QUANTUM_NS: Final = 1_000_000
 LONGEST_QUANTUM_NS: Final = 50_000_000
-"""Bounds of the quantum that a trial may claim: the patience of the backstop depends on it."""
+"""Bounds of the quantum that a trial may claim: the backstop's patience depends on it."""
 
 
 class Action(StrEnum):
@@ -41,7 +41,7 @@ class GateSeen:
         ran: how long the trial has run since the gate closed, in nanoseconds; meaningless while open.
         waiting: whether the trial says that it waits.
         collective: whether the trial is inside a collective.
-        quantum: what the trial needs to come to its next point, in nanoseconds.
+        quantum: what the trial needs to reach its next point, in nanoseconds.
     """
 
     open: bool
@@ -53,7 +53,7 @@ class GateSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What is known of one trial: whether it is stopped, and how often it had to be."""
+    """What is known about one trial: whether it is stopped, and how often it had to be stopped."""
 
     stopped: bool = False
     offences: int = 0
@@ -61,7 +61,7 @@ class Record:
 
 
 def judge(record: Record, seen: GateSeen) -> tuple[Record, list[Action]]:
-    """Returns the record from now on, and what to do."""
+    """Returns the updated record, and what to do."""
     if record.stopped:
         if seen.open and record.offences < LAST:
             return _with(record, stopped=False), [Action.CONTINUE]

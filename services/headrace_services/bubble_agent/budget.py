@@ -29,19 +29,19 @@ LEVELS: Final = (
 
 DISABLED: Final = len(LEVELS) - 1
 HEADROOM: Final = 0.05
-"""The share of the device's free memory that stays free for what nobody has measured."""
+"""The share of the device's free memory that is kept free for unmeasured uses."""
 STEPS_BEFORE_MEMORY: Final = 5
-"""A job reaches its peak memory in its first steps; before that nothing is free."""
+"""A job reaches its peak memory in its first steps; before that, no memory counts as free."""
 
 
 def free_memory_bytes(*, free: int, reserved: int, peak: int, steps: int) -> int:
     """Returns what trials may allocate on the device, in bytes.
 
     Args:
-        free: of the device.
+        free: the device's free memory.
         reserved: what the primary's allocator holds now.
         peak: the most that it has held.
-        steps: that the primary has made.
+        steps: the number of steps that the primary has taken.
     """
     if steps < STEPS_BEFORE_MEMORY:
         return 0
@@ -49,7 +49,7 @@ def free_memory_bytes(*, free: int, reserved: int, peak: int, steps: int) -> int
 
 
 def members(*, fitting: int, level: Level) -> int:
-    """Returns how many members of a fused trial run, of those that fit; at least one unless the level is the last."""
+    """Returns how many of the fitting members of a fused trial run; at least one unless the level is the last."""
     if level.members == 0 or fitting == 0:
         return 0
     return max(1, int(fitting * level.members))

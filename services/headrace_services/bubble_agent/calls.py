@@ -1,4 +1,4 @@
-"""Calls to an agent from a command. Errors are told in words for people."""
+"""Calls to an agent from a command. Errors have messages for people."""
 
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,7 @@ LARGEST: Final = 64 * 1024 * 1024
 
 
 class Caller:
-    """A channel to one agent: that of a folder, or one that listens on TCP. Use it as a context."""
+    """A channel to one agent: that of a folder, or one that listens on TCP. Use it as a context manager."""
 
     def __init__(self, folder: Path | None, address: str | None) -> None:
         """Connects with the first call."""
@@ -41,7 +41,7 @@ class Caller:
         self._channel.close()
 
     def jobs(self, job: str) -> pb.ListBubbleJobsResponse:
-        """Returns what the agent knows. Raises HeadraceError."""
+        """Returns the agent's current state. Raises HeadraceError."""
         found: pb.ListBubbleJobsResponse = self._call("ListBubbleJobs", pb.ListBubbleJobsRequest(job=job))
         return found
 

@@ -1,8 +1,9 @@
-"""The certificate that agents of several machines show each other: that of a worker on the machine, which has joined.
+"""The certificate that agents of several machines present to each other: that of a worker on the machine, which
+has joined.
 
-It lies in the worker's home, and the worker renews it there. So it is read again when its file has changed: for each
-connection that comes, and for each that is made. Whoever shows a certificate of the same authority is let in; only
-workers have some that say so of a client.
+It is in the worker's home, where the worker renews it. So it is read again when its file has changed: for each
+incoming connection, and for each outgoing one. A peer with a certificate of the same authority is accepted; only
+workers have such certificates for clients.
 """
 
 import json
@@ -18,7 +19,7 @@ from headrace.spiffe import WORKERS_HOST
 
 FILE: Final = "credential.json"
 OPTIONS: Final = (("grpc.ssl_target_name_override", WORKERS_HOST),)
-"""Of channels: all workers' certificates have this name."""
+"""For channels: all workers' certificates have this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,25 +33,25 @@ class WorkerCertificate:
     """The certificate in a worker's home."""
 
     def __init__(self, home: Path) -> None:
-        """Raises InvalidFieldError where there is none, or one that agents cannot show."""
+        """Raises InvalidFieldError if there is none, or one that agents cannot use."""
         self._file = home / FILE
         self._seen = self._stamp()
         self._held = self._read()
 
     def channel(self) -> grpc.ChannelCredentials:
-        """What a connection that is made now shows and trusts."""
+        """The credentials for a connection that is made now."""
         self._renew()
         held = self._held
         return grpc.ssl_channel_credentials(held.authorities, held.key, held.certificate)
 
     def server(self) -> grpc.ServerCredentials:
-        """What is shown to those who connect, and asked of them."""
+        """What the server presents to clients, and what it requires of them."""
         return grpc.dynamic_ssl_server_credentials(
             self._configuration(), self._changed, require_client_authentication=True
         )
 
     def _changed(self) -> Any:
-        """Asked by gRPC for each connection, in a thread of its own; None: as before."""
+        """Called by gRPC for each connection, in a separate thread; None: unchanged."""
         return self._configuration() if self._renew() else None
 
     def _configuration(self) -> Any:
@@ -58,7 +59,7 @@ class WorkerCertificate:
         return grpc.ssl_server_certificate_configuration([(held.key, held.certificate)], held.authorities)
 
     def _renew(self) -> bool:
-        """Read the file if it has changed; one that cannot be read leaves all as it is."""
+        """Reads the file if it has changed; an unreadable file changes nothing."""
         try:
             seen = self._stamp()
             if seen == self._seen:
@@ -91,7 +92,7 @@ class WorkerCertificate:
             raise _fault(self._file, "holds no certificate of a worker", _JOIN) from None
         if WORKERS_HOST not in names.get_values_for_type(x509.DNSName):
             remedy = "The worker renews it automatically, or join again: `headrace worker --join`."
-            raise _fault(self._file, "is for a client alone, and agents cannot show it", remedy)
+            raise _fault(self._file, "is valid only for clients, so agents cannot use it", remedy)
         return held
 
 

@@ -16,31 +16,31 @@ def bubble_agent(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder in memory where ranks, trials and this agent meet; the same for all of them. "
+            help="Folder in memory that ranks, trials and this agent share; the same for all of them. "
             "Default: HEADRACE_BUBBLES, else a folder of this user's in /dev/shm.",
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="What other agents call this one. Default: the host's name.")
+        str | None, typer.Option(help="The name of this agent for other agents. Default: the host's name.")
     ] = None,
     listen: Annotated[
         str | None,
         typer.Option(
-            metavar="HOST:PORT", help="Hear agents of other machines here; port 0 takes a free one."
+            metavar="HOST:PORT", help="Listen here for agents of other machines; port 0 takes a free one."
         ),
     ] = None,
     peer: Annotated[
         list[str] | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Another machine's agent, which runs stages of the same job. Give it again for a further one.",
+            help="Another machine's agent, which runs stages of the same job. Repeat the option for more.",
         ),
     ] = None,
     worker_home: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Home of a worker on this machine that has joined: agents show each other its certificate.",
+            help="Home of a worker on this machine that has joined: agents present its certificate to each other.",
         ),
     ] = None,
     insecure: Annotated[
@@ -56,7 +56,7 @@ def bubble_agent(
     compares steps with and without trials, and gives trials less where they
     slow the job. `headrace bubbles` shows what it sees.
 
-    Kill it at any time: the job goes on, and no gate stays open.
+    Kill it at any time: the job continues, and no gate stays open.
 
     \b
     headrace bubble-agent

@@ -1,16 +1,17 @@
-"""The safety controller: trials lose their budget, level by level, until the primary is shown not to be slowed.
+"""The safety controller: trials lose their budget, level by level, until measurements show that the primary is not
+slowed.
 
-At least one step in twenty is a control step without trials. After every `LOOK` control steps the controller looks at
-the upper 95 % bound of the slowdown:
+At least one step in twenty is a control step without trials. After every `LOOK` control steps the controller
+checks the upper 95 % bound of the slowdown:
 
-    at most 1 %                 the level holds; after `CALM` such looks in a row the next better one is tried once more
+    at most 1 %                 the level holds; after `CALM` such checks in a row the next better level is retried
     above, and a slowdown is    one level down: the budget is halved, then the fusion count shrinks, then trials end
     certain (lower bound > 0)
-    above, for want of data     more control steps, up to every second one; after `PATIENCE` looks one level down if the
-                                mean is above 1 %, too: a bound of few steps is wide, and says little alone
+    above, but uncertain        more control steps, up to every second one; after `PATIENCE` checks one level down if
+                                the mean is above 1 %, too: a bound from few steps is wide, and proves little alone
 
-A memory alarm or a failed collective of the primary disables trials at once, and for good: only a new primary begins
-anew.
+A memory alarm or a failed collective of the primary disables trials at once, and for good: only a new primary
+starts over.
 """
 
 from collections import deque
@@ -21,24 +22,24 @@ from headrace_services.bubble_agent.budget import DISABLED, LEVELS, Level
 from headrace_services.bubble_agent.slowdown import Slowdown, slowdown
 
 MOST: Final = 0.01
-"""The slowdown that the upper bound must not exceed."""
+"""The limit for the upper bound of the slowdown."""
 LEAST_CONTROL: Final = 0.05
 MOST_CONTROL: Final = 0.5
 LOOK: Final = 20
-"""Control steps between two looks."""
+"""Control steps between two checks."""
 CALM: Final = 10
 PATIENCE: Final = 8
 KEPT: Final = 2000
-"""Steps of each kind that are kept."""
+"""How many steps of each kind are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a look changed.
+    """What a check changed.
 
     Attributes:
         level: index into `LEVELS` from now on.
-        why: for people; empty where nothing changed.
+        why: for people; empty if nothing changed.
     """
 
     level: int
@@ -46,10 +47,10 @@ class Verdict:
 
 
 class Controller:
-    """One job's controller. It takes every step and says what trials get."""
+    """One job's controller. It receives every step and decides what trials get."""
 
     def __init__(self) -> None:
-        """Begins with the whole budget."""
+        """Starts with the whole budget."""
         self._index = 0
         self._tried_again = False
         self._calm = self._unresolved = self._since_look = 0
@@ -65,7 +66,7 @@ class Controller:
 
     @property
     def index(self) -> int:
-        """The level's place in `LEVELS`."""
+        """The current level's index in `LEVELS`."""
         return self._index
 
     @property
@@ -74,15 +75,15 @@ class Controller:
         return self._index == DISABLED
 
     def slowdown(self) -> Slowdown | None:
-        """Returns what the steps of this level show; None while they are too few."""
+        """Returns what the steps of this level show; None while there are too few."""
         return slowdown(self._filled, self._control)
 
     def alarm(self, why: str) -> None:
-        """Disables at once."""
+        """Disables trials at once."""
         self._move(DISABLED, f"disabled: {why}")
 
     def observe(self, *, seconds: float, control: bool) -> Verdict | None:
-        """Takes one step of the primary; returns a verdict where this was a look that changed something."""
+        """Receives one step of the primary; returns a verdict if this step led to a check that changed something."""
         if self.disabled:
             return None
         (self._control if control else self._filled).append(seconds)
@@ -118,7 +119,7 @@ class Controller:
             self.why = f"more control steps: {told}"
 
     def _move(self, index: int, why: str) -> None:
-        """Another level; what was measured at the old one says nothing of it."""
+        """Switches to another level; measurements from the old one say nothing about it."""
         self._index, self.why = min(index, DISABLED), why
         self._filled.clear()
         self._control.clear()

@@ -1,4 +1,4 @@
-"""What the agent knows, as messages."""
+"""Converts what the agent knows to messages."""
 
 from typing import Final
 
@@ -43,7 +43,7 @@ def job_message(agent: Agent, job: Job) -> pb.BubbleJob:
 
 
 def timeline_message(agent: Agent, job: Job, *, now: int, seconds: float) -> pb.GetBubbleTimelineResponse:
-    """What ended in the last seconds."""
+    """Windows, steps and quanta that ended in the last seconds."""
     origin = now - int(seconds / NANO)
     tracks = [
         pb.BubbleTrack(replica=replica, stage=stage, spans=_spans(one.link, origin))

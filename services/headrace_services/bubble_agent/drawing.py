@@ -1,5 +1,5 @@
-"""The last seconds of a job as a trace for Perfetto, and as a picture: each stage's steps, its waits, and in them the
-quanta of its trial.
+"""The last seconds of a job as a trace for Perfetto, and as a picture: each stage's steps, its waits, and the
+quanta of its trial inside them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,7 +29,7 @@ LEGEND: Final = (
 def chrome_trace(timeline: pb.GetBubbleTimelineResponse) -> dict[str, Any]:
     """The Chrome JSON format: a process for each stage, with the rank and its trial as threads.
 
-    Times are whole microseconds, so that neighbours never overlap (see the planner's timelines).
+    Times are whole microseconds, so that adjacent spans never overlap (see the planner's timelines).
     """
     events: list[dict[str, Any]] = []
     for track in timeline.tracks:

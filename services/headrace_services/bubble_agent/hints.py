@@ -1,4 +1,4 @@
-"""Hints: a neighbour that begins the awaited pass tells when a wait will end, better than the history does."""
+"""Hints: when a neighbour starts the awaited pass, that predicts the end of a wait better than the history does."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,12 +8,12 @@ Kind = Literal["forward", "backward"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a stage is in its step. Times in nanoseconds of this machine's clock.
+    """A stage's progress in its step. Times are in nanoseconds of this machine's clock.
 
     Attributes:
         step: the engine's global step.
-        forwards, backwards: passes begun in it.
-        forward_began, backward_began: when the latest ones began, or when another machine's message arrived.
+        forwards, backwards: passes started in it.
+        forward_began, backward_began: when the latest ones started, or when another machine's message arrived.
     """
 
     step: int
@@ -28,11 +28,11 @@ class Waiting:
     """What a stage waits for.
 
     Attributes:
-        epoch: of its gate.
+        epoch: its gate's epoch.
         step, slot: where it waits.
-        began: since when, in nanoseconds.
-        kind: of pass that the wait ends with.
-        micro_batch: whose.
+        began: since when it waits, in nanoseconds.
+        kind: the kind of pass that ends the wait.
+        micro_batch: the micro-batch of that pass.
     """
 
     epoch: int
@@ -49,7 +49,7 @@ class Waiting:
 
 
 def hinted(waiting: Waiting, neighbour: Progress) -> int | None:
-    """Returns when the neighbour began the awaited pass; None where it has not, or has gone past it."""
+    """Returns when the neighbour started the awaited pass; None if it has not, or is already past it."""
     if neighbour.step != waiting.step:
         return None
     forward = waiting.kind == "forward"

@@ -1,7 +1,7 @@
 """What the agent knows of one primary: its stages on this machine, and one controller for all of them.
 
-Every stage of a pipeline steps at the same pace, so the steps of the lowest stage here stand for the job. All ranks
-draw the same control steps, from the step's number.
+Every stage of a pipeline steps at the same pace, so the steps of the lowest stage here represent the job. All
+ranks draw the same control steps, from the step's number.
 """
 
 from collections.abc import Sequence
@@ -20,21 +20,21 @@ from headrace_services.bubble_agent.stage import (
 )
 
 Key = tuple[int, int]
-"""Replica and stage."""
+"""The replica and the stage."""
 NANO: Final = 1e-9
 MILLI: Final = 1e-6
 MOST_PEERS: Final = 1024
 LITTLE: Final = 0.05
-"""A stage that waits for a smaller share of its steps has little to give."""
+"""A stage that waits for a smaller share of its steps has few bubbles to offer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerSaid:
-    """What another machine's agent says of the same job.
+    """What another machine's agent says about the same job.
 
     Attributes:
-        stages, micro_batches: of the job.
-        level, control_share: of its controller.
+        stages, micro_batches: the job's.
+        level, control_share: its controller's.
         busy: whether a trial runs beside one of its stages.
         at: when it said so.
     """
@@ -51,7 +51,7 @@ class Job:
     """One primary."""
 
     def __init__(self, name: str) -> None:
-        """Knows no stage yet."""
+        """No stage is known yet."""
         self.name = name
         self.controller = Controller()
         self.stages: dict[Key, Stage] = {}
@@ -59,7 +59,7 @@ class Job:
         self._pids: dict[Key, int] = {}
 
     def register(self, registration: Registration) -> Stage:
-        """Takes a stage, or its successor after a restart of the primary: that one is learnt anew."""
+        """Adds a stage, or its successor after a restart of the primary, which is learned again."""
         if self._pids.get(registration.key, registration.pid) != registration.pid:
             self.controller = Controller()
         self._pids[registration.key] = registration.pid
@@ -68,21 +68,21 @@ class Job:
         return stage
 
     def leave(self, key: Key) -> None:
-        """Forgets a stage whose rank has gone."""
+        """Forgets a stage whose rank is gone."""
         self.stages.pop(key, None)
 
     def peer(self, agent: str, said: PeerSaid) -> None:
-        """Takes what another machine's agent says of the same job. Names beyond `MOST_PEERS` are of no agents."""
+        """Receives what another machine's agent says about the same job. Names beyond `MOST_PEERS` are ignored."""
         if agent in self.peers or len(self.peers) < MOST_PEERS:
             self.peers[agent] = said
 
     def expire(self, before: int) -> None:
-        """Forgets agents that have said nothing since."""
+        """Forgets agents that have been silent since then."""
         self.peers = {agent: said for agent, said in self.peers.items() if said.at >= before}
 
     @property
     def level_index(self) -> int:
-        """The lowest level of all agents of this job: the primary is one."""
+        """The lowest level of all agents of this job, because they share one primary."""
         return max([self.controller.index, *(min(said.level, DISABLED) for said in self.peers.values())])
 
     @property
@@ -92,7 +92,7 @@ class Job:
 
     @property
     def control_share(self) -> float:
-        """The largest share of all agents: its control steps contain those of a smaller one."""
+        """The largest share among all agents: its control steps contain those of a smaller one."""
         return max([self.controller.control_share, *(said.control_share for said in self.peers.values())])
 
     @property
@@ -101,7 +101,7 @@ class Job:
         return any(said.busy for said in self.peers.values())
 
     def disagreement(self) -> str:
-        """Returns in what the ranks disagree; empty where they agree."""
+        """Returns what the ranks disagree about; empty if they agree."""
         said = {one.key: (one.stages, one.micro_batches) for one in self._registrations()}
         told = {f"stage {stage} of replica {replica}": v for (replica, stage), v in said.items()}
         told |= {f"agent {name}": (one.stages, one.micro_batches) for name, one in self.peers.items()}
@@ -111,7 +111,7 @@ class Job:
         return "the ranks disagree: " + "; ".join(parts)
 
     def observe(self, key: Key, windows: Sequence[WindowSeen], steps: Sequence[StepSeen]) -> list[Verdict]:
-        """Takes what ended on a stage; returns the controller's verdicts."""
+        """Receives what ended on a stage; returns the controller's verdicts."""
         self.stages[key].observe(windows, steps)
         if key != min(self.stages):
             return []
@@ -127,7 +127,7 @@ class Job:
 
 
 def problem(stage: Stage, trial: TrialSeen | None, orders: Orders) -> str:
-    """Returns what keeps trials from working beside a stage, in words for people; empty where nothing does."""
+    """Returns what prevents trials from working beside a stage, in words for people; empty if nothing does."""
     share, predictor = stage.waiting_share(), stage.predictor
     known = [length for slot in range(stage.slots) if (length := predictor.length(slot)) is not None]
     if not known:

@@ -21,9 +21,9 @@ from headrace_torch.bubble_shm.futex import Futex
 
 WHOLE: Final = 1 << 16
 STARTING_NS: Final = 30_000_000_000
-"""So long a trial that took its gate may prepare; then it is expected at its first point."""
+"""How long a trial that took its gate may prepare; after that it is expected at its first point."""
 RECENT: Final = 20_000
-"""Records of each kind that are kept for the timeline."""
+"""How many records of each kind are kept for the timeline."""
 _RECORDS: Final = {"windows": 0, "steps": 1, "trial_stretches": 2}
 
 
@@ -31,7 +31,7 @@ class Link:
     """The file of one rank."""
 
     def __init__(self, file: StageFile) -> None:
-        """Begins with what is written from now on."""
+        """Starts with what is written from now on."""
         self.file = file
         self._words = file.words
         self._futex = Futex(file.map, AT["gate_epoch"])
@@ -45,7 +45,7 @@ class Link:
         return self._words[AT[name]]
 
     def registration(self) -> Registration | None:
-        """Returns how the rank introduces itself; None before its first step."""
+        """Returns what the rank said about itself; None before its first step."""
         header, micro_batches = self.file.header, self.says("micro_batches")
         if not micro_batches:
             return None
@@ -63,7 +63,8 @@ class Link:
         """Returns the windows and steps that ended since the last call.
 
         Args:
-            busy_since: since when a trial of the job runs; None where none does. Other steps say nothing of trials.
+            busy_since: since when a trial of the job runs; None if none does. Other steps say nothing about
+                trials.
         """
         windows = [
             WindowSeen(step=at >> 16, slot=at & 0xFFFF, began=began, ended=ended, generation=generation)
@@ -89,7 +90,7 @@ class Link:
         return windows, steps
 
     def progress(self) -> Progress:
-        """Returns how far the rank is."""
+        """Returns the rank's progress."""
         return Progress(
             step=self.says("step"),
             forwards=self.says("forwards"),
@@ -130,7 +131,7 @@ class Link:
         )
 
     def trial(self) -> TrialSeen | None:
-        """Returns what the trial says of itself; None where there is none."""
+        """Returns what the trial says about itself; None if there is none."""
         pid = self.says("trial_pid")
         if not pid:
             return None
@@ -157,7 +158,7 @@ class Link:
         )
 
     def order(self, orders: Orders, *, lease: int, share: float, members: float, memory: int) -> None:
-        """Writes the orders. The rank uses the table only of its own generation."""
+        """Writes the orders. The rank uses only the table of its own generation."""
         words = self._words
         if orders.generation < 0 or not orders.permitted:
             words[AT["permitted"]] = 0
@@ -175,7 +176,7 @@ class Link:
         words[AT["lease"]] = lease
 
     def hint(self, epoch: int, deadline: int) -> None:
-        """Writes when the window of this epoch will end, and wakes a trial that it gives more time to."""
+        """Writes when the window of this epoch will end, and wakes the trial if that gives it more time."""
         later = deadline > self.says("gate_deadline")
         self._words[AT["hint_deadline"]] = deadline
         self._words[AT["hint_epoch"]] = epoch
@@ -187,7 +188,7 @@ class Link:
         self._words[AT[name]] = value
 
     def forbid(self) -> None:
-        """No gate opens from now on."""
+        """Closes the gate for good: it does not open from now on."""
         self.write("lease", 0)
         self.write("permitted", 0)
 
@@ -205,7 +206,7 @@ class Link:
 
 
 def _cpu_memory(pid: int) -> MemorySeen:
-    """Memory of the machine, and what the rank holds of it."""
+    """The machine's memory, and what the rank holds of it."""
     found = {"MemAvailable": 0, "VmRSS": 0, "VmHWM": 0}
     for path in (Path("/proc/meminfo"), Path(f"/proc/{pid}/status")):
         with suppress(OSError):

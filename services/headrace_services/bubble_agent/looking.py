@@ -25,9 +25,11 @@ def bubbles(
     ] = None,
     agent: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Ask the agent that listens there, of another machine."),
+        typer.Option(
+            metavar="HOST:PORT", help="Ask the agent of another machine, which listens at this address."
+        ),
     ] = None,
-    job: Annotated[str | None, typer.Option(help="Show this training job alone.")] = None,
+    job: Annotated[str | None, typer.Option(help="Show only this training job.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")] = False,
     trace: Annotated[
         Path | None,

@@ -1,7 +1,7 @@
-"""Tells the agents of other machines how the stages here progress, over one stream for each.
+"""Tells the agents of other machines how the stages here progress, over one stream per agent.
 
-A message says the present state, so one that is lost or late costs a hint and nothing else. A stream that breaks is
-opened again, after a pause that doubles up to `LONGEST_PAUSE_S`. Queues are short: what waits in them is soon old.
+A message gives the current state, so a lost or late one costs only a hint. A broken stream is reopened, after a
+pause that doubles up to `LONGEST_PAUSE_S`. Queues are short, because waiting messages soon become outdated.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 QUEUE: Final = 64
 SILENCE_S: Final = 0.5
-"""A state that has not changed is told again after so long."""
+"""An unchanged state is sent again after this long."""
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
 REACHED_S: Final = 10.0
-"""So long a peer is waited for, before a new connection is tried."""
+"""How long a peer is waited for before a new connection is tried."""
 
 
 class Neighbours:
@@ -35,19 +35,19 @@ class Neighbours:
     def __init__(
         self, agent: Agent, name: str, peers: Sequence[str], certificate: WorkerCertificate | None = None
     ) -> None:
-        """Opens nothing before `run`; without a certificate it speaks without TLS."""
+        """Opens nothing before `run`; without a certificate it communicates without TLS."""
         self._agent, self._name, self._certificate = agent, name, certificate
         self._queues = {peer: asyncio.Queue[pb.ShareProgressRequest](QUEUE) for peer in peers}
         self._told: dict[Place, tuple[pb.ShareProgressRequest, float]] = {}
 
     async def run(self) -> None:
-        """Tells every peer until it is cancelled."""
+        """Sends to every peer until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for peer, queue in self._queues.items():
                 tasks.create_task(self._tell(peer, queue))
 
     def share(self) -> None:
-        """Puts into the queues what has changed."""
+        """Puts changes into the queues."""
         if not self._queues:
             return
         now = asyncio.get_running_loop().time()
@@ -98,7 +98,7 @@ class Neighbours:
             pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
 
     def _channel(self, peer: str) -> grpc.aio.Channel:
-        """A new one each time: the certificate may be a new one too."""
+        """A new channel each time, because the certificate may be new too."""
         if self._certificate is None:
             return grpc.aio.insecure_channel(peer, options=proxy_options(peer))
         options = (*proxy_options(peer), *OPTIONS, ("grpc.use_local_subchannel_pool", 1))

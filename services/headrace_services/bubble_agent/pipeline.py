@@ -1,4 +1,4 @@
-"""A simulated 1F1B pipeline with any time for each pass: what the closed form and the predictor are tested on."""
+"""A simulated 1F1B pipeline with arbitrary pass times: the closed form and the predictor are tested on it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Wait:
         stage: which stage.
         slot: the place of the pass in the stage's step.
         began, ended: in the unit of the passes' times.
-        hinted: when the neighbour began the pass that this wait ends with; None where there is no such neighbour.
+        hinted: when the neighbour started the pass that ends this wait; None if there is no such neighbour.
     """
 
     stage: int
@@ -31,7 +31,7 @@ class Wait:
 
 
 def order(*, stage: int, stages: int, micro_batches: int) -> list[tuple[Pass, int]]:
-    """Returns the passes of a stage: warm-up, then forward and backward passes in turn, then the cool-down."""
+    """Returns the passes of a stage: warm-up, then alternating forward and backward passes, then the cool-down."""
     ahead = min(stages - 1 - stage, micro_batches)
     passes: list[tuple[Pass, int]] = [("F", k) for k in range(ahead)]
     for k in range(micro_batches - ahead):
@@ -47,7 +47,7 @@ def step(
     Args:
         stages: number of stages s.
         micro_batches: number of micro-batches m.
-        time: of the pass of a micro-batch on a stage.
+        time: returns the time of a micro-batch's pass on a stage.
         begin: when each stage is free for the step, (s,).
 
     Returns:

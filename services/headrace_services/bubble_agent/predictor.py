@@ -1,42 +1,44 @@
-"""How long a slot's window will be: a low quantile of what it was, so that few windows end before they should.
+"""How long a slot's window will be: a low quantile of its past lengths, so that few windows end earlier than
+predicted.
 
-A prediction that is too short wastes idle time. One that is too long lets a trial begin a quantum that the stage then
-waits for: the rest of one quantum, as the gate closes at the next point. So the predictor leans to short ones, as far
-as its caller asks (`quantile`). Where the job says that it has changed, it forgets everything. Where
-its windows or its computing only look different, it goes by the latest ones: a busy machine looks so all the time, and
-a predictor that forgot then would never predict anything.
+A prediction that is too short wastes idle time. One that is too long lets a trial start a quantum for which the
+stage then waits: for the rest of one quantum, because the gate closes at the next point. So the predictor leans
+towards short ones, as far as its caller asks (`quantile`). If the job says that it has changed, the predictor
+forgets everything. If only its windows or its computing time look different, it uses the latest ones: on a busy
+machine they do so all the time, and a predictor that forgot then would never predict anything.
 """
 
 from collections import deque
 from typing import Final
 
 HISTORY: Final = 50
-"""Windows of a slot that are kept."""
+"""How many windows of a slot are kept."""
 LEAST: Final = 5
-"""Windows of a slot before anything is predicted."""
+"""How many windows of a slot are needed before anything is predicted."""
 QUANTILE: Final = 0.05
-"""Which quantile of the history is predicted, where nobody asks for another."""
+"""The quantile of the history that is predicted, unless the caller asks for another."""
 LATEST: Final = 3
-"""No prediction exceeds the same quantile of so many latest windows: a job that gets faster is followed at once."""
+"""No prediction exceeds the same quantile of this many latest windows: a job that gets faster is followed at once."""
 SHORT: Final = 0.75
-"""A window shorter than this share of its prediction contradicts it; two in a row make the slot learn anew."""
+"""A window shorter than this share of its prediction contradicts it; two in a row make the slot learn again."""
 LATE: Final = 0.95
-"""Which quantile of a slot's begins counts as late. A window that begins later still is shorter by as much."""
+"""The quantile of a slot's starts that counts as late. A window that starts later still is shorter by as much."""
 CHANGED: Final = 0.25
-"""A change of the stage's computing time by this share makes it go by its latest windows."""
+"""If the stage's computing time changes by this share, only its latest windows are used."""
 
 
 def low_quantile(values: "deque[int]", quantile: float) -> int:
-    """Returns a quantile by the lower order statistic, and no more than that of the latest values; below one half."""
+    """Returns a quantile by the lower order statistic, at most that of the latest values; for quantiles below one
+    half."""
     ordered, latest = sorted(values), sorted(list(values)[-LATEST:])
     return min(ordered[int(quantile * (len(ordered) - 1))], latest[int(quantile * len(latest))])
 
 
 class Predictor:
-    """What one stage's windows were. All times in nanoseconds."""
+    """The past windows of one stage. All times are in nanoseconds."""
 
     def __init__(self) -> None:
-        """Knows nothing."""
+        """Starts without history."""
         self._lengths: dict[int, deque[int]] = {}
         self._lags: dict[int, deque[int]] = {}
         self._begins: dict[int, deque[int]] = {}
@@ -44,17 +46,17 @@ class Predictor:
         self._computing: deque[int] = deque(maxlen=HISTORY)
         self._generation = -1
         self.relearnt = 0
-        """How often everything was forgotten, or all but the latest windows."""
+        """How often everything was forgotten, or everything but the latest windows."""
 
     def observe(self, *, slot: int, length: int, generation: int, lag: int | None = None) -> None:
-        """Takes the length of a window that ended.
+        """Records the length of a window that ended.
 
         Args:
             slot: which one.
-            length: from its begin to its end.
-            generation: the rank's count of changes of micro-batches or shapes. Another one than before makes the
-                predictor forget; an older one is a late message and changes nothing.
-            lag: from the neighbour's hint to the window's end, where there was a hint.
+            length: from its start to its end.
+            generation: the rank's count of changes of micro-batches or shapes. A new one makes the predictor
+                forget; an older one is a late message and changes nothing.
+            lag: from the neighbour's hint to the window's end, if there was a hint.
         """
         if generation < self._generation:
             return
@@ -74,12 +76,12 @@ class Predictor:
             self._lags.setdefault(slot, deque(maxlen=HISTORY)).append(lag)
 
     def observe_begin(self, *, slot: int, after: int, generation: int) -> None:
-        """Takes how long after its step's begin a window began; one of an older generation changes nothing."""
+        """Records how long after its step's start a window started; one of an older generation changes nothing."""
         if generation == self._generation:
             self._begins.setdefault(slot, deque(maxlen=HISTORY)).append(after)
 
     def observe_computing(self, length: int) -> None:
-        """Takes the time that a step of the stage computed, without its windows."""
+        """Records the time that a step of the stage computed, without its windows."""
         if len(self._computing) >= LEAST:
             usual = sorted(self._computing)[len(self._computing) // 2]
             latest = sorted([*list(self._computing)[1 - LEAST :], length])[LEAST // 2]
@@ -102,22 +104,24 @@ class Predictor:
             kept.clear()
 
     def length(self, slot: int, quantile: float = QUANTILE) -> int | None:
-        """Returns how long a slot's window will last at least, or None while it is not known."""
+        """Returns how long a slot's window will last at least; None while that is unknown."""
         seen = self._lengths.get(slot)
         return None if seen is None or len(seen) < LEAST else low_quantile(seen, quantile)
 
     def latest_begin(self, slot: int) -> int | None:
-        """Returns how long after its step's begin a slot's window begins at the latest; None while it is not known."""
+        """Returns how long after its step's start a slot's window starts at the latest; None while that is
+        unknown."""
         seen = self._begins.get(slot)
         return None if seen is None or len(seen) < LEAST else sorted(seen)[int(LATE * (len(seen) - 1))]
 
     def end_after_hint(self, slot: int, hinted: int, quantile: float = QUANTILE) -> int | None:
-        """Returns when a window will end whose neighbour began the awaited pass at `hinted`; None while not known."""
+        """Returns when a window will end whose neighbour started the awaited pass at `hinted`; None while that is
+        unknown."""
         seen = self._lags.get(slot)
         return None if seen is None or len(seen) < LEAST else hinted + low_quantile(seen, quantile)
 
     def table(self, *, shortest: int, quantile: float = QUANTILE) -> dict[int, int]:
-        """Returns the length of each slot that is known and at least `shortest`: shorter windows are skipped."""
+        """Returns the length of each slot that is known and at least `shortest`; shorter windows are skipped."""
         known = {
             slot: self.length(slot, quantile) for slot in self._lengths if self.latest_begin(slot) is not None
         }
@@ -125,5 +129,5 @@ class Predictor:
 
     @property
     def generation(self) -> int:
-        """The generation that the table belongs to; −1 before the first window."""
+        """The table's generation; −1 before the first window."""
         return self._generation

@@ -1,10 +1,10 @@
-"""The agent's process: lock the folder, serve, and look at the stages until it is told to stop.
+"""The agent's process: lock the folder, serve, and check the stages until told to stop.
 
-One event loop does everything. A glance costs some microseconds for each stage; it comes every `CLOSE_S` while a trial
-runs, and every `FAR_S` otherwise.
+One event loop does everything. A glance costs a few microseconds per stage; it happens every `CLOSE_S` while a
+trial runs, and every `FAR_S` otherwise.
 
-One agent a folder: it holds a lock on a file there, which the kernel lets go when it dies. At a clean stop every gate
-closes. At any other end the lease on the gates runs out.
+One agent per folder: it holds a lock on a file there, which the kernel releases when the agent dies. At a clean
+stop every gate closes. At any other end the lease on the gates expires.
 """
 
 import asyncio
@@ -40,14 +40,14 @@ CLOSE_S: Final = 0.004
 FAR_S: Final = 0.02
 LOOK_S: Final = 0.1
 NICENESS: Final = 19
-"""Where no core is spare, a rank is asked first: at the usual priority the agent alone slows it by some percent."""
+"""If no core is spare, ranks come first: at the usual priority the agent alone slows them by a few percent."""
 SCAN_S: Final = 0.5
 LOCK: Final = "agent.lock"
 SOCKET: Final = "agent.sock"
 LONGEST_SOCKET: Final = 107
-"""Bytes of a Unix socket's path."""
+"""The longest path of a Unix socket, in bytes."""
 CALLERS: Final = Known(calls=64, streams=64, messages=8)
-"""What one caller has at once: all that come over the socket together, or the worker of another agent."""
+"""How many calls one caller may have at once: all callers on the socket together, or the worker of another agent."""
 MESSAGE_BYTES: Final = 64 * 1024
 
 
@@ -56,13 +56,13 @@ class Settings:
     """How to run an agent.
 
     Attributes:
-        folder: of the stages' files.
+        folder: the folder of the stages' files.
         name: what other agents call it.
         listen: HOST:PORT for other agents; empty for the Unix socket alone.
         peers: HOST:PORT of other machines' agents.
-        worker_home: of a worker whose certificate agents show each other; None: they speak without TLS.
-        insecure: whether `listen` may be an address that other machines reach.
-        as_json: whether the line that says that it serves is JSON.
+        worker_home: the home of a worker whose certificate agents present to each other; None: without TLS.
+        insecure: whether `listen` may be an address that other machines can reach.
+        as_json: whether the line that announces that it serves is JSON.
     """
 
     folder: Path
@@ -80,14 +80,14 @@ def socket_of(folder: Path) -> Path:
 
 
 def check(settings: Settings) -> None:
-    """Refuses settings that cannot work or are not safe. Raises InvalidFieldError."""
+    """Rejects settings that cannot work or are not safe. Raises InvalidFieldError."""
     for field, value in (("--listen", settings.listen), *(("--peer", peer) for peer in settings.peers)):
         host, _, port = value.rpartition(":")
         if value and (not host or not port.isdecimal() or not int(port) <= 65535):
             raise _fault(field, value, "is not HOST:PORT", "Write, for example, 127.0.0.1:7444.")
     host = settings.listen.rpartition(":")[0]
     if settings.listen and not (settings.insecure or settings.worker_home) and not is_loopback(host):
-        remedy = "Give --worker-home, or say --insecure if the network is trusted: who reaches it can make trials wait."
+        remedy = "Give --worker-home, or use --insecure on a trusted network: whoever reaches it can make trials wait."
         raise _fault("--listen", settings.listen, "would serve other machines without TLS", remedy)
     path = str(socket_of(settings.folder))
     if len(os.fsencode(path)) > LONGEST_SOCKET:
@@ -100,10 +100,10 @@ def check(settings: Settings) -> None:
 
 
 async def serve(settings: Settings) -> None:
-    """Runs until SIGTERM or SIGINT. Raises HeadraceError where it cannot start."""
+    """Runs until SIGTERM or SIGINT. Raises HeadraceError if it cannot start."""
     check(settings)
     certificate = WorkerCertificate(settings.worker_home) if settings.worker_home else None
-    os.setpriority(os.PRIO_PROCESS, 0, NICENESS)  # before there are threads, which then have it too
+    os.setpriority(os.PRIO_PROCESS, 0, NICENESS)  # before there are threads, so that they inherit it
     try:
         make_folder(settings.folder)
     except StageFileError as error:
@@ -160,15 +160,16 @@ async def _watch(stop: asyncio.Event, agent: Agent, neighbours: Neighbours) -> N
 def socket_server(servicer: BubbleServicer, folder: Path) -> Server:
     """Returns the server for the user of this machine, bound to the folder's socket. Raises HeadraceError."""
     server, path = _server(), socket_of(folder)
-    path.unlink(missing_ok=True)  # of an agent that was killed: the lock says that none lives
+    path.unlink(missing_ok=True)  # of an agent that was killed: the lock says that none is running
     bubble_pb2_grpc.add_BubbleServiceServicer_to_server(servicer, server.grpc)
     server.bind("--folder", f"unix:{path}", None)
     return server
 
 
 def port_server(servicer: BubbleServicer) -> Server:
-    """Returns the server for other machines' agents, not yet bound. It takes their progress, and shows nothing of this
-    machine. The two servers share no limits, so whoever fills this one leaves the user's alone."""
+    """Returns the server for other machines' agents, not yet bound. It receives their progress, and exposes
+    nothing about this machine. The two servers share no limits, so whoever exhausts this one leaves the user's
+    alone."""
     server = _server()
     service = bubble_pb2.DESCRIPTOR.services_by_name["BubbleService"].full_name
     handler = grpc.stream_unary_rpc_method_handler(
@@ -188,7 +189,7 @@ def _server() -> Server:
 
 
 def _say(settings: Settings, port: int) -> None:
-    """One line, which starters wait for."""
+    """Prints one line, which launchers wait for."""
     listen = f"{settings.listen.rpartition(':')[0]}:{port}" if settings.listen else ""
     if settings.as_json:
         told = {"pid": os.getpid(), "folder": str(settings.folder), "listen": listen}
@@ -200,7 +201,7 @@ def _say(settings: Settings, port: int) -> None:
 
 @contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
-    """Holds the folder's lock. Raises HeadraceError where another agent does."""
+    """Holds the folder's lock. Raises HeadraceError if another agent holds it."""
     with (folder / LOCK).open("a+", encoding="ascii") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""The agent's view as text."""
+"""The agent's state as text."""
 
 from headrace.cli.output import Output
 from headrace.v1 import bubble_pb2 as pb

@@ -23,13 +23,13 @@ class BubbleServicer(bubble_pb2_grpc.BubbleServiceServicer):
     """Answers for one agent, on its event loop."""
 
     def __init__(self, agent: Agent, pid: int) -> None:
-        """Does nothing by itself."""
+        """Starts nothing by itself."""
         self._agent, self._pid = agent, pid
 
     async def ListBubbleJobs(
         self, request: pb.ListBubbleJobsRequest, context: Context
     ) -> pb.ListBubbleJobsResponse:
-        """Every job, or the one that is named."""
+        """Every job, or the named one."""
         _ = context
         jobs = [job for name, job in sorted(self._agent.jobs.items()) if request.job in ("", name)]
         return pb.ListBubbleJobsResponse(
@@ -41,7 +41,7 @@ class BubbleServicer(bubble_pb2_grpc.BubbleServiceServicer):
     async def GetBubbleTimeline(
         self, request: pb.GetBubbleTimelineRequest, context: Context
     ) -> pb.GetBubbleTimelineResponse:
-        """The named job's, or that of the only job."""
+        """The timeline of the named job, or of the only job."""
         jobs = self._agent.jobs
         name = request.job or (next(iter(jobs)) if len(jobs) == 1 else "")
         if name not in jobs:
@@ -66,7 +66,7 @@ class BubbleServicer(bubble_pb2_grpc.BubbleServiceServicer):
     async def ShareProgress(
         self, requests: AsyncIterator[pb.ShareProgressRequest], context: Context
     ) -> pb.ShareProgressResponse:
-        """Takes hints until the teller ends. A message out of bounds ends the call."""
+        """Receives hints until the sender ends. A message out of bounds ends the call."""
         taken = 0
         async for one in requests:
             if found := violations(one):

@@ -1,7 +1,7 @@
-"""By how much steps with trials are slower than control steps without, with its interval.
+"""By how much steps with trials are slower than control steps without trials, with its interval.
 
-The ratio of two means; its variance by the delta method, with Student's t by Welch's degrees of freedom. Control steps
-are drawn at random, so a drift of the job falls on both alike.
+It is the ratio of two means. Its variance comes from the delta method, with Student's t and Welch's degrees of
+freedom. Control steps are drawn at random, so a drift of the job affects both kinds equally.
 """
 
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ from typing import Final
 from scipy.stats import t as student
 
 LEAST: Final = 20
-"""Steps of each kind before anything is said."""
+"""How many steps of each kind are needed for an estimate."""
 ONE_SIDED: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slowdown:
-    """A share of the control steps' time: 0.01 is one percent slower.
+    """A slowdown as a share of the control steps' time: 0.01 is one percent slower.
 
     Attributes:
         mean: the estimate.
         low, high: one-sided 95 % bounds.
-        filled, control: how many steps of each kind it is from.
+        filled, control: how many steps of each kind it is based on.
     """
 
     mean: float

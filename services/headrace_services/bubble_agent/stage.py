@@ -13,18 +13,19 @@ QUANTA: Final = 3
 """Windows of fewer quanta are skipped."""
 DEFAULT_QUANTUM_NS: Final = 1_000_000
 SHORTEST_QUANTUM_NS: Final = 200_000
-"""Opening a gate is not worth less."""
+"""Opening a gate for less is not worth it."""
 STEPS_KEPT: Final = 200
 REAL_WAIT_NS: Final = 200_000
-"""A shorter one may be the work of the instruction itself."""
+"""A shorter wait may be the work of the instruction itself."""
 RISKED: Final = 0.001
-"""The share of a step that quanta which end after their window may cost. An overrun costs half a quantum on average."""
+"""The share of a step that quanta which end after their window may cost. An overrun costs half a quantum on
+average."""
 BOLDEST: Final = 0.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """How a rank introduces itself.
+    """What a rank says about itself.
 
     Attributes:
         job: name of the primary.
@@ -32,7 +33,7 @@ class Registration:
         stage, stages: its place in the pipeline, from 0.
         micro_batches: per step.
         device: identifier of its device, or `cpu`.
-        pid: of the rank's process.
+        pid: the rank's process.
     """
 
     job: str
@@ -45,13 +46,13 @@ class Registration:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Replica and stage."""
+        """The replica and the stage."""
         return self.replica, self.stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSeen:
-    """A window that has ended. Times in nanoseconds."""
+    """A window that has ended. Times are in nanoseconds."""
 
     step: int
     slot: int
@@ -62,13 +63,13 @@ class WindowSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSeen:
-    """A step that has ended. Times in nanoseconds.
+    """A step that has ended. Times are in nanoseconds.
 
     Attributes:
         step: the engine's global step.
         began, ended: its times.
         control: whether no gate was opened in it.
-        counts: whether it says something of trials: one runs, and the step was filled or left free by the draw.
+        counts: whether it says something about trials: one runs, and the step was filled or left free by the draw.
     """
 
     step: int
@@ -80,7 +81,8 @@ class StepSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StretchSeen:
-    """Quanta of a trial in a row. Times in nanoseconds; `late` by how much the last one ended after its window."""
+    """Consecutive quanta of a trial. Times are in nanoseconds; `late` is by how much the last one ended after its
+    window."""
 
     began: int
     ended: int
@@ -90,15 +92,15 @@ class StretchSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSeen:
-    """What a trial says of itself. Times in nanoseconds.
+    """What a trial says about itself. Times are in nanoseconds.
 
     Attributes:
         pid, started: its process.
         since: when it took the gate.
         harvested: work done in windows.
-        quanta, overruns: done, and ended too late.
+        quanta, overruns: how many were done, and how many ended too late.
         overrun_longest: by how much the worst was late.
-        quantum, usual: the longest way between two points, and the usual one; 0 before the first window.
+        quantum, usual: the longest time between two points, and the usual one; 0 before the first window.
     """
 
     pid: int
@@ -126,9 +128,9 @@ class Orders:
     """What the agent writes for the rank.
 
     Attributes:
-        generation: which the table belongs to; the rank ignores another one's.
-        table: length of each slot's window, in nanoseconds; slots that are missing are skipped.
-        begins: how long after its step's begin each of them begins at the latest, in nanoseconds.
+        generation: the generation of the table; the rank ignores that of another one.
+        table: length of each slot's window, in nanoseconds; missing slots are skipped.
+        begins: how long after its step's start each of them starts at the latest, in nanoseconds.
         slots: how many slots the stage's step has.
         permitted: whether gates may open.
     """
@@ -144,27 +146,27 @@ class Stage:
     """One stage of a primary on this machine."""
 
     def __init__(self, registration: Registration) -> None:
-        """Knows what the rank said of itself."""
+        """Takes what the rank said about itself."""
         self.registration = registration
         self.predictor = Predictor()
         self.memory = MemorySeen(free=0, reserved=0, peak=0)
         self._hints: dict[tuple[int, int], int] = {}
         self._windows: dict[int, list[WindowSeen]] = {}
-        """Of steps that have not ended."""
+        """Waits of steps that have not ended."""
         self._steps: deque[StepSeen] = deque(maxlen=STEPS_KEPT)
         self._waits: deque[int] = deque(maxlen=STEPS_KEPT)
         self.steps = self.slots = 0
         self._quantile = QUANTILE
         self.waited = 0
-        """Nanoseconds, since the stage is known."""
+        """How long the stage has been known, in nanoseconds."""
 
     def observe(self, windows: Sequence[WindowSeen], steps: Sequence[StepSeen]) -> None:
-        """Takes what ended since the last call."""
+        """Processes what ended since the last call."""
         for one in windows:
             hinted = self._hints.pop((one.step, one.slot), None)
             self.slots = max(self.slots, one.slot + 1)
             self.waited += one.ended - one.began
-            # The pass may have begun before the wait; where it had ended too, there was hardly a wait.
+            # The pass may have started before the wait; if it had also ended, there was hardly a wait.
             led = hinted is not None and hinted <= one.ended and one.ended - one.began >= REAL_WAIT_NS
             lag = one.ended - hinted if hinted is not None and led else None
             self.predictor.observe(
@@ -187,7 +189,8 @@ class Stage:
             self._windows = {at: seen for at, seen in self._windows.items() if at > steps[-1].step}
 
     def hint(self, step: int, slot: int, arrived: int) -> int | None:
-        """Takes a hint that a slot's awaited pass has begun; returns when the window will end, if that is known."""
+        """Records a hint that a slot's awaited pass has started; returns when the window will end, if that is
+        known."""
         self._hints[step, slot] = arrived
         return self.predictor.end_after_hint(slot, arrived, self._quantile)
 
@@ -196,7 +199,7 @@ class Stage:
 
         Args:
             level: what trials get.
-            quantum: the usual one of the stage's trial, in nanoseconds; 0 where it has none yet.
+            quantum: the usual quantum of the stage's trial, in nanoseconds; 0 if it has none yet.
         """
         quantum = max(SHORTEST_QUANTUM_NS, quantum or DEFAULT_QUANTUM_NS)
         shortest, least = QUANTA * quantum, QUANTA * min(quantum, DEFAULT_QUANTUM_NS)
@@ -205,7 +208,7 @@ class Stage:
         shares = {slot: int(length * level.windows) for slot, length in known.items()}
         table = {slot: length for slot, length in shares.items() if length >= shortest}
         if not table and shares:
-            # A quantum may have been long only once. The gate tries again, seldom, where a window opens.
+            # A quantum may have been long only once. The gate tries again, rarely, if a window opens.
             longest = max(shares, key=lambda slot: shares[slot])
             table = {longest: shares[longest]} if shares[longest] >= least else {}
         return Orders(
@@ -218,7 +221,7 @@ class Stage:
         )
 
     def _bold(self, quantum: int) -> float:
-        """Returns which quantile of the windows is predicted: short quanta may begin later."""
+        """Returns which quantile of the windows is predicted: short quanta may start later."""
         overruns = RISKED * self.step_ns() / (quantum / 2)
         return min(BOLDEST, max(QUANTILE, overruns / max(1, self.slots)))
 

@@ -1,4 +1,4 @@
-"""The process of a trial: whether it lives, how long it has computed, and signals that reach no other process."""
+"""The process of a trial: whether it is alive, its CPU time, and signals that reach no other process."""
 
 import os
 import signal
@@ -8,14 +8,15 @@ from contextlib import suppress
 from headrace_torch.bubble_shm import started_ticks
 
 _CPU_CLOCK = 2
-"""The kernel's number for the clock of a whole process's computing (`clock_getcpuclockid`)."""
+"""The kernel's number for the CPU-time clock of a whole process (`clock_getcpuclockid`)."""
 
 
 class TrialProcess:
-    """A process that took a gate. The descriptor stays that process's, whoever gets its number later."""
+    """A process that took a gate. The descriptor keeps referring to it, even if its number is reused."""
 
     def __init__(self, pid: int, started: int) -> None:
-        """`started` is what the trial wrote: a process of that number which started at another time is not it."""
+        """`started` is what the trial wrote: a process with that number that started at another time is a
+        different one."""
         self.pid, self.started = pid, started
         self._descriptor: int | None = None
         with suppress(OSError):
@@ -25,26 +26,26 @@ class TrialProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, stopped or not."""
+        """Whether it exists, stopped or not."""
         if self._descriptor is None or started_ticks(self.pid) != self.started:
             self.close()
         return self._descriptor is not None
 
     def computed_ns(self) -> int:
-        """Returns the computing time of all its threads; 0 where it has ended."""
+        """Returns the CPU time of all its threads; 0 if it has ended."""
         try:
             return time.clock_gettime_ns(~self.pid << 3 | _CPU_CLOCK)
         except OSError:
             return 0
 
     def send(self, number: signal.Signals) -> None:
-        """Sends a signal; nothing happens where it has ended, or is another user's."""
+        """Sends a signal; nothing happens if the process has ended, or belongs to another user."""
         if self._descriptor is not None:
             with suppress(OSError):
                 signal.pidfd_send_signal(self._descriptor, number)
 
     def close(self) -> None:
-        """Lets the process go."""
+        """Closes the descriptor."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

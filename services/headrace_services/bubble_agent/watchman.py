@@ -1,6 +1,6 @@
-"""The backstop's hands: looks at the trial of one stage, and sends it what `backstop.judge` orders.
+"""Carries out the backstop: checks the trial of one stage, and sends it what `backstop.judge` orders.
 
-What is known of a trial stands in the stage's file too, so an agent that starts again goes on from there: a trial that
+What is known about a trial is also in the stage's file, so a restarted agent continues from there: a trial that
 its predecessor stopped is continued with the next window.
 """
 
@@ -17,17 +17,17 @@ log = logging.getLogger(__name__)
 
 
 class Watchman:
-    """Watches the trials of one stage, one after the other."""
+    """Watches the trials of one stage, one after another."""
 
     def __init__(self, link: Link) -> None:
-        """Sees no trial yet."""
+        """No trial is known yet."""
         self._link = link
         self._process: TrialProcess | None = None
         self.record = Record()
         self._computed: int | None = None
 
     def trial(self) -> TrialSeen | None:
-        """Returns the trial that lives beside the stage; None where there is none."""
+        """Returns the live trial beside the stage; None if there is none."""
         seen = self._link.trial()
         if seen is None:
             self._forget()
@@ -39,7 +39,7 @@ class Watchman:
         return seen if self._process.alive else None
 
     def watch(self, now: int) -> None:
-        """Judges the trial at this instant. Costs some microseconds; `trial` must have been called lately."""
+        """Judges the trial at this instant. Costs a few microseconds; `trial` must have been called recently."""
         process = self._process
         if process is None:
             return
@@ -62,7 +62,7 @@ class Watchman:
         self._link.write("offences", record.offences)
 
     def close(self) -> None:
-        """Lets the trial go, in the state in which it is."""
+        """Releases the trial, in its current state."""
         if self._process is not None and self.record.stopped:
             log.warning(
                 "trial %d is stopped, for it did not close its gate: `kill -CONT %d` continues it",

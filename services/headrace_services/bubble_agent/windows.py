@@ -4,7 +4,7 @@ Stage i of s runs m micro-batches; a forward pass takes tF, a backward pass tB, 
 step of a stage has these windows:
 
     fill        i·tF             before its first forward pass
-    turn        (s−1−i)·tB       between its last forward pass of the warm-up and its first backward pass
+    turn        (s−1−i)·tB       between its last warm-up forward pass and its first backward pass
     cool-down   s−1−i times tF   before each of its last s−1−i backward passes
     drain       i·tB             after its last backward pass; it joins the next step's fill
 
@@ -31,7 +31,7 @@ class Window:
 
     Attributes:
         kind: what the stage waits for.
-        micro_batch: whose pass follows; of a drain, the last micro-batch.
+        micro_batch: whose pass follows; for a drain, the last micro-batch.
         length: in the unit of the passes' times.
     """
 
@@ -71,5 +71,6 @@ def bubble_fraction(*, stages: int, micro_batches: int) -> float:
 
 
 def live_micro_batches(*, stage: int, stages: int, micro_batches: int) -> int:
-    """Returns how many activations a stage of DeepSpeed holds at once: stage 0 holds most and has least free memory."""
+    """Returns how many activations a stage of DeepSpeed holds at once: stage 0 holds most and has the least free
+    memory."""
     return max(2, min(stages - stage, micro_batches))

@@ -1,4 +1,5 @@
-"""Whom the gate has let in to make the current call; told at the door, asked for by whatever serves the call."""
+"""The caller whom the gate has admitted for the current call: set at the entrance, read by whatever serves the
+call."""
 
 from contextvars import ContextVar
 
@@ -8,17 +9,17 @@ _identity: ContextVar[Identity | None] = ContextVar("headrace_identity", default
 
 
 def admit(identity: Identity) -> None:
-    """Say whose token the call of this task carries, before it is served."""
+    """Record whose token the call of this task carries, before it is served."""
     _identity.set(identity)
 
 
 def admitted() -> Identity | None:
-    """Whose token it is; None where none is asked for."""
+    """The owner of the token; None if none is required."""
     return _identity.get()
 
 
 def who_pays(peer: str) -> str:
-    """Whose share of a server the current call takes: its token's, over whatever connections it comes. Where no token
-    is asked for, its connection's, named as gRPC names peers."""
+    """Whose share of a server the current call uses: that of its token, over whatever connection it arrives. If no
+    token is required, that of its connection, named as gRPC names peers."""
     who = _identity.get()
     return peer if who is None or not who.token else who.token

@@ -1,14 +1,15 @@
 """The certificate authority of a cluster: a folder with its key, and what it signs.
 
-    DIR/ca.pem        what workers trust; further authorities may stand behind the first one
+    DIR/ca.pem        what workers trust; further authorities may follow the first one
     DIR/ca.key        signs workers' certificates
-    DIR/server.pem    what schedulers show, for the host names that were given
+    DIR/server.pem    what schedulers present, for the given host names
     DIR/server.key
 
-`headrace ca init DIR HOST…` makes it. Every scheduler of a cluster has the same folder. A worker's certificate names it
-as `headrace.spiffe` says and lets it be a client, not a server. Files are replaced by a rename, keys have mode 0600.
+`headrace ca init DIR HOST…` makes it. Every scheduler of a cluster has the same folder. A worker's certificate
+names the worker as `headrace.spiffe` says, and is valid for a client, not for a server. Files are replaced by a
+rename; keys have mode 0600.
 
-Nothing here reads a clock: whoever calls says what time it is.
+Nothing here reads a clock: the caller passes the time.
 """
 
 import ipaddress
@@ -51,7 +52,7 @@ class Authority:
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
     trusted_pem: bytes
-    """What peers of workers are to trust: this authority, and those that stand behind it in its file."""
+    """What workers' peers must trust: this authority, and those that follow it in its file."""
     server_pem: bytes
     server_key_pem: bytes
 
@@ -63,7 +64,7 @@ class Authority:
         now: datetime,
         lives: timedelta = WORKER_LIVES,
     ) -> bytes:
-        """A worker's certificate, PEM."""
+        """A worker's certificate, in PEM."""
         names = [x509.UniformResourceIdentifier(worker_uri(name)), x509.DNSName(WORKERS_HOST)]
         made = _signed(
             self.key,
@@ -80,14 +81,14 @@ class Authority:
 
 
 def make(folder: Path, hosts: Sequence[str], *, now: datetime) -> None:
-    """Makes an authority and a server's certificate in a folder. Raises InvalidFieldError where there is one."""
+    """Makes an authority and a server's certificate in a folder. Raises InvalidFieldError if there is one already."""
     if (folder / KEY).exists() or (folder / CERTIFICATE).exists():
         raise _fault(
             "DIR",
             str(folder),
-            "holds a certificate authority already",
+            "already holds a certificate authority",
             "To make a server certificate for other host names, use `headrace ca server`. A new authority goes into "
-            "another folder; all workers then have to join again.",
+            "another folder; all workers must then join again.",
         )
     named = _names(hosts)
     make_private(folder)
@@ -111,15 +112,15 @@ def make(folder: Path, hosts: Sequence[str], *, now: datetime) -> None:
         .add_extension(own, critical=False)
         .sign(key, hashes.SHA256())
     )
-    # The certificate last: an authority without one was never used, and is made anew.
+    # The certificate last: an authority without one was never used, and is made again.
     _make_server(folder, made, key, named, now)
     replace(folder / KEY, _pem(key))
     replace(folder / CERTIFICATE, made.public_bytes(serialization.Encoding.PEM), mode=0o644)
 
 
 def make_server(folder: Path, hosts: Sequence[str], *, now: datetime, into: Path | None = None) -> None:
-    """Makes a new certificate of a server with a key of its own, for these host names: the schedulers', in the
-    authority's folder, or another server's, which goes `into` a folder. Raises InvalidFieldError."""
+    """Makes a new certificate of a server with its own key, for these host names: the schedulers', in the
+    authority's folder, or another server's, which is written `into` a folder. Raises InvalidFieldError."""
     certificate, key, _ = _authority_in(folder)
     names = _names(hosts)
     if into is not None:
@@ -128,7 +129,7 @@ def make_server(folder: Path, hosts: Sequence[str], *, now: datetime, into: Path
 
 
 def load(folder: Path) -> Authority:
-    """The authority in a folder. Raises InvalidFieldError where it is not whole."""
+    """The authority in a folder. Raises InvalidFieldError if it is incomplete."""
     certificate, key, trusted = _authority_in(folder)
     server, server_key = _read(folder / SERVER), _read(folder / SERVER_KEY)
     shown = _parsed(folder / SERVER, server)
@@ -142,7 +143,7 @@ def load(folder: Path) -> Authority:
 
 
 def public_key_in(request: str) -> CertificatePublicKeyTypes:
-    """The key of a signing request (PEM), whose sender has its other half. Raises InvalidFieldError."""
+    """The key of a signing request (PEM), whose sender has the private key. Raises InvalidFieldError."""
     remedy = "Update the worker."
     try:
         asked = x509.load_pem_x509_csr(request.encode())
@@ -155,12 +156,12 @@ def public_key_in(request: str) -> CertificatePublicKeyTypes:
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(
         key.curve, ec.SECP256R1 | ec.SECP384R1
     ):
-        raise _fault("signing_request", type(key).__name__, "has a key of another kind than P-256", remedy)
+        raise _fault("signing_request", type(key).__name__, "has a key that is not P-256", remedy)
     return key
 
 
 def digest_of(key: CertificatePublicKeyTypes) -> bytes:
-    """What tells a public key from all others."""
+    """Identifies a public key."""
     digest = hashes.Hash(hashes.SHA256())
     digest.update(_public(key))
     return digest.finalize()
@@ -172,7 +173,7 @@ def issued(certificate: x509.Certificate) -> datetime:
 
 
 def _numbered(now: datetime) -> int:
-    """A serial number that nobody can guess, with the time in its last bits."""
+    """An unguessable serial number, with the time in its last bits."""
     return (1 << 79 | secrets.randbits(79)) << _TIME_BITS | (now - _EPOCH) // timedelta(microseconds=1)
 
 
@@ -235,7 +236,7 @@ def _signed(
 def _names(hosts: Sequence[str]) -> list[x509.GeneralName]:
     if not hosts:
         raise _fault(
-            "HOST", "", "is missing", "Name the hosts that workers and users reach the schedulers by."
+            "HOST", "", "is missing", "Name the hosts by which workers and users reach the schedulers."
         )
     return [_general(host) for host in hosts]
 

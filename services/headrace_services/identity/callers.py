@@ -1,7 +1,7 @@
-"""What each kind of caller gets of each method: the table of docs/reference/permissions.md.
+"""What each kind of caller gets from each method: the table of docs/reference/permissions.md.
 
-It follows from the rules (`permissions.py`) and from where each service is served. tests/identity/test_every_call.py
-makes all of these calls on real servers, and fails where one gets something else.
+It follows from the rules (`permissions.py`) and from where each service is served.
+tests/identity/test_every_call.py makes all these calls on real servers, and fails if one gets something else.
 """
 
 from collections.abc import Mapping
@@ -17,15 +17,15 @@ class Place(Enum):
     """Where a method is served."""
 
     USERS = "users"
-    """The listeners that ask for tokens: a scheduler's for users, and a planner's."""
+    """The listeners that require tokens: a scheduler's for users, and a planner's."""
     WORKERS = "workers"
-    """Those that ask for a worker's certificate: a scheduler's for workers, and a bubble agent's port."""
+    """The listeners that require a worker's certificate: a scheduler's for workers, and a bubble agent's port."""
     SOCKET = "socket"
     """A Unix socket on one machine."""
 
 
 class Project(Enum):
-    """Of which project a caller's token is, as seen from what the call is about."""
+    """The project of a caller's token, relative to the project that the call concerns."""
 
     THIS = "this"
     OTHER = "other"
@@ -37,9 +37,9 @@ class Caller:
     """A kind of caller.
 
     Attributes:
-        heading: of its column.
-        role: of its token; None where it has none that is good.
-        place: where it calls.
+        heading: its column's heading.
+        role: its token's role; None if it has no valid token.
+        place: the listener that it calls.
     """
 
     heading: str
@@ -68,13 +68,13 @@ class Cell(Enum):
 
     YES = "yes"
     OWN = "own"
-    """It is served, and nothing of this project is in it."""
+    """It is served, but contains nothing of this project."""
     ASSIGNED = "assigned"
-    """It is served for the trials that the caller runs. It runs none of this project."""
+    """It is served for the trials that the caller runs, and it runs none of this project."""
     NOT_FOUND = "not found"
     NO = "no"
     UNSERVED = "–"
-    """There is no such method where it calls."""
+    """There is no such method at that listener."""
 
 
 _OF_PEOPLE: Final = (Permission.LOOK, Permission.CHANGE, Permission.GOVERN, Permission.OPERATE)
@@ -98,7 +98,7 @@ def places(method: str) -> frozenset[Place]:
 
 
 def cell(method: str, caller: Caller) -> Cell:
-    """What a caller gets of a method of this project's things."""
+    """What a caller gets from a method for things of this project."""
     permission, reach = PERMISSIONS[method].permission, PERMISSIONS[method].reach
     if caller.place not in places(method):
         return Cell.UNSERVED
@@ -111,7 +111,7 @@ def cell(method: str, caller: Caller) -> Cell:
     if caller.role is None or not may_call(permission, caller.role, caller.project.value):
         return Cell.NO
     if permission is Permission.WORK and places(method) == _BOTH:
-        return Cell.NO  # the method asks for the certificate itself
+        return Cell.NO  # the method itself requires the certificate
     if caller.project is Project.THIS or reach is Reach.SHARED:
         return Cell.YES
     if caller.project is Project.DEFAULT and reach is Reach.OVERSEEN:

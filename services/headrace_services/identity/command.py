@@ -15,8 +15,8 @@ from headrace_services.identity import authority
 ca = typer.Typer(
     no_args_is_help=True,
     help="Make the certificate authority of a cluster, whose workers connect with certificates.\n\n"
-    "It is a folder. Each scheduler gets it by `headrace scheduler --ca DIR`. Anyone who has it can turn any "
-    "machine into a worker: keep it where schedulers run alone.",
+    "It is a folder. Each scheduler gets it with `headrace scheduler --ca DIR`. Anyone who has it can turn any "
+    "machine into a worker: keep it where only schedulers run.",
 )
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The authority's folder.", show_default=False)]
@@ -39,9 +39,7 @@ def init(folder: Folder, hosts: Hosts) -> None:
     with _told():
         authority.make(folder, hosts, now=datetime.now(UTC))
     typer.echo(f"The authority is in {folder}. Start schedulers with --ca {folder}.")
-    typer.echo(
-        f"Users and workers need {folder / authority.CERTIFICATE} alone: HEADRACE_TLS_CA, or --tls-ca."
-    )
+    typer.echo(f"Users and workers need only {folder / authority.CERTIFICATE}: HEADRACE_TLS_CA, or --tls-ca.")
 
 
 @ca.command()

@@ -1,4 +1,4 @@
-"""The gate: whose token a call carries, and whether the table lets its role in."""
+"""The gate: whose token a call carries, and whether the table admits its role."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,32 +17,33 @@ Metadata = Iterable[tuple[str, str | bytes]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who calls. Where no token is asked for, everybody is an admin of the default project."""
+    """The caller. If no token is required, everybody is an admin of the default project."""
 
     project: str = DEFAULT_PROJECT
     role: Role = Role.ADMIN
     token: str = ""
-    """The id of the token; empty where none is asked for."""
+    """The id of the token; empty if none is required."""
 
 
 class Tokens(Protocol):
-    """What knows tokens."""
+    """Knows the valid tokens."""
 
     async def identify(self, token: Token) -> Identity:
-        """Whose token it is. Raises UnauthenticatedError for one that is unknown, expired or revoked."""
+        """The owner of a token. Raises UnauthenticatedError for one that is unknown, expired or revoked."""
         ...
 
 
 class Gate:
-    """Lets calls in, or says why not."""
+    """Admits calls, or says why not."""
 
     def __init__(self, known: Tokens) -> None:
         self._tokens = known
 
     async def admit(self, method: str, metadata: Metadata) -> Identity | None:
-        """Who makes a call of a method (its path); None where everybody may.
+        """The caller of a method (given by its path); None if everybody may call it.
 
-        Raises UnauthenticatedError and PermissionDeniedError."""
+        Raises UnauthenticatedError and PermissionDeniedError.
+        """
         rule = PERMISSIONS.get(method)
         permission = rule.permission if rule is not None else None
         if permission is Permission.OPEN:
@@ -54,7 +55,7 @@ class Gate:
 
 
 def token_in(metadata: Metadata) -> Token:
-    """The token that a call carries. Raises UnauthenticatedError, which never shows what it found."""
+    """The token that a call carries. Raises UnauthenticatedError, which never shows what the call carried."""
     found = [value for key, value in metadata if key == HEADER]
     if not found:
         raise UnauthenticatedError(f"{HEADER}: the call carries no token")

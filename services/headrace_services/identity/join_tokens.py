@@ -1,7 +1,7 @@
-"""Join tokens as text, and what of them is stored: `hr_ID_SECRET`, and the SHA-256 of that text.
+"""Join tokens as text, and what is stored of them: `hr_ID_SECRET`, and the SHA-256 of that text.
 
-The secret has 32 random bytes, so a plain digest is enough: nobody can guess through so many. The id is no secret. It
-finds the row, and people say which token they mean by it.
+The secret has 32 random bytes, so a plain digest is enough: nobody can guess that many. The id is not secret. It
+finds the row, and people use it to name a token.
 """
 
 import hashlib
@@ -19,26 +19,26 @@ _ID: Final = re.compile(r"(?:hr_)?([0-9a-f]{16})(?:_.*)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinToken:
-    """A token that a worker shows, or one that was just made. Its text is shown nowhere by accident."""
+    """A token that a worker presents, or one that was just made. Its text is never shown by accident."""
 
     id: str
     text: str = field(repr=False)
     digest: bytes = field(repr=False)
 
     def is_of(self, stored: bytes) -> bool:
-        """Whether it is the one whose digest is stored. It takes the same time wherever the digests differ."""
+        """Whether it is the token whose digest is stored. It takes the same time wherever the digests differ."""
         return hmac.compare_digest(self.digest, stored)
 
 
 def new_token() -> JoinToken:
-    """A token that nobody else has."""
+    """A new token."""
     made = read(f"hr_{secrets.token_hex(_ID_BYTES)}_{secrets.token_urlsafe(_SECRET_BYTES)}")
     assert made is not None
     return made
 
 
 def read(text: str) -> JoinToken | None:
-    """The token that a text is; None where it is none."""
+    """The token in a text; None if it is not one."""
     found = _TOKEN.fullmatch(text.strip())
     if found is None:
         return None
@@ -46,6 +46,6 @@ def read(text: str) -> JoinToken | None:
 
 
 def id_in(text: str) -> str | None:
-    """The id that somebody names a token by: alone, or as the beginning of the token."""
+    """The id by which somebody names a token: alone, or as the beginning of the token."""
     found = _ID.fullmatch(text.strip())
     return found[1] if found else None

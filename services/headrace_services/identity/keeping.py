@@ -1,7 +1,8 @@
-"""Answers about tokens, kept for some seconds: so a call seldom waits for the database, or for a scheduler.
+"""Answers about tokens, cached for a few seconds, so that a call rarely waits for the database or for a scheduler.
 
-Whoever tries tokens asks about ones that are not there. These questions wait for each other, few at once, and push out
-each other's answers. Neither touches the tokens that are there: they are looked up again beside them.
+Somebody who guesses tokens asks about tokens that do not exist. These questions wait for each other, only a few
+run at once, and they evict each other's answers. None of that affects existing tokens: they are looked up again
+separately.
 """
 
 import asyncio
@@ -9,20 +10,20 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
 KEPT_S: Final = 5.0
-"""So long a token that was revoked may still work."""
+"""How long a revoked token may still work."""
 MOST: Final = 4096
-"""Answers that are kept of each kind: about tokens that are there, and about others."""
+"""How many answers of each kind are cached: about existing tokens, and about others."""
 AT_ONCE: Final = 2
-"""Questions of each kind at once. Whoever tries tokens keeps no more connections from others."""
+"""How many questions of each kind run at once. Somebody who guesses tokens takes no more connections from others."""
 
 Answer = TypeVar("Answer")
 
 
 class Keeper(Generic[Answer]):
-    """Keeps answers by the token's key."""
+    """Caches answers by the token's key."""
 
     def __init__(self, is_there: Callable[[Answer], bool], clock: Callable[[], float]) -> None:
-        """`is_there`: whether an answer is about a token that is there."""
+        """`is_there`: whether an answer is about an existing token."""
         self._is_there = is_there
         self._clock = clock
         self._there: dict[str, tuple[Answer, float]] = {}
@@ -35,7 +36,7 @@ class Keeper(Generic[Answer]):
         if (kept := self._fresh(key)) is not None:
             return kept
         async with self._again if key in self._there else self._first:
-            if (kept := self._fresh(key)) is not None:  # asked for another call meanwhile
+            if (kept := self._fresh(key)) is not None:  # asked for by another call meanwhile
                 return kept
             now = self._clock()
             found = await ask(), now
@@ -45,7 +46,7 @@ class Keeper(Generic[Answer]):
         return found
 
     def put(self, key: str, found: tuple[Answer, float]) -> None:
-        """Keep an answer in the place of the one before."""
+        """Replace a cached answer."""
         kept = self._there if self._is_there(found[0]) else self._others
         if key not in kept and len(kept) >= MOST:
             del kept[next(iter(kept))]

@@ -1,7 +1,7 @@
-"""Tokens of a table, looked up once and kept for some seconds, whether they are there or not.
+"""Tokens of a table, looked up once and cached for a few seconds, whether they exist or not.
 
-Kept is the row, by the token's id, and never the secret. So every call compares digests, and a wrong secret for an id
-that exists costs no query. Times of expiry come from the database as seconds that are left, and this clock only counts
+The row is cached, by the token's id, and never the secret. So every call compares digests, and a wrong secret for
+an existing id costs no query. Expiry times come from the database as remaining seconds, and this clock only counts
 them: no two clocks are compared.
 """
 
@@ -18,7 +18,7 @@ from headrace_services.identity.roles import Role
 from headrace_services.identity.tokens import Token, is_same
 
 _NOBODYS: Final = bytes(32)
-"""Compared where there is no row, so that both take the same way."""
+"""Compared if there is no row, so that both cases take the same path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +32,9 @@ class StoredToken:
     role: Role
     revoked: bool
     left_s: float | None
-    """Until it expires; None: it never does."""
+    """The time until it expires; None: it never does."""
     note_use: bool
-    """Whether its last use was noted long ago, or never."""
+    """Whether its last use was recorded long ago, or never."""
 
 
 class TokenTable(Protocol):
@@ -45,7 +45,7 @@ class TokenTable(Protocol):
         ...
 
     async def note_use(self, token_id: str) -> None:
-        """Remember that a token is used now."""
+        """Record that a token was used now."""
         ...
 
 
@@ -58,7 +58,7 @@ class KnownTokens:
         self._kept: Keeper[StoredToken | None] = Keeper(lambda row: row is not None, clock)
 
     async def identify(self, token: Token) -> Identity:
-        """Whose token it is. Raises UnauthenticatedError."""
+        """The owner of a token. Raises UnauthenticatedError."""
         stored, found_at = await self._kept.get(token.id, partial(self._table.find, token.id))
         right = is_same(token.digest, stored.digest if stored else _NOBODYS)
         if stored is None or not right:

@@ -1,4 +1,4 @@
-"""Where a server listens, whether that works, and whether its calls need a token by that."""
+"""Where a server listens, whether that is valid, and whether its calls therefore need a token."""
 
 import ipaddress
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from headrace_services.identity.roles import Auth
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine alone."""
+    """Whether an address can be reached only from this machine."""
     if host == "localhost" or host.startswith("unix:"):
         return True
     try:
@@ -18,8 +18,8 @@ def is_loopback(host: str) -> bool:
 
 
 def at_one_address(listen: Mapping[str, str | None]) -> list[Violation]:
-    """The options, each with its HOST:PORT, whose address an earlier one has already. A port of 0 is another one each
-    time; an option without an address is left out."""
+    """The options, each with its HOST:PORT, whose address an earlier option already has. A port of 0 is a
+    different one each time; an option without an address is left out."""
     given = [(option, *address.rpartition(":")[::2]) for option, address in listen.items() if address]
     found = []
     for place, (option, host, port) in enumerate(given):
@@ -36,13 +36,13 @@ def at_one_address(listen: Mapping[str, str | None]) -> list[Violation]:
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether two hosts stand for an address of both, as far as names tell."""
+    """Whether two hosts share an address, as far as names show."""
     first, second = _canonical(one), _canonical(other)
     return first == second or "" in (first, second)
 
 
 def _canonical(host: str) -> str:
-    """A host in one spelling; empty: every address."""
+    """A host in canonical spelling; empty: every address."""
     bare = host.strip("[]")
     try:
         found = ipaddress.ip_address("127.0.0.1" if bare == "localhost" else bare)
@@ -52,8 +52,8 @@ def _canonical(host: str) -> str:
 
 
 def asks_for_tokens(auth: Auth | None, listen: str, *, tls: bool) -> bool:
-    """Whether calls at HOST:PORT need a token. Where nobody says, they do if other machines may call and TLS keeps a
-    token secret on its way."""
+    """Whether calls at HOST:PORT need a token. By default they do if other machines may call and TLS keeps a token
+    secret in transit."""
     if auth is None:
         return tls and not is_loopback(listen.rpartition(":")[0])
     return auth is Auth.TOKENS

@@ -1,8 +1,7 @@
 """Ends streams whose token was revoked or has expired.
 
-A stream may last for days, and nothing need pass over it. So it is ended from the outside, as if its client had hung
-up, within `ASKED_AGAIN_S` of the gate's noticing. The gate keeps what it knows for some seconds, so it costs little to
-ask.
+A stream may last for days without any message. So it is ended from the outside, as if its client had disconnected,
+within `ASKED_AGAIN_S` of the gate noticing. The gate caches its answers for a few seconds, so asking it is cheap.
 """
 
 import asyncio
@@ -18,7 +17,7 @@ log = logging.getLogger(__name__)
 ASKED_AGAIN_S: Final = 10.0
 
 Ask = Callable[[], Awaitable[object]]
-"""Asks the gate. Raises HeadraceError where it refuses."""
+"""Asks the gate. Raises HeadraceError if it refuses."""
 
 
 class NoLongerLetInError(Exception):
@@ -33,7 +32,7 @@ class NoLongerLetInError(Exception):
 async def until_refused(ask: Ask, every_s: float) -> AsyncIterator[None]:
     """Cancels the block when the gate refuses its call, and raises NoLongerLetInError then.
 
-    While the gate cannot say, because the database is away, the call continues.
+    While the gate cannot answer, because the database is away, the call continues.
     """
     refused: list[HeadraceError] = []
     watching = asyncio.create_task(_watch(_task(), ask, every_s, refused))

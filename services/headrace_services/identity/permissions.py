@@ -1,7 +1,7 @@
-"""The one table of what each role may call. A method that is not in it is refused to everybody.
+"""The one table of what each role may call. A method that is not in it is denied to everybody.
 
-A test compares it with the descriptors of every service. docs/reference/permissions.md is written from it, and a test
-makes every call of that page (`callers.py`).
+A test compares it with the descriptors of every service. docs/reference/permissions.md is generated from it, and a
+test makes every call on that page (`callers.py`).
 """
 
 from collections.abc import Mapping
@@ -19,29 +19,29 @@ class Permission(Enum):
     """Who may call a method."""
 
     OPEN = "open"
-    """Everybody, without a token: what load balancers ask."""
+    """Everybody, without a token: the requests of load balancers."""
     KNOWN = "known"
     """Whoever has a token."""
     LOOK = "look"
-    """People, to look."""
+    """People, for reading."""
     CHANGE = "change"
-    """People who may change things. They run programs on the workers by that."""
+    """People who may change things. That lets them run programs on the workers."""
     GOVERN = "govern"
-    """People who say who may call."""
+    """People who decide who may call."""
     OPERATE = "operate"
-    """People who decide what concerns every project: admins of the default one."""
+    """People who decide what concerns every project: admins of the default project."""
     WORK = "work"
     """Workers."""
     CERTIFIED = "certified"
-    """Nobody by a token: workers, by their certificates, where they have them. A token does not say which worker calls,
-    so not what it was given."""
+    """Nobody with a token: only workers, with their certificates, if they have them. A token does not identify the
+    worker, and so not what that worker was assigned."""
     SOCKET = "socket"
-    """Nobody by a token. It is served on a Unix socket of one machine, which its user alone may open. A trial's process
-    also names its lease."""
+    """Nobody with a token. It is served on a Unix socket of one machine, which only its user may open. A trial's
+    process also names its lease."""
 
     @property
     def roles(self) -> frozenset[Role]:
-        """The roles that it lets in."""
+        """The roles that it admits."""
         return _ROLES[self]
 
 
@@ -59,16 +59,16 @@ _ROLES: Final[Mapping[Permission, frozenset[Role]]] = {
 
 
 class Reach(Enum):
-    """What a call reaches of other projects than the caller's."""
+    """What a call reaches in projects other than the caller's."""
 
     SHARED = "shared"
-    """It concerns no project, or all."""
+    """It concerns no project, or all projects."""
     NAMED = "named"
-    """It names one thing. Another project's is not found."""
+    """It names one thing. A thing of another project is not found."""
     OWN = "own"
-    """It shows or makes things of the caller's project alone."""
+    """It shows or makes only things of the caller's project."""
     OVERSEEN = "overseen"
-    """As OWN. For an admin of the default project it reaches every project."""
+    """Like OWN. For an admin of the default project it reaches every project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,8 @@ def may_call(permission: Permission, role: Role, project: str) -> bool:
 
 def may_give(role: Role, project: str, *, to_role: Role, to_project: str) -> bool:
     """Whether somebody may make, see and revoke a token. Admins may, in their project. The default project is the
-    installation's own, so its admins may give all. Workers run the trials of every project: only they give those."""
+    installation's own, so its admins may manage all tokens. Workers run the trials of every project: only those
+    admins issue their tokens."""
     if role is not Role.ADMIN:
         return False
     return project == DEFAULT_PROJECT or (to_project == project and to_role is not Role.WORKER)

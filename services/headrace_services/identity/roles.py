@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """A role, from the least to the most that a person may do; WORKER stands beside them."""
+    """A role, from the fewest to the most rights of a person; WORKER is separate from them."""
 
     VIEWER = "viewer"
     EDITOR = "editor"
@@ -16,6 +16,6 @@ class Auth(StrEnum):
     """Who may call a server."""
 
     TOKENS = "tokens"
-    """Whoever has a token, as far as its role goes."""
+    """Anyone who has a token, as far as its role allows."""
     NONE = "none"
-    """Whoever reaches it, as an admin."""
+    """Anyone who reaches it, as an admin."""

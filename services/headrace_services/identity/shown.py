@@ -1,4 +1,4 @@
-"""Which worker calls, by the certificate that it shows. gRPC has verified it against the authority."""
+"""Which worker calls, according to the certificate that it presents. gRPC has verified it against the authority."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,19 +20,19 @@ class WorkerCertificate:
 
 
 def certificate_of(context: "grpc.aio.ServicerContext[Any, Any]") -> WorkerCertificate:
-    """The caller's certificate. Raises WorkerIdentityError where it shows none of a worker."""
+    """The caller's certificate. Raises WorkerIdentityError if it presents none of a worker."""
     shown = context.auth_context().get("x509_pem_cert") or [b""]
     pem = next(iter(shown), b"")
     if not pem:
         raise WorkerIdentityError(
-            "the call shows no certificate",
+            "the call presents no certificate",
             remedy="Join with a token (`headrace worker --join`), and call the listener for workers.",
         )
     return _read(pem)
 
 
 def _read(pem: bytes) -> WorkerCertificate:
-    # Slow to import, and a scheduler whose workers have no certificates does without.
+    # Slow to import, and not needed by a scheduler whose workers have no certificates.
     from cryptography import x509
 
     from headrace_services.identity.authority import issued

@@ -1,7 +1,7 @@
-"""Tokens as text, and what of them is stored: `hr_ID_SECRET`, and the SHA-256 of that text.
+"""Tokens as text, and what is stored of them: `hr_ID_SECRET`, and the SHA-256 of that text.
 
-The secret has 32 random bytes, so a plain digest is enough: nobody can guess through so many. The id is no secret. It
-finds the row, and people say which token they mean by it.
+The secret has 32 random bytes, so a plain digest is enough: nobody can guess that many. The id is not secret. It
+finds the row, and people use it to name a token.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ _ID: Final = re.compile(r"[0-9a-f]{16}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A token that a call carries, or one that was just made. Its text is shown nowhere by accident."""
+    """A token that a call carries, or one that was just made. Its text is never shown by accident."""
 
     id: str
     text: str = field(repr=False)
@@ -27,25 +27,25 @@ class Token:
 
     @property
     def shown(self) -> str:
-        """For messages: the part that is no secret."""
+        """For messages: the part that is not secret."""
         return f"hr_{self.id}_…"
 
 
 def new_token() -> Token:
-    """A token that nobody else has."""
+    """A new token."""
     made = read(f"hr_{secrets.token_hex(_ID_BYTES)}_{secrets.token_urlsafe(SECRET_BYTES)}")
     assert made is not None
     return made
 
 
 def read(text: str) -> Token | None:
-    """The token that a text is; None where it is none."""
+    """The token in a text; None if it is not one."""
     found = _TOKEN.fullmatch(text)
     return None if found is None else Token(id=found[1], text=text, digest=digest_of(text))
 
 
 def digest_of(text: str) -> bytes:
-    """What is stored of a token."""
+    """The stored digest of a token."""
     return hashlib.sha256(text.encode()).digest()
 
 

@@ -1,4 +1,4 @@
-"""How long calls take, and how they end; by the names of OpenTelemetry's conventions for RPC.
+"""How long calls take, and how they end; named by OpenTelemetry's conventions for RPC.
 
 A stream lasts as long as its client wants. So streams are counted, and only other calls are timed.
 """
@@ -31,14 +31,15 @@ STREAMS_ENDED = Counter(
 _CODES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # generic in its stub alone
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # generic only in its stub
 Behaviour = Callable[[Any, Any], Any]
 
 
 class MeasuringInterceptor(grpc.aio.ServerInterceptor):
     """Measures every asynchronous method.
 
-    It stands before those that set a status, so that it sees it, and behind the gate, which answers anew at each call.
+    It is placed before interceptors that set a status, so that it sees the status, and after the gate, which
+    answers again at each call.
     """
 
     def __init__(self) -> None:
@@ -49,7 +50,7 @@ class MeasuringInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
-        """Wrap the handler of a method, once. A method that we do not have gets no label."""
+        """Wrap the handler of a method, once. An unknown method gets no label."""
         method = handler_call_details.method
         if method not in self._wrapped:
             handler = await continuation(handler_call_details)
@@ -77,7 +78,7 @@ def _measured(handler: "grpc.RpcMethodHandler[Any, Any]", method: str) -> Handle
 
 def _timed(behaviour: Behaviour, method: str) -> Behaviour:
     async def call(request: Any, context: Context) -> Any:
-        began, ended = perf_counter(), "CANCELLED"  # its client is gone, or its deadline is over
+        began, ended = perf_counter(), "CANCELLED"  # its client is gone, or its deadline has passed
         try:
             answer = await behaviour(request, context)
             ended = _status(context)
@@ -126,7 +127,7 @@ def _open(method: str, context: Context) -> Iterator[None]:
 
 
 def _status(context: Context, *, otherwise: str = "OK") -> str:
-    """The status that a call ends with, by its name."""
+    """The name of the status with which a call ends."""
     code: Any = context.code()  # the stubs say StatusCode, and it is a number
     number = code.value[0] if isinstance(code, grpc.StatusCode) else int(code or 0)
     return _CODES.get(number, "UNKNOWN") if number else otherwise

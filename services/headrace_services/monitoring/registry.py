@@ -1,4 +1,4 @@
-"""The metrics of this process: one registry, with what every service says of itself."""
+"""The metrics of this process: one registry, with what every service says about itself."""
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
@@ -6,13 +6,13 @@ from importlib.metadata import PackageNotFoundError, version
 from prometheus_client import CollectorRegistry, GCCollector, Info, ProcessCollector
 
 REGISTRY = CollectorRegistry()
-"""Metrics are defined where they are measured, each once."""
+"""Metrics are defined where they are measured, each one once."""
 
 ProcessCollector(registry=REGISTRY)
 GCCollector(registry=REGISTRY)
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""The bounds of a histogram of seconds, where nothing else is said."""
+"""The default bounds of a histogram of seconds."""
 
 
 def _version() -> str:

@@ -1,4 +1,5 @@
-"""From the words of a command line or a message to the values of a search. Every refusal names field, value, remedy."""
+"""Converts the words of a command line or a message to the values of a search. Every error names field, value and
+remedy."""
 
 import re
 import time
@@ -24,14 +25,14 @@ TARGETS: Final = ("deepspeed", "megatron")
 GRADIENTS: Final[Mapping[str | None, str]] = MappingProxyType(
     {None: "fp32", "megatron": "fp32", "deepspeed": "bf16"}
 )
-"""The precision of gradients that each target has with bf16 unless told otherwise; without a target the larger."""
+"""The precision of gradients that each target has with bf16 by default; without a target, the larger one."""
 BATCH_PER_DEVICE: Final = 16
 E = TypeVar("E", bound=Enum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What may be said of a plan besides its model and cluster, as words and numbers that nobody checked yet."""
+    """What can be specified for a plan besides its model and cluster, as unchecked words and numbers."""
 
     batch: int | None = None
     sequence: int | None = None
@@ -40,15 +41,15 @@ class Options:
     zero: int = 1
     attention: str = "flash"
     gradients: str | None = None
-    """None: what the target does by itself; without a target, what Megatron-LM does."""
+    """None: the target's default; without a target, Megatron-LM's."""
     selective: str | None = None
-    """Layers that compute their attention scores again, such as 1-12,20; with materialised attention."""
+    """Layers that recompute their attention scores, such as 1-12,20; with materialised attention."""
     overlap: str | None = None
     """None: the cluster's own ratios. Else `all`, `none`, or some of gradients, tensor and optimizer."""
     sequence_parallel: bool = True
     usable_memory: float = USABLE_MEMORY
     constants: Path | None = None
-    """A file that `headrace plan calibrate --out` wrote; commands alone read it."""
+    """A file that `headrace plan calibrate --out` wrote; only commands read it."""
     target: str | None = None
 
 
@@ -61,7 +62,7 @@ def request(model: str, cluster: str, options: Options) -> Request:
 
 
 def assembled(model: Model, cluster: Cluster, options: Options) -> Request:
-    """The request for a model and a cluster that are known. Raises InvalidFieldError."""
+    """The request for a known model and cluster. Raises InvalidFieldError."""
     check = Checker("")
     size = asdict(options)
     batch = BATCH_PER_DEVICE * cluster.devices
@@ -99,7 +100,7 @@ def assembled(model: Model, cluster: Cluster, options: Options) -> Request:
 
 
 def _overlapped(check: Checker, named: str | None, cluster: Cluster) -> Cluster:
-    """The cluster with the ratios of what the job overlaps: its own, or 1 where nobody measured one."""
+    """The cluster with the ratios for what the job overlaps: its own, or 1 if nobody has measured one."""
     if named is None:
         return cluster
     patterns = {field.removeprefix("overlap_"): field for field in OVERLAPS}
@@ -116,9 +117,9 @@ def _overlapped(check: Checker, named: str | None, cluster: Cluster) -> Cluster:
 
 
 def _selective(check: Checker, told: str, model: Model, kernel: AttentionKernel) -> Model:
-    """The model with these layers' scores computed again in the backward pass."""
+    """The model, with the scores of these layers recomputed in the backward pass."""
     if kernel is not AttentionKernel.MATERIALISED:
-        message = f"goes with materialised attention alone: {kernel.value} saves no scores"
+        message = f"applies only to materialised attention: {kernel.value} saves no scores"
         check.fail("selective", told, message, "Say --attention materialised too.")
         return model
     last = len(model.layers) - 1
@@ -170,7 +171,7 @@ def target(name: str | None) -> str | None:
 
 
 def limit(seconds: float | None, budget: int | None) -> Limit:
-    """When a search that begins now ends. Raises InvalidFieldError."""
+    """When a search that starts now ends. Raises InvalidFieldError."""
     check = Checker("")
     said = {"seconds": seconds, "budget": budget}
     end = (
@@ -192,7 +193,7 @@ def nothing_yet(solved: int) -> InvalidFieldError:
 
 
 def search(request: Request, method: Method, watch: Watch | None, limit: Limit = Limit()) -> Search:  # noqa: B008  a value
-    """A search that reports at most ten times a second."""
+    """A search that reports its progress at most ten times a second."""
     return Search(request, method=method, watch=_seldom(watch) if watch is not None else None, limit=limit)
 
 

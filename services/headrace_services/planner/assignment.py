@@ -1,20 +1,21 @@
-"""Level 2, exactly: which layers stand on which stage (A), and which of them are recomputed (R).
+"""Level 2, exactly: which layers are on which stage (A), and which of them are recomputed (R).
 
 A problem is a chain of links, s stages and an amount of memory. A stage that holds the links [a, b) takes
 T = ΣF + ΣB + Σ_{R} recompute + its receives, keeps k_j micro-batches in flight, and the whole takes
 
     Σ_j (α·T_j − ω·W_j) + max_j [(µ − α)·T_j + tail_j]                                    (`simulator.closed_form_s`)
 
-which for 1F1B is ΣT_j + (µ − 1)·max T_j. A tail is what of a stage's gradient and parameter collectives no pass hides
-(`Problem.stage_tail_s`), and the optimizer's step; it depends on the stage's links alone. For one stage only T depends
-on R, and both terms grow with T; so the best R of an interval is the cheapest that frees enough memory, a knapsack
-whose whole Pareto front (bytes freed against seconds) is kept per multiset of links. Equal links make that front a
-line: its k-th point recomputes k of them. Then, for a bound on the bottleneck, the best A is a dynamic programme over
-contiguous stages; and the bounds that matter are found by bisection, since Σ falls as the bound rises. The answer is a
-minimum of the objective over all (A, R). No interval is looked at that is too long for the bound.
+which for 1F1B is ΣT_j + (µ − 1)·max T_j. A tail is the part of a stage's gradient and parameter collectives that
+no pass hides (`Problem.stage_tail_s`), plus the optimizer's step; it depends only on the stage's links. For one
+stage only T depends on R, and both terms grow with T. So the best R of an interval is the cheapest that frees
+enough memory: a knapsack problem whose whole Pareto front (bytes freed against seconds) is kept per multiset of
+links. Equal links make that front a line: its k-th point recomputes k of them. Then, for a bound on the
+bottleneck, the best A follows from a dynamic programme over contiguous stages. The bounds that matter are found by
+bisection, since Σ falls as the bound rises. The answer is a minimum of the objective over all (A, R). Intervals
+that are too long for the bound are skipped.
 
-Memory is whole bytes. Fronts beyond `fronts.FRONT_LIMIT` points (many different layers) are thinned, which is safe;
-`Solution.exact` then says false.
+Memory is in whole bytes. Fronts with more than `fronts.FRONT_LIMIT` points (many different layers) are thinned,
+which is safe; `Solution.exact` is then false.
 """
 
 from bisect import bisect_left
@@ -42,7 +43,7 @@ def solve(problem: Problem) -> Solution | None:
 
 
 def least_memory(problem: Problem) -> tuple[int, int]:
-    """(bytes, stage): the least that the fullest stage of any assignment needs, and which stage that is."""
+    """(bytes, stage): the least that the fullest stage of any assignment needs, and the number of that stage."""
     chain = Chain(problem)
     tables = []
     for stage in range(problem.stages):
@@ -77,14 +78,14 @@ def _fullest(tables: Sequence[NDArray[np.float64]]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Per multiset on one stage: its part of the sum, and of the maximum; ∞ where it does not fit, and at the end."""
+    """Per multiset on one stage: its part of the sum, and of the maximum; ∞ if it does not fit, and at the end."""
 
     filling: NDArray[np.float64]
     bottleneck: NDArray[np.float64]
 
 
 def stage_seconds(chain: Chain, stage: int, counts: tuple[int, ...]) -> tuple[float, tuple[int, ...]] | None:
-    """T of a stage with these links at its best R, and R as counts per kind; None when nothing fits."""
+    """T of a stage with these links at its best R, and R as counts per kind; None if nothing fits."""
     problem = chain.problem
     base = _passes_s(chain, stage, counts)
     static = saved = 0
@@ -119,7 +120,7 @@ def stage_seconds(chain: Chain, stage: int, counts: tuple[int, ...]) -> tuple[fl
 
 
 def _passes_s(chain: Chain, stage: int, counts: tuple[int, ...]) -> float:
-    """What the passes and receives of a stage take where nothing is recomputed."""
+    """The time of a stage's passes and receives if nothing is recomputed."""
     problem = chain.problem
     seconds = problem.receive_forward_s[stage] + problem.receive_backward_s[stage]
     for link, number in zip(chain.kinds, counts, strict=True):
@@ -128,7 +129,7 @@ def _passes_s(chain: Chain, stage: int, counts: tuple[int, ...]) -> float:
 
 
 def _tables(chain: Chain) -> list[_Table]:
-    """One table per stage; stages that are alike share one."""
+    """One table per stage; identical stages share one."""
     problem = chain.problem
     alpha, omega = problem.fill
     known: dict[tuple[int, float, float], _Table] = {}
@@ -143,7 +144,7 @@ def _tables(chain: Chain) -> list[_Table]:
         )
         if key not in known:
             seconds = _seconds(chain, stage)
-            # Where memory does not bind, stages that keep more micro-batches take as long as those that keep fewer.
+            # If memory does not bind, stages that keep more micro-batches take as long as those that keep fewer.
             same = seconds.tobytes()
             if same not in shared:
                 fits = np.isfinite(seconds)
@@ -170,14 +171,15 @@ def _tails(chain: Chain) -> NDArray[np.float64]:
 
 
 def _seconds(chain: Chain, stage: int) -> NDArray[np.float64]:
-    """`stage_seconds` of every multiset at once; only those that must choose what to recompute are looked at alone."""
+    """`stage_seconds` of every multiset at once; only those that must choose what to recompute are handled
+    separately."""
     problem = chain.problem
     k, v, capacity = problem.in_flight[stage], problem.chunks, problem.capacity_bytes
     base = chain.passes + problem.receive_forward_s[stage] + problem.receive_backward_s[stage]
     fits = chain.static - (-k * chain.saved // v) <= capacity
     if problem.recompute is Recompute.NONE:
         return np.where(fits, base, np.inf)
-    reserve = float(chain.reserve)  # absurd sizes are larger than whole numbers of 64 bits
+    reserve = float(chain.reserve)  # absurd sizes do not fit in 64-bit integers
     again = chain.static - (-k * chain.kept // v) + reserve * (chain.recomputable > 0) <= capacity
     if problem.recompute is Recompute.ALL:
         return np.where(again, base + chain.again_s, np.inf)
@@ -204,7 +206,7 @@ def _least_bottleneck(chain: Chain, tables: Sequence[_Table]) -> float:
         for part in parts:
             reach = np.maximum(reach[chain.beginning[:, -part.shape[1] :]], part).min(axis=1)
         bound = float(reach[-1])
-        # Longer intervals than were looked at may only be of use where they are within the bound.
+        # Intervals longer than those examined can only help if they are within the bound.
         wanted = _longest(chain, tables, bound)
         if wanted <= width:
             return bound
@@ -220,14 +222,14 @@ def _least_filling(chain: Chain, tables: Sequence[_Table], bound: float) -> floa
 
 
 def _start(size: int, value: float) -> NDArray[np.float64]:
-    """What the stages before the first one reach: no link at all."""
+    """The value before the first stage: no link is placed yet."""
     reach = np.full(size + 1, np.inf)
     reach[0] = value
     return reach
 
 
 def _within(chain: Chain, tables: Sequence[_Table], bound: float) -> list[NDArray[np.float64]]:
-    """Per stage and interval the part of the sum, ∞ where the bottleneck is above the bound."""
+    """Per stage and interval, the part of the sum; ∞ if the bottleneck is above the bound."""
     width = _longest(chain, tables, bound)
     return _intervals(
         chain, tables, width, lambda table: np.where(table.bottleneck <= bound, table.filling, np.inf)
@@ -240,7 +242,7 @@ def _intervals(
     width: int,
     value: Callable[[_Table], NDArray[np.float64]],
 ) -> list[NDArray[np.float64]]:
-    """Per stage a value of every interval of at most `width` links: a row for each end, longest interval first."""
+    """Per stage, a value for every interval of at most `width` links: a row for each end, longest interval first."""
     place = chain.ending[:, -width:]
     known = {id(table): value(table)[place] for table in _distinct(tables)}
     return [known[id(table)] for table in tables]
@@ -254,10 +256,11 @@ def _longest(chain: Chain, tables: Sequence[_Table], bound: float) -> int:
 
 
 def _search(chain: Chain, tables: Sequence[_Table], low: float) -> float:
-    """The bound with the least sum plus bound. Between two bounds nothing beats the larger's sum at the smaller."""
+    """The bound with the smallest sum plus bound. Between two bounds nothing beats the larger one's sum at the
+    smaller."""
     best_bound = low
     best = _least_filling(chain, tables, low) + low
-    # However links are placed, each takes its passes and each stage its receives.
+    # However links are placed, each link has its passes and each stage its receives.
     problem, (alpha, omega) = chain.problem, chain.problem.fill
     least = alpha * (sum(k.forward_s + k.backward_s for k in problem.links) + sum(problem.receive_forward_s))
     least += alpha * sum(problem.receive_backward_s) - omega * sum(k.weight_s for k in problem.links)
@@ -288,7 +291,8 @@ def _search(chain: Chain, tables: Sequence[_Table], low: float) -> float:
 
 
 def _read_out(chain: Chain, tables: Sequence[_Table], bound: float) -> Solution:
-    """The assignment behind the least sum within the bound: of equal ones, the one whose stages begin earliest."""
+    """The assignment behind the smallest sum within the bound; among equal ones, the one whose stages start
+    earliest."""
     size = len(chain.kind_of)
     reach = _start(size, 0.0)
     came: list[NDArray[np.intp]] = []

@@ -1,11 +1,13 @@
-"""Level 2 as the paper has it: a local search over stages and recomputed layers (H²O, section 2, Algorithm 1).
+"""Level 2 as in the paper: a local search over stages and recomputed layers (H²O, section 2, Algorithm 1).
 
-The paper says that it "adaptively balances recomputation strategies and layer-stage assignment" and no more. This one
-begins with equal stages and everything recomputed where that is needed, then goes round these moves and takes each
-that improves: move a boundary by one layer, stop recomputing a layer, recompute one more. It ends when a whole round
-brings nothing. It is offered for comparison with `assignment.solve`, which is exact.
+The paper says that it "adaptively balances recomputation strategies and layer-stage assignment" and no more. This
+search starts with equal stages and everything recomputed where that is needed. Then it cycles through these moves
+and makes each one that improves: move a boundary by one layer, stop recomputing a layer, recompute one more. It
+ends when a whole round brings no improvement. It is offered for comparison with `assignment.solve`, which is
+exact.
 
-A move changes one stage or two by one link. So stages keep their sums, and a neighbour is priced in constant time.
+A move changes one or two stages by one link. So stages keep their sums, and a neighbour is priced in constant
+time.
 """
 
 from itertools import accumulate, pairwise
@@ -27,7 +29,7 @@ class _Stage(NamedTuple):
     recomputed: int = 0
 
     def changed(self, link: Link, again: bool, sign: int) -> "_Stage":
-        """With a link more (sign 1) or less (−1)."""
+        """The sums with one link more (sign 1) or less (−1)."""
         return _Stage(
             self.seconds + sign * (link.forward_s + link.backward_s + (link.recompute_s if again else 0.0)),
             self.static + sign * link.static_bytes,
@@ -41,7 +43,7 @@ class _Stage(NamedTuple):
 
 
 Move = tuple[int, int]
-"""A boundary and the step (−1 or 1) that it goes, or a layer and 0: whether it is recomputed turns."""
+"""A boundary and the step (−1 or 1) by which it moves, or a layer and 0, which toggles whether it is recomputed."""
 Change = dict[int, _Stage]
 """The stages that a move changes, by number."""
 
@@ -86,7 +88,7 @@ class _State:
         return missing, filling + worst
 
     def moves(self) -> list[Move]:
-        """Every move that there is, whether or not it can be made now."""
+        """Every conceivable move, whether or not it can be made now."""
         problem = self.problem
         edges = range(1, problem.stages) if problem.boundaries is None else ()
         links = problem.links if problem.recompute is Recompute.FREE else ()
@@ -94,7 +96,7 @@ class _State:
         return [(j, step) for j in edges for step in (-1, 1)] + turned
 
     def change(self, move: Move) -> Change | None:
-        """What a move changes; None where it would leave a stage empty."""
+        """What a move changes; None if it would leave a stage empty."""
         number, step = move
         if not step:
             link, again, j = self.problem.links[number], self.again[number], self.stage_of[number]
@@ -131,7 +133,7 @@ class _State:
 
 
 def solve_locally(problem: Problem, *, rounds: int = 1000) -> Solution | None:
-    """A local optimum; None when it finds no assignment that fits, although one may exist."""
+    """A local optimum; None if it finds no assignment that fits, although one may exist."""
     state = _State(problem)
     best, moves = state.score(), state.moves()
     position = idle = taken = 0
@@ -139,7 +141,7 @@ def solve_locally(problem: Problem, *, rounds: int = 1000) -> Solution | None:
         move = moves[position]
         change = state.change(move)
         score = state.changed_score(change) if change else best
-        # Sums that change by and by are right but for rounding, which is no improvement.
+        # Sums that are updated step by step have rounding errors, which are not improvements.
         if change and (score[0] < best[0] or (score[0] == best[0] and score[1] < best[1] * (1 - 1e-12))):
             # The same move may help again.
             state.apply(move, change)

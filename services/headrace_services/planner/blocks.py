@@ -1,7 +1,8 @@
-"""From what a user writes about a transformer to the layers of the cost model.
+"""From a user's description of a transformer to the layers of the cost model.
 
-A description is a mapping with `vocabulary`, `sequence`, `hidden` and `blocks`, a list of runs of equal blocks. The
-presets (`data/models.json`) and Hugging Face configurations come through here too, so all are checked alike.
+A description is a mapping with `vocabulary`, `sequence`, `hidden` and `blocks`, a list of runs of equal blocks.
+The presets (`data/models.json`) and Hugging Face configurations use this code too, so all are checked in the same
+way.
 """
 
 from collections.abc import Mapping
@@ -35,7 +36,7 @@ BLOCK_FIELDS = frozenset(
 MOST_BLOCKS = 400
 """Level 2 keeps a table of layers × layers for every stage: 1 GB with as many stages as layers."""
 MOST_KINDS = 32
-"""Of blocks that differ. The choice of what to recompute grows with every kind."""
+"""The most kinds of blocks. The choice of what to recompute grows with every kind."""
 MODEL_FIELDS = frozenset(["source", "vocabulary", "sequence", "hidden", "blocks", "name", "tied"])
 
 
@@ -54,7 +55,7 @@ class Attention:
 
 
 def model_from_description(name: str, description: Mapping[str, Any]) -> Model:
-    """The model that a description tells. Raises InvalidFieldError with every field at fault."""
+    """The model of a description. Raises InvalidFieldError with every field at fault."""
     check = Checker("model")
     check.known(description, MODEL_FIELDS)
     vocabulary = check.integer(description, "vocabulary", low=1, high=10**7)
@@ -103,7 +104,7 @@ def gpt(name: str, *, hidden: int, layers: int, heads: int, sequence: int, vocab
 
 
 def embedding(hidden: float, vocabulary: float) -> Layer:
-    """The token embedding: a look-up, no product."""
+    """The token embedding: a look-up, without a product."""
     return Layer(
         name="embedding",
         kind=LayerKind.EMBEDDING,
@@ -129,7 +130,7 @@ def head(hidden: float, vocabulary: float) -> Layer:
 
 
 def dense_block(hidden: float, heads: float) -> Layer:
-    """A GPT block; also with arrays for its sizes."""
+    """A GPT block; sizes may be arrays."""
     return _assemble(
         "block", hidden, heads, _grouped(hidden, hidden, hidden), feed_forward=4 * hidden, gated=False
     )
@@ -240,7 +241,7 @@ def _assemble(
     expert_width: float = 0,
     capacity: float = 1.0,
 ) -> Layer:
-    """Attention and feed-forward as one block. A gate is one more matrix and one more saved product."""
+    """Attention and feed-forward as one block. A gate adds one matrix and one saved product."""
     ups, saved_per_width = (2, 6) if gated else (1, 4)
     gemms = list(attention.gemms)
     split, expert, saved = attention.split, 0.0, attention.saved

@@ -1,7 +1,7 @@
 """The idle windows of a plan: how much tuning each stage would carry, before the job starts.
 
-A window is a gap between two passes of the simulated iteration. The gap after a stage's last work joins the one before
-its first pass, as the next iteration begins there. Receiving counts as work, as in the simulator.
+A window is a gap between two passes of the simulated iteration. The gap after a stage's last work joins the one
+before its first pass, because the next iteration starts there. Receiving counts as work, as in the simulator.
 """
 
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ class StageWindows:
     """One stage's windows in an iteration.
 
     Attributes:
-        stage: from 0.
+        stage: its number, from 0.
         windows: how many there are.
         usable: how many of them are long enough.
-        idle_s, usable_s: their seconds in all.
+        idle_s, usable_s: their total seconds.
         longest_s: the longest one.
-        share: of the iteration that is usable.
-        free_bytes: memory of a device that the plan leaves at the stage's peak.
+        share: the usable share of the iteration.
+        free_bytes: memory of a device that the plan leaves free at the stage's peak.
     """
 
     stage: int
@@ -70,5 +70,5 @@ def _lengths(plan: Plan, stage: int) -> Iterator[float]:
     events = simulation.events(stage)
     around = events[0].start_s + simulation.total_s - events[-1].end_s - plan.stages[stage].times.tail_s
     gaps = [around, *(after.start_s - before.end_s for before, after in pairwise(events))]
-    resolution = 1e-9 * simulation.total_s  # what floating point leaves between passes that touch
+    resolution = 1e-9 * simulation.total_s  # rounding leaves this between passes that touch
     yield from (gap for gap in gaps if gap > resolution)

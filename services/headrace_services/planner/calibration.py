@@ -1,12 +1,14 @@
-"""Fitting a cluster's constants to measured rows.
+"""Fits a cluster's constants to measured rows.
 
-Log-errors are minimised with a soft-L1 loss (a measured run that something else slowed down must not bend the rest)
-and a pull towards the start values, so that a constant about which few rows tell stays near where physics puts it
-(how strong, was settled by leaving widths out: decision 0025). All constants are positive, shares of a peak below 1.
+Log-errors are minimised with a soft-L1 loss: a measured run that something else slowed down must not bend the
+rest. A pull towards the start values keeps a constant near its physical value if few rows give evidence for it.
+Decision 0025 settled how strong the pull is, by leaving widths out. All constants are positive; shares of a peak
+are below 1.
 
-Formulas are smooth in the sizes of a layer and kernels are not, so blocks and heads of a shape that several rows share
-then get a factor of their own (`MeasuredShape`), pulled towards 1. Factors come second: fitted together with the
-constants they take over what the formulas should explain, and shapes that nobody measured are predicted worse.
+Formulas are smooth in the sizes of a layer and kernels are not. So blocks and heads of a shape that several rows
+share then get a separate factor (`MeasuredShape`), pulled towards 1. Factors are fitted second: fitted together
+with the constants, they would absorb what the formulas should explain, and unmeasured shapes would be predicted
+worse.
 """
 
 from collections.abc import Mapping
@@ -26,7 +28,7 @@ from headrace_services.planner.model import LayerKind
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Where a constant may lie, where it starts, and how strongly it is held there."""
+    """The range of a constant, its start value, and how strongly it is held there."""
 
     start: float
     low: float
@@ -67,31 +69,31 @@ OVERLAP_RANGES: Final[Mapping[str, Range]] = MappingProxyType(
         "overlap_optimizer": Range(0.8, 0.01, 1.0, hold=0.01),
     }
 )
-"""Of rows that overlap. What no row tells stays 0, which is no overlap."""
+"""The ratios for rows with overlap. A ratio for which no row gives evidence stays 0, which means no overlap."""
 FIRST_RATIO: Final = 0.03
 SCALE: Final = 0.05
-"""Log-error from which the loss grows linearly."""
+"""The log-error from which the loss grows linearly."""
 SPREAD: Final = 0.1
-"""Log-error by which kernels of one shape usually differ from the formulas."""
+"""The log-error by which kernels of one shape usually differ from the formulas."""
 LEAST_ROWS: Final = 3
-"""Rows that share a shape before it gets a factor: fewer cannot tell its time from their own noise."""
+"""How many rows must share a shape before it gets a factor: fewer cannot separate its time from their own noise."""
 SHAPE: Final = ("hidden", "heads", "seq", "tp", "micro_batch")
 
 
 def start() -> Efficiencies:
-    """Constants before any fit: physics and guesses."""
+    """The constants before any fit: physics and guesses."""
     values: dict[str, Any] = {name: one.start for name, one in RANGES.items()}
     return Efficiencies(**values)
 
 
 def fit(rows: Rows, cluster: Cluster) -> Efficiencies:
-    """The constants, and then the shapes' factors, that predict the rows best. Deterministic."""
+    """The constants, and then the shapes' factors, that best predict the rows. Deterministic."""
     constants = _constants(rows, cluster)
     return replace(constants, shapes=_factors(rows, cluster.with_efficiencies(constants)))
 
 
 def overlaps_told(rows: Rows) -> dict[str, Range]:
-    """The ratios of which these rows tell: of patterns that they have, in jobs that overlap."""
+    """The ratios for which these rows give evidence: those of patterns that occur in them, in jobs that overlap."""
     overlap = rows.told("overlap") > 0
     tells = {
         "overlap_gradients": overlap & (rows["dp"] > 1),
@@ -117,7 +119,8 @@ def _constants(rows: Rows, cluster: Cluster) -> Efficiencies:
         predicted = predicted_s(rows, cluster.with_efficiencies(named(logs)))
         return np.concatenate([np.log(predicted / rows.seconds) * weight, (logs - first) * hold])
 
-    # A ratio begins low: where all is hidden, a little more or less changes nothing, and the fit would stay there.
+    # A ratio starts low: if everything is hidden, a small change makes no difference, and the fit would stay
+    # there.
     begin = np.array(
         [np.log(FIRST_RATIO) if name in OVERLAP_RANGES else np.log(ranges[name].start) for name in names]
     )
@@ -148,7 +151,8 @@ def _factors(rows: Rows, cluster: Cluster) -> tuple[MeasuredShape, ...]:
 
 
 def _shared_shapes(rows: Rows) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    """Shapes of at least `LEAST_ROWS` rows, and for each row which of them it has; their number where it has none."""
+    """Shapes with at least `LEAST_ROWS` rows, and for each row the index of its shape; the number of shapes if it
+    has none."""
     keys = np.stack([rows[name] for name in SHAPE], axis=1)
     found, of_row, times = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
     shared = times >= LEAST_ROWS
@@ -162,7 +166,8 @@ def _measured_shapes(
     blocks: NDArray[np.float64],
     heads: NDArray[np.float64],
 ) -> tuple[MeasuredShape, ...]:
-    """The factors with the shapes that they belong to. A head does not depend on attention heads: their mean counts."""
+    """The factors with the shapes that they belong to. A head's time does not depend on attention heads: their
+    mean counts."""
     found = []
     for (hidden, attention_heads, sequence, tensor, b), factor in zip(shapes, blocks.tolist(), strict=True):
         found.append(
@@ -200,7 +205,8 @@ def _measured_shapes(
 
 
 def weights(rows: Rows, cluster: Cluster) -> NDArray[np.float64]:
-    """Rows on one node and on several count alike in sum: each kind tells of constants that the other cannot."""
+    """Rows on one node and rows on several have the same total weight: each kind gives evidence that the other
+    cannot."""
     across = rows["gpus"] > cluster.device.devices_per_node
     weight = np.ones(len(rows))
     if across.any() and not across.all():
@@ -210,7 +216,7 @@ def weights(rows: Rows, cluster: Cluster) -> NDArray[np.float64]:
 
 
 def rounded(constants: Efficiencies) -> Efficiencies:
-    """Four digits: what a data file holds."""
+    """Rounded to four digits, as a data file holds."""
     shapes = tuple(replace(one, factor=float(f"{one.factor:.4g}")) for one in constants.shapes)
     names = (*RANGES, *OVERLAP_RANGES)
     numbers: dict[str, Any] = {name: float(f"{getattr(constants, name):.4g}") for name in names}

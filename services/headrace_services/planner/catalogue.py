@@ -68,22 +68,21 @@ def model(name: str, sequence: int | None = None) -> Model:
         return described_model(name.lower(), presets[name.lower()], sequence)
     if name.endswith(".json"):
         return described_model(Path(name).stem, read_description("model", Path(name)), sequence)
-    raise _unknown(
-        "model", name, "is not a model that is known", f"{nearest(name, presets)} Or name a .json file."
-    )
+    raise _unknown("model", name, "is not a known model", f"{nearest(name, presets)} Or name a .json file.")
 
 
 def described_model(name: str, description: Mapping[str, Any], sequence: int | None) -> Model:
     """The model of a description, a configuration or a profile, with sequences of this length.
 
-    Raises InvalidFieldError."""
+    Raises InvalidFieldError.
+    """
     if sequence is not None:
         check = Checker("")
         check.integer({"sequence": sequence}, "sequence", low=1, high=LONGEST_SEQUENCE)
         check.done()
     if is_profile(description):
         if sequence is not None:
-            message = "goes with no profile: its samples have no length"
+            message = "does not apply to a profile: its samples have no length"
             raise _unknown("sequence", str(sequence), message, "Leave the sequence length out.")
         return model_from_profile(name, description)
     if is_configuration(description):
@@ -111,7 +110,7 @@ def cluster(name: str) -> Cluster:
     if found is None or found["device"].lower() not in {*devices(), *ALIASES}:
         known = [*devices(), *ALIASES]
         remedy = nearest(found["device"] if found else name, known)
-        message = "is not a cluster that is known"
+        message = "is not a known cluster"
         raise _unknown("cluster", name, message, f"Write DEVICE-COUNT, such as a100-80g-64. {remedy}")
     return checked_cluster(device(found["device"]), int(found["count"]))
 

@@ -18,7 +18,7 @@ class Checker:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was found at fault since this checker was made."""
+        """Whether no violation was found since this checker was made."""
         return len(self._violations) == self._before
 
     @property
@@ -31,7 +31,7 @@ class Checker:
         return Checker(self._at(field), self._violations)
 
     def fail(self, field: str, value: object, message: str, remedy: str) -> None:
-        """Notes one field at fault."""
+        """Records one field at fault."""
         shown = "" if value is None else show_value(value)
         self._violations.append(Violation(field=self._at(field), value=shown, message=message, remedy=remedy))
 
@@ -41,7 +41,7 @@ class Checker:
             raise InvalidFieldError(self._violations)
 
     def known(self, source: Mapping[str, Any], fields: Iterable[str]) -> None:
-        """Every key must be a known one; a key that is not gets the nearest names."""
+        """Checks that every key is known; an unknown key gets the nearest names."""
         allowed = sorted(fields)
         for key in source:
             if key not in allowed:
@@ -50,7 +50,7 @@ class Checker:
     def integer(
         self, source: Mapping[str, Any], field: str, *, low: int, high: int, default: int | None = None
     ) -> int:
-        """A whole number within [low, high]; a stand-in where it is at fault, so that checking can go on."""
+        """A whole number within [low, high]; a substitute if it is at fault, so that checking can continue."""
         value = source.get(field, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -90,7 +90,7 @@ class Checker:
         return float(value)
 
     def flag(self, source: Mapping[str, Any], field: str, *, default: bool) -> bool:
-        """A truth value."""
+        """A boolean value."""
         value = source.get(field, default)
         if not isinstance(value, bool):
             self.fail(field, value, "must be true or false", "Write true or false.")
@@ -102,7 +102,7 @@ class Checker:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """A remedy that points to the nearest of the names that exist."""
+    """A remedy that names the nearest existing names."""
     all_names = sorted(names)
     close = difflib.get_close_matches(name.lower(), all_names, n=3, cutoff=0.4)
     if close:

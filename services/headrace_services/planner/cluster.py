@@ -1,7 +1,7 @@
-"""What the job runs on: equal devices in equal nodes, two tiers of links, and how much of each peak is reached.
+"""What the job runs on: equal devices in equal nodes, two tiers of links, and which share of each peak is reached.
 
-Bytes, bytes per second (one way, per device) and FLOP per second throughout. A device that two stages or rings share
-is not modelled: every device has its own share of the node's network.
+Units are bytes, bytes per second (one way, per device) and FLOP per second throughout. A device that two stages or
+rings share is not modelled: every device has its own share of the node's network.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from headrace_services.planner.links import NodeLinks, links_from
 
 
 class Topology(StrEnum):
-    """How nodes are joined: through switches, or as a ring whose hops are paid."""
+    """How nodes are connected: through switches, or as a ring in which every hop is paid."""
 
     SWITCH = "switch"
     RING = "ring"
@@ -24,28 +24,30 @@ class Topology(StrEnum):
 class MeasuredShape:
     """One layer that ran in exactly this shape, and how much longer it took than the formulas say.
 
-    Which kernels a library picks for a shape, and how fast their launches go, is not smooth in its sizes; where a
-    shape was measured, the measurement stands. It says nothing of other shapes."""
+    Which kernels a library picks for a shape, and how fast they are launched, is not smooth in its sizes; if a
+    shape was measured, the measurement applies. It says nothing about other shapes.
+    """
 
     kind: str
-    """block or head."""
+    """`block` or `head`."""
     hidden: float
     parameters: float
-    """Of the layer, those that tensor parallelism divides: tells a plain block from a gated one."""
+    """The parameters of the layer that tensor parallelism divides: distinguishes a plain block from a gated one."""
     heads: float
     """0 for a head."""
     sequence: float
     tensor: float
     micro_batch: float
     attention: str
-    """How scores were treated; empty for a head, which has none."""
+    """How scores were treated; empty for a head, which has no scores."""
     sequence_parallel: bool
     factor: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiencies:
-    """What fitting measures: shares of peaks, fixed costs in seconds. `data/efficiencies.json` says on what."""
+    """What a fit determines: shares of peaks, fixed costs in seconds. `data/efficiencies.json` says from which
+    data."""
 
     gemm: float
     """Share of peak FLOP/s that a large product reaches."""
@@ -64,23 +66,24 @@ class Efficiencies:
     gradients: float
     """Share of the bandwidth of gradient collectives."""
     gradients_shared: float
-    """Further share where several devices of a node belong to one data-parallel ring. Empirical."""
+    """A further share if several devices of a node belong to one data-parallel ring. Empirical."""
     transfer: float
     """Share of network bandwidth of transfers between stages."""
     launch_s: float
-    """Least time of a block's forward pass: its kernels must be launched."""
+    """Minimum time of a block's forward pass: its kernels must be launched."""
     launch_tensor_s: float
-    """More of that under tensor parallelism: the collectives are launched as well."""
+    """Additional minimum time under tensor parallelism, because the collectives are launched as well."""
     launch_rank_s: float
-    """More of that per tensor rank."""
+    """Additional minimum time per tensor rank."""
     launch_unfused_s: float
-    """More of that where Megatron's fused softmax does not apply (batch·heads per rank not a multiple of 4)."""
+    """Additional minimum time if Megatron's fused softmax does not apply (batch·heads per rank not a multiple of
+    4)."""
     launch_backward: float
-    """Least time of a backward pass over that of a forward pass."""
+    """Minimum time of a backward pass, relative to that of a forward pass."""
     head_traffic: float
     """Bytes moved per logit by the loss, forward and backward."""
     head_s: float
-    """Least time of the head, forward and backward."""
+    """Minimum time of the head, forward and backward."""
     collective_s: float
     """Latency of one step of a ring."""
     transfer_s: float
@@ -98,13 +101,13 @@ class Efficiencies:
     overlap_optimizer: float = 0.0
     """Share of the first forward pass during which updated parameters are gathered (α_opt)."""
     overlap_slowdown: float = 1.0
-    """How many times as long a collective takes while it overlaps."""
+    """The factor by which a collective takes longer while it overlaps."""
     shapes: tuple[MeasuredShape, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One kind of accelerator with its node."""
+    """One kind of accelerator, with its node."""
 
     name: str
     peak_flops: float
@@ -127,21 +130,21 @@ class Cluster:
     device: Device
     devices: int
     links: NodeLinks | None = None
-    """Links between nodes, where they are not all alike; then they stand for the device's network bandwidth."""
+    """Links between nodes, if they are not all alike; they then replace the device's network bandwidth."""
 
     @property
     def name(self) -> str:
-        """Device and count, as `catalogue.cluster` reads them."""
+        """Device and count, in the form that `catalogue.cluster` reads."""
         return f"{self.device.name}-{self.devices}"
 
     @property
     def node(self) -> int:
-        """Devices of a node that this cluster uses."""
+        """The devices of a node that this cluster uses."""
         return min(self.device.devices_per_node, self.devices)
 
     @property
     def nodes(self) -> int:
-        """Nodes, the last one perhaps in part."""
+        """The number of nodes; the last one may be partly used."""
         return -(-self.devices // self.device.devices_per_node)
 
     def calibrated(self, efficiencies: Efficiencies) -> "Cluster":
@@ -163,13 +166,13 @@ _DEVICE_LIMITS: Mapping[str, tuple[float, float, str]] = {
     "link_bandwidth": (1e8, 1e13, "bytes/s"),
     "network_bandwidth": (1e7, 1e13, "bytes/s"),
 }
-"""What can be right: a GPU of 40 kB or of 40 PB is a unit gone wrong."""
+"""The plausible range: a GPU of 40 kB or of 40 PB is a wrong unit."""
 
 
 def device_from_description(
     name: str, description: Mapping[str, Any], efficiencies: Mapping[str, Efficiencies]
 ) -> Device:
-    """The device that a description tells. Raises InvalidFieldError with every field at fault."""
+    """The device of a description. Raises InvalidFieldError with every field at fault."""
     check = Checker("cluster")
     own = {"source", "network_cards", "devices_per_node", "topology", "efficiencies", "calibrated", "devices"}
     own |= {"node_links", "tiers"}
@@ -182,7 +185,7 @@ def device_from_description(
             low=low,
             high=high,
             unit=unit,
-            # Not needed where every link is given.
+            # Not needed if every link is given.
             default=low if apart and field == "network_bandwidth" else None,
         )
         for field, (low, high, unit) in _DEVICE_LIMITS.items()
@@ -193,7 +196,7 @@ def device_from_description(
     if topology not in list(Topology):
         check.fail("topology", topology, "is not a topology", "Write switch or ring.")
     if apart and topology == Topology.RING:
-        message = "does not go with links between nodes, which say themselves how long a way is"
+        message = "cannot be combined with links between nodes, which already include the distances"
         check.fail("topology", topology, message, "Leave the topology out.")
     profile = description.get("efficiencies", next(iter(efficiencies)))
     own_constants = isinstance(profile, Mapping)
@@ -206,7 +209,7 @@ def device_from_description(
         name=name,
         devices_per_node=per_node,
         topology=Topology(topology),
-        # Shares of peaks may be borrowed from another device; what its kernels took may not.
+        # Shares of peaks may be borrowed from another device, but not the times of its kernels.
         efficiencies=constants if calibrated else replace(constants, shapes=()),
         calibrated=calibrated,
         source=str(description.get("source", "")),
@@ -215,10 +218,12 @@ def device_from_description(
 
 
 def lent(constants: Efficiencies, cards: int, per_node: int) -> Efficiencies:
-    """Constants for a device with so many network cards a node.
+    """Constants for a device with this many network cards per node.
 
-    That rings with several ranks on a node are slow was measured where two devices share a card; where each has its
-    own, it does not hold (Narayanan et al. SC'21, table 1: missed by 3% without it, by 13% with it)."""
+    Rings with several ranks on a node are slow if two devices share a card, according to measurements. If each
+    device has its own card, they are not (Narayanan et al. SC'21, table 1: the error is 3% without that factor,
+    and 13% with it).
+    """
     return replace(constants, gradients_shared=1.0) if cards >= per_node else constants
 
 
@@ -238,7 +243,7 @@ def checked_cluster(device: Device, devices: int, description: Mapping[str, Any]
 
 
 def efficiencies_from(values: Mapping[str, Any]) -> Efficiencies:
-    """Constants by name, with the shapes that were measured. Raises InvalidFieldError."""
+    """Constants by name, with the measured shapes. Raises InvalidFieldError."""
     check = Checker("efficiencies")
     names = [field.name for field in fields(Efficiencies)]
     check.known(values, names)

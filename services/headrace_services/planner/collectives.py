@@ -1,8 +1,8 @@
 """Seconds of collectives on two tiers of links. Arguments may be floats or arrays; volumes are bytes.
 
 A ring all-reduce of V bytes over n ranks takes 2(n−1)α + 2(n−1)/n·V/β (Patarasuk and Yuan 2009). Over nodes with g
-ranks each it is hierarchical: reduce within the node, all-reduce 1/g of it between nodes, gather within the node. A
-reduce-scatter or an all-gather is half of an all-reduce.
+ranks each it is hierarchical: reduce within the node, all-reduce 1/g of the data between nodes, gather within the
+node. A reduce-scatter or an all-gather takes half as long as an all-reduce.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Group:
 
 
 def group(ranks: int, stride: int, node: int) -> Group:
-    """The group of `ranks` ranks that stand `stride` devices apart, in nodes of `node` devices."""
+    """The group of `ranks` ranks that are `stride` devices apart, in nodes of `node` devices."""
     per_node = min(max(node // stride, 1), ranks)
     while ranks % per_node:
         per_node -= 1
@@ -48,7 +48,8 @@ def all_reduce_s(
 def all_to_all_s(volume: float, ranks: Group, cluster: Cluster) -> float:
     """Seconds of an all-to-all in which every rank sends `volume` bytes, an equal part to each rank.
 
-    In a ring of nodes the mean distance of two nodes is k/4 hops, and every hop is paid."""
+    In a ring of nodes, the mean distance between two nodes is k/4 hops, and every hop is paid.
+    """
     device, constants = cluster.device, cluster.device.efficiencies
     n, g, k = ranks.ranks, ranks.per_node, ranks.nodes
     hops = max(k / 4, 1.0) if device.topology is Topology.RING else 1.0
@@ -60,8 +61,9 @@ def all_to_all_s(volume: float, ranks: Group, cluster: Cluster) -> float:
 
 
 def hidden_s(window_s: float, share: float, cluster: Cluster) -> float:
-    """As much of a collective as `window_s` of computation hides.
+    """The part of a collective that `window_s` of computation hides.
 
-    `share` is the paper's α of the collective's pattern: the part of the window during which it runs. While it does, it
-    moves `overlap_slowdown` times as slowly as alone, since computation takes memory bandwidth and multiprocessors."""
+    `share` is the paper's α for the collective's pattern: the part of the window during which it runs. Meanwhile
+    it is slower by the factor `overlap_slowdown`, because computation uses memory bandwidth and multiprocessors.
+    """
     return share * window_s / cluster.device.efficiencies.overlap_slowdown

@@ -1,6 +1,6 @@
 """`headrace plan`: plans, their comparison, explanation and calibration, all without a server.
 
-`headrace plan MODEL CLUSTER` plans; `compare`, `explain` and `calibrate` are words of their own before it.
+`headrace plan MODEL CLUSTER` plans; `compare`, `explain` and `calibrate` are subcommands.
 """
 
 import json
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 
 class PlanGroup(TyperGroup):
-    """Takes `headrace plan MODEL CLUSTER` for `headrace plan make MODEL CLUSTER`."""
+    """Treats `headrace plan MODEL CLUSTER` as `headrace plan make MODEL CLUSTER`."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]  # typer's own Context
-        """Puts the default command before a first word that names none."""
+        """Inserts the default command before a first word that is not a command."""
         if args and args[0] not in self.commands and args[0] not in {"-h", "--help"}:
             args = ["make", *args]
         return super().parse_args(ctx, args)
@@ -133,7 +133,7 @@ def make(
         raise CommandError("--target needs --out.", remedy="Say where to write with --out DIR.", code=USAGE)
     output = Session.of(context).output
     options = replace(options, target=asking.target(target))
-    # `headrace` takes --address from wherever it stands, for its session.
+    # `headrace` accepts --address anywhere on the command line, for its session.
     address = address or Session.of(context).address
     if address is not None and measure is None:
         from headrace_services.planner import remote
@@ -322,7 +322,7 @@ def calibrate(
 
 
 def _refuse(says: str, given: Mapping[str, object]) -> None:
-    """Refuses the options that were given, by name. Raises CommandError."""
+    """Rejects the options that were given, by name. Raises CommandError."""
     refused = [name for name, value in given.items() if value]
     if refused:
         raise CommandError(f"{says} {', '.join(refused)}.", remedy="Leave that out.", code=USAGE)

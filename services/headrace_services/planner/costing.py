@@ -1,7 +1,7 @@
 """One tuple of degrees as a level 2 problem, and a bound that no assignment of it can beat.
 
-A `Costing` belongs to one request and remembers what tuples share: times depend on (m, e, b) alone, memory and tails
-on (d, m, o, e) as well. That makes thousands of tuples cheap.
+A `Costing` belongs to one request and caches what tuples share: times depend only on (m, e, b), memory and tails
+also on (d, m, o, e). That makes thousands of tuples cheap.
 """
 
 from dataclasses import dataclass, field, replace
@@ -36,23 +36,23 @@ from headrace_services.planner.schedules import Schedule, fill_share, in_flight
 from headrace_services.planner.stage_cost import gradient_s, optimizer_s, transfer_s
 
 MOST_PASSES = 1 << 21
-"""s·µ·v of a tuple: beyond, simulating it would take minutes and gigabytes."""
+"""The maximum of s·µ·v: beyond it, simulating a tuple would take minutes and gigabytes."""
 MOST_SEQUENCES = 1 << 18
-"""Of a batch. More of them only repeat the same micro-batches, and every one is simulated."""
+"""The maximum of a batch. More only repeats the same micro-batches, and every one is simulated."""
 USABLE_MEMORY = 0.94
-"""Share of a device's memory for the job; the rest is the context, communication buffers and fragmentation."""
+"""Share of a device's memory for the job; the rest is for the context, communication buffers and fragmentation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked: a model on a cluster with a global batch of sequences, and what is not searched."""
+    """The question: a model on a cluster with a global batch of sequences, and the settings that are not searched."""
 
     model: Model
     cluster: Cluster
     batch: int
     schedule: Schedule = Schedule.ONE_F_ONE_B
     chunks: int = 1
-    """v: model chunks per stage, of the interleaved schedule alone."""
+    """v: model chunks per stage, only for the interleaved schedule."""
     zero: ZeroStage = ZeroStage.OPTIMIZER
     gradients: Gradients = Gradients.FP32
     sequence_parallel: bool = True
@@ -61,25 +61,25 @@ class Request:
 
     @property
     def capacity_bytes(self) -> int:
-        """What a plan may use of a device."""
+        """The memory of a device that a plan may use."""
         return int(self.cluster.device.memory_bytes * self.usable_memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What a layer takes once, however many micro-batches there are: bytes on a device, seconds of an iteration."""
+    """What a layer costs once, however many micro-batches there are: bytes on a device, seconds of an iteration."""
 
     static_bytes: int
     step_s: float
     reduce_s: float
-    """Of gradients, over the ranks that hold the same parameters."""
+    """The collective of gradients, over the ranks that hold the same parameters."""
     gather_s: float
-    """Of updated parameters, where ranks share the optimizer."""
+    """The collective of updated parameters, if ranks share the optimizer."""
 
 
 @dataclass(slots=True)
 class Costing:
-    """Prices the tuples of one request."""
+    """Computes the costs of the tuples of one request."""
 
     request: Request
     _times: dict[tuple[int, int, int], list[LayerTimes]] = field(init=False, default_factory=dict)
@@ -94,7 +94,7 @@ class Costing:
         self._kinds = [(layer, self._kind_of.count(number)) for number, layer in enumerate(distinct)]
 
     def shape(self, degrees: Degrees) -> Shape:
-        """How a micro-batch of this tuple meets a layer."""
+        """The shape in which a layer processes a micro-batch of this tuple."""
         request = self.request
         return Shape(
             micro_batch=degrees.micro_batch(request.batch),
@@ -116,16 +116,18 @@ class Costing:
         return self._times[key]
 
     def held(self, degrees: Degrees) -> list[Held]:
-        """What each kind of layer takes once."""
+        """What each kind of layer costs once."""
         key = (degrees.d, degrees.m, degrees.o, degrees.e, degrees.s == 1)
         if key not in self._held:
             self._held[key] = [self._once(layer, degrees) for layer, _ in self._kinds]
         return self._held[key]
 
     def bound_s(self, degrees: Degrees) -> float | None:
-        """A time that no assignment of this tuple beats: perfect balance, nothing recomputed. None: it cannot fit.
+        """A time that no assignment of this tuple beats: perfect balance, nothing recomputed. None if it cannot
+        fit.
 
-        What cannot fit even with every layer recomputed and any balance is infeasible for certain."""
+        A tuple that does not fit even with every layer recomputed and any balance is certainly infeasible.
+        """
         times, held = self.times(degrees), self.held(degrees)
         static = sum(count * one.static_bytes for (_, count), one in zip(self._kinds, held, strict=True))
         largest = max(one.static_bytes for one in held)
@@ -155,7 +157,8 @@ class Costing:
     ) -> tuple[Problem, tuple[tuple[int, ...], ...]] | None:
         """The level 2 problem, and for every chunk (stage by stage) the model's layers, in the problem's order.
 
-        None where the schedule does not allow the tuple, or would have more than `MOST_PASSES` passes."""
+        None if the schedule does not allow the tuple, or would have more than `MOST_PASSES` passes.
+        """
         request = self.request
         links = self.links(degrees, versions=versions)
         s, v = degrees.s, self.chunks(degrees)
@@ -208,7 +211,7 @@ class Costing:
                     backward_s=times.backward_s + before + after,
                     recompute_s=times.recompute_s,
                     weight_s=times.weight_s,
-                    # The one in use is among those in flight.
+                    # The copy in use is among those in flight.
                     static_bytes=held.static_bytes - copy,
                     saved_bytes=saved + copy,
                     kept_bytes=kept + copy,
@@ -257,12 +260,13 @@ class Costing:
         )
 
     def _own(self, layer: Layer, degrees: Degrees) -> Layer:
-        """A layer with the parameters that are its own: a single stage holds a tied matrix once, as its embedding's."""
+        """A layer with only its own parameters: a single stage holds a tied matrix once, as part of the embedding."""
         tied = self.request.model.tied and layer.kind is LayerKind.HEAD and degrees.s == 1
         return replace(layer, parameters_split=0) if tied else layer
 
     def _behind_s(self, times: LayerTimes) -> tuple[float, float]:
-        """As much of gradient collectives as its backward pass hides, and of parameter collectives as its forward."""
+        """The time of gradient collectives that a layer's backward pass hides, and that of parameter collectives
+        that its forward pass hides."""
         cluster = self.request.cluster
         constants = cluster.device.efficiencies
         return (
@@ -271,7 +275,8 @@ class Costing:
         )
 
     def _tails_s(self, held: list[Held], times: list[LayerTimes]) -> float:
-        """All stages' tails together are at least this: what hides behind a stage hides behind the whole chain."""
+        """A lower bound for the sum of all stages' tails: what hides behind a stage also hides behind the whole
+        chain."""
         steps = reduce = gather = 0.0
         for (_, count), one, passes in zip(self._kinds, held, times, strict=True):
             behind_backward, behind_forward = self._behind_s(passes)
@@ -281,7 +286,8 @@ class Costing:
         return steps + max(reduce, 0.0) + max(gather, 0.0)
 
     def _sharded_s(self, layer: Layer, degrees: Degrees) -> tuple[float, float]:
-        """ZeRO-3 alone, per micro-batch: a gather of parameters before each pass, and a scatter of gradients after."""
+        """Only for ZeRO-3, per micro-batch: a gather of parameters before each pass, and a scatter of gradients
+        after."""
         request, cluster = self.request, self.request.cluster
         if request.zero is not ZeroStage.PARAMETERS:
             return 0.0, 0.0
@@ -294,9 +300,10 @@ class Costing:
         return gather, scatter
 
     def _receives_s(self, degrees: Degrees) -> tuple[float, ...]:
-        """Per stage, receiving one micro-batch's activations from the stage before, for all chunks.
+        """Per stage, the time to receive one micro-batch's activations from the previous stage, for all chunks.
 
-        Gradients take the same way back. Only chunks wrap around from the last stage to the first."""
+        Gradients travel the same way back. Only chunks wrap around from the last stage to the first.
+        """
         s, v = degrees.s, self.chunks(degrees)
         if s == 1:
             return (0.0,)
@@ -304,17 +311,17 @@ class Costing:
         hidden = self.request.model.layers[0].hidden
         crossing = (float(v > 1 and cluster.nodes > 1), *map(float, stages_part(degrees, cluster)))
         ways = list(zip(crossing, stage_links(degrees, cluster), strict=True))
-        # Most stages have one way or the other.
+        # Most stages share one of a few routes.
         known = {way: v * transfer_s(hidden, shape, way[0], cluster, way[1]) for way in set(ways)}
         return known[ways[0]] if v > 1 else 0.0, *(known[way] for way in ways[1:])
 
     def _received_s(self, degrees: Degrees) -> float:
-        """All receives of one micro-batch."""
+        """The time of all receives of one micro-batch."""
         return 2 * sum(self._receives_s(degrees))
 
 
 def equal_boundaries(model: Model, stages: int) -> tuple[int, ...]:
-    """The usual split: blocks in equal numbers (the first stages take one more), embedding first, head last."""
+    """The usual split: equal numbers of blocks (the first stages take one more), embedding first, head last."""
     blocks = [i for i, layer in enumerate(model.layers) if layer.kind is LayerKind.BLOCK]
     first = blocks[0] if blocks else 0
     share, over = divmod(len(blocks), stages)
@@ -327,12 +334,12 @@ def equal_boundaries(model: Model, stages: int) -> tuple[int, ...]:
 
 
 def _met(shape: Shape, layer: Layer) -> Shape:
-    """How a micro-batch meets a layer whose scores may be treated in a way of their own."""
+    """The shape for a layer whose scores may be treated differently."""
     return shape if layer.attention is None else replace(shape, attention=layer.attention)
 
 
 def _balanced(links: list[Link], pieces: int) -> tuple[int, ...]:
-    """The split of a chain into pieces whose longest is shortest."""
+    """The split of a chain into pieces whose longest is as short as possible."""
     problem = Problem(
         links=tuple(links),
         stages=pieces,

@@ -1,9 +1,9 @@
-"""Level 1: the degrees of parallelism, and all the tuples of them that a cluster and a batch allow.
+"""Level 1: the degrees of parallelism, and all tuples of them that a cluster and a batch allow.
 
-N = d·m·s devices; o divides d; µ divides B/d; no more stages than layers. m divides a node, so that tensor groups stay
-in one, and what Megatron-LM and DeepSpeed split over it: attention heads, feed-forward widths, the sequence. Heads of
-keys and values are divided too, or copied where there are fewer of them. e, the ranks that share the routed experts,
-divides both d and the number of experts; a dense model has e = 1.
+N = d·m·s devices; o divides d; µ divides B/d; there are no more stages than layers. m divides a node, so that
+tensor groups stay in one, and it divides what Megatron-LM and DeepSpeed split over it: attention heads,
+feed-forward widths, the sequence. Heads of keys and values are divided too, or copied if there are fewer of them.
+e, the ranks that share the routed experts, divides both d and the number of experts; a dense model has e = 1.
 """
 
 from collections.abc import Iterator
@@ -57,13 +57,13 @@ def tuples(model: Model, cluster: Cluster, batch: int) -> Iterator[Degrees]:
 
 @cache
 def least_data(devices: int, batch: int, layers: int) -> int:
-    """The least data degree with which stages alone can use all devices; 1 where they can without."""
+    """The smallest data degree with which stages alone can use all devices; 1 if they can without data ranks."""
     fitting = [d for d in divisors(devices) if batch % d == 0 and devices // d <= layers]
     return min(fitting, default=1)
 
 
 def tensor_fault(model: Model, cluster: Cluster, m: int) -> str | None:
-    """Why m ranks cannot split a layer of this model on this cluster; None where they can."""
+    """Why m ranks cannot split a layer of this model on this cluster; None if they can."""
     if model.profiled and m > 1:
         return "splits layers, and a profile says nothing of layers that are split"
     if cluster.node % m:
@@ -80,7 +80,7 @@ def tensor_fault(model: Model, cluster: Cluster, m: int) -> str | None:
 
 
 def expert_degrees(model: Model, d: int) -> tuple[int, ...]:
-    """Every number of ranks that can share the experts evenly: neighbours in the data group."""
+    """Every number of ranks that can share the experts evenly: adjacent ranks in the data group."""
     if not model.experts:
         return (1,)
     return divisors(gcd(d, model.experts))
@@ -92,7 +92,7 @@ def data_group(degrees: Degrees, cluster: Cluster) -> Group:
 
 
 def expert_group(degrees: Degrees, cluster: Cluster) -> Group:
-    """Ranks that share the experts: neighbours in the data group."""
+    """Ranks that share the experts: adjacent ranks in the data group."""
     return _group(cluster, degrees.e, degrees.m)
 
 
@@ -116,7 +116,8 @@ def _group(cluster: Cluster, ranks: int, stride: int) -> Group:
 
 
 def stage_links(degrees: Degrees, cluster: Cluster) -> tuple[float | None, ...]:
-    """Per stage, bytes/s of the slowest link from the stage before, of the first from the last; None: the network's."""
+    """Per stage, bytes/s of the slowest link from the previous stage; for the first stage, from the last; None:
+    the network's."""
     links, size = cluster.links, degrees.d * degrees.m
     if links is None:
         return (None,) * degrees.s
@@ -126,9 +127,11 @@ def stage_links(degrees: Degrees, cluster: Cluster) -> tuple[float | None, ...]:
 
 
 def stages_part(degrees: Degrees, cluster: Cluster) -> tuple[bool, ...]:
-    """For every stage but the first, whether any of its devices hears from the stage before over the network.
+    """For every stage except the first, whether any of its devices receives from the previous stage over the
+    network.
 
-    A stage holds d·m neighbouring devices, so stages smaller than a node share one."""
+    A stage holds d·m adjacent devices, so stages smaller than a node share one.
+    """
     size, node = degrees.d * degrees.m, cluster.device.devices_per_node
     return tuple(
         size >= node or any((first + i) // node != (first + i - size) // node for i in range(size))

@@ -1,9 +1,9 @@
-"""What each degree alone does to memory, communication and computation: the Delta cost model (H²O, section 2).
+"""The effect of each degree alone on memory, communication and computation: the Delta cost model (H²O, section 2).
 
-For each degree x of a plan, the same tuple with x at 1 is priced beside it, all else equal. The differences say what x
-bought and what it cost on one device: Δ memory of parameters with their optimizer, Δ memory of activations, Δ seconds
-of communication and of computation in an iteration. With x at 1 a tuple has fewer devices, which is the point: the
-deltas explain a plan and are not used to find it.
+For each degree x of a plan, the same tuple with x at 1 is priced next to it, all else equal. The differences show
+what x gains and what it costs on one device: Δ memory of parameters with their optimizer, Δ memory of activations,
+Δ seconds of communication and of computation in an iteration. With x at 1 a tuple has fewer devices, which is
+intended: the deltas explain a plan and are not used to find it.
 """
 
 from collections.abc import Iterator
@@ -16,19 +16,19 @@ from headrace_services.planner.schedules import in_flight
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Of one device in one iteration, layers spread evenly over stages, nothing recomputed."""
+    """The costs of one device in one iteration, with layers spread evenly over stages and nothing recomputed."""
 
     static_bytes: float
     """Parameters, gradients, optimizer state."""
     activation_bytes: float
-    """Of the first stage's micro-batches in flight."""
+    """Activations of the first stage's micro-batches in flight."""
     communication_s: float
     compute_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """What one degree changes, against the same tuple with this degree at 1."""
+    """What one degree changes, compared with the same tuple with this degree at 1."""
 
     degree: str
     value: int

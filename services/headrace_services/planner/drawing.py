@@ -1,7 +1,8 @@
 """A plan's iteration as an SVG: a lane per stage with its passes, and below it the stage's memory over time.
 
-A long iteration is drawn as its beginning and its end, with a gap between: what lies in the gap repeats. On the right
-stands what share of the whole iteration each stage spends on what, so that a sliver in the lanes can be judged.
+A long iteration is drawn as its beginning and its end, with a gap between: the passes in the gap repeat. The right
+side shows what share of the whole iteration each stage spends on what, so that a narrow strip in the lanes can be
+judged.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,21 +25,21 @@ COLOURS: Final = {
     "gradients and optimizer": "#aa3377",
     "bubble": "#e6e6e6",
 }
-"""Paul Tol's bright scheme, which colour-blind readers can tell apart."""
+"""Paul Tol's bright scheme, whose colours colour-blind readers can distinguish."""
 GIB: Final = 2**30
 PASSES: Final = {Pass.FORWARD: "forward", Pass.BACKWARD: "backward", Pass.WEIGHT: "weight gradients"}
 LEFT, WIDTH, TOP, LANE, MEMORY, GAP = 196, 1130, 92, 36, 40, 14
 INNER: Final = 15
-"""Height of what a pass spends besides computing, along its lower edge."""
+"""Height of the activities of a pass besides computing, along its lower edge."""
 SHARES, SHARES_WIDTH = LEFT + WIDTH + 40, 240
 WHOLE: Final = SHARES + SHARES_WIDTH + 16
 WINDOW_PASSES: Final = 30
-"""Passes of a stage that one picture shows legibly; more for many stages."""
+"""How many passes of a stage one picture shows legibly; more with many stages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of time and where it stands in the picture."""
+    """A stretch of time and its place in the picture."""
 
     start_s: float
     end_s: float
@@ -46,7 +47,7 @@ class Window:
     width: float
 
     def x(self, at_s: float) -> float:
-        """Where a moment stands, cut to the window."""
+        """The place of a moment, cut to the window."""
         inside = min(max(at_s, self.start_s), self.end_s)
         return self.left + (inside - self.start_s) / (self.end_s - self.start_s) * self.width
 
@@ -68,7 +69,7 @@ def page(plan: Plan, height: int, parts: Iterable[str]) -> str:
 
 
 def timeline(plan: Plan) -> tuple[int, list[str]]:
-    """How high the timeline is, and its parts below a title."""
+    """The timeline's height, and its parts below a title."""
     simulation = plan.run()
     rows = [simulation.events(number) for number in range(len(plan.stages))]
     windows = _windows(spans(rows, simulation.total_s, len(plan.stages[0].chunks)))
@@ -97,9 +98,10 @@ def timeline(plan: Plan) -> tuple[int, list[str]]:
 
 
 def spans(rows: list[list[Event]], total_s: float, chunks: int) -> list[tuple[float, float]]:
-    """The stretches of time to draw: all of a short iteration, of a long one its beginning and its end.
+    """The stretches of time to draw: all of a short iteration, or the beginning and the end of a long one.
 
-    They are so long that the pipeline has filled before the gap, and that little is left to drain after it."""
+    They are long enough that the pipeline has filled before the gap, and little remains to drain after it.
+    """
     passes = max(WINDOW_PASSES, 3 * len(rows)) * min(chunks, 2)
     if max(len(row) for row in rows) <= passes * 1.5:
         return [(0.0, total_s)]
@@ -168,7 +170,7 @@ def _shares(top: int, stage: StagePlan, events: list[Event], total_s: float) -> 
 def _memory(
     window: Window, top: int, stage: StagePlan, events: list[Event], lowest: int, capacity: int
 ) -> Iterator[str]:
-    """A step curve, the floor of what always stands, and the line of what there is."""
+    """A step curve, the constant part at its base, and the line of the available memory."""
     points: list[str] = []
     height = MEMORY - 4.0
 

@@ -1,9 +1,10 @@
-"""Baseline B of the paper: an expert's greedy search, one degree after the other.
+"""Baseline B of the paper: an expert's greedy search, one degree after another.
 
 "An expert uses a greedy search to sequentially tune data, tensor, pipeline, and optimizer degree, as well as
-micro-batch size and recomputation" (H²O, section 3). The paper says no more. This expert begins with tensor groups as
-large as they can be, one sequence per micro-batch, no optimizer sharding and every layer recomputed, takes for each
-degree in turn the value that is fastest (or nearest to fitting, while nothing fits), and never goes back.
+micro-batch size and recomputation" (H²O, section 3). The paper says no more. This expert starts with the largest
+possible tensor groups, one sequence per micro-batch, no optimizer sharding and every layer recomputed. For each
+degree in turn it takes the value that is fastest (or nearest to fitting, while nothing fits), and it never goes
+back.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,7 +18,7 @@ Score = Callable[[Degrees], tuple[float, float]]
 
 
 def greedy(tuples: Iterable[Degrees], score: Score) -> Degrees | None:
-    """The expert's tuple among those that there are; None where there are none."""
+    """The expert's tuple among the available ones; None if there are none."""
     known = sorted(set(tuples), key=attrgetter("d", "m", "o", "s", "mu", "e"))
     if not known:
         return None
@@ -28,7 +29,7 @@ def greedy(tuples: Iterable[Degrees], score: Score) -> Degrees | None:
     def tuned(options: Iterable[Degrees]) -> Degrees:
         return min(options, key=lambda one: (*score(one), one))
 
-    # Data, tensor and pipeline degree multiply to the devices: each is tuned with what is left to the next.
+    # The data, tensor and pipeline degrees multiply to the devices: each is tuned with what remains for the next.
     now = tuned(start(one for one in known if one.d == d) for d in sorted({one.d for one in known}))
     for fixed, free in (("d", "m"), ("m", "s")):
         alike = [one for one in known if getattr(one, fixed) == getattr(now, fixed)]

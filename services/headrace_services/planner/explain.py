@@ -1,4 +1,4 @@
-"""Why a plan is what it is: why others lost, and when nothing fits, what is in the way and the smallest way out."""
+"""Why a plan is what it is: why others lost, and if nothing fits, what prevents it and the smallest fix."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -33,25 +33,25 @@ class Loser:
 
     degrees: Degrees
     seconds: float | None
-    """None when it does not fit."""
+    """None if it does not fit."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """A plan against the tuples that came nearest."""
+    """A plan compared with the tuples that came nearest."""
 
     plan: Plan
     losers: tuple[Loser, ...]
     deltas: tuple[Delta, ...]
-    """What each of the plan's degrees alone does."""
+    """The effect of each of the plan's degrees alone."""
     tuples: int
     impossible: int
     solved: int
 
     @property
     def summary(self) -> str:
-        """How the search came to its end."""
+        """How the search ended."""
         rest = self.tuples - self.impossible - self.solved
         return (
             f"{self.tuples} tuples of degrees: {self.impossible} cannot fit in memory, {self.solved} were solved, "
@@ -76,7 +76,7 @@ def explain(search: Search, mode: Mode = FULL, *, count: int = 5) -> Explanation
 
 
 def _losers(search: Search, mode: Mode, plan: Plan, count: int) -> Iterator[Loser]:
-    """The tuples with the least bounds, one for each (d, m, s) other than the plan's own."""
+    """The tuples with the smallest bounds, one for each (d, m, s) other than the plan's own."""
     seen = {(plan.degrees.d, plan.degrees.m, plan.degrees.s)}
     for _, degrees in search.bounds():
         key = (degrees.d, degrees.m, degrees.s)
@@ -95,7 +95,7 @@ def _losers(search: Search, mode: Mode, plan: Plan, count: int) -> Iterator[Lose
 
 
 def difference(plan: Plan, other: Plan) -> str:
-    """In which parts of an iteration another plan loses most."""
+    """The parts of an iteration in which another plan loses most."""
     slower = other.simulated_s - plan.simulated_s
     parts = [
         (getattr(other.breakdown, part.name) - getattr(plan.breakdown, part.name), PARTS[part.name])
@@ -106,7 +106,7 @@ def difference(plan: Plan, other: Plan) -> str:
 
 
 def shortage(costing: Costing, mode: Mode, degrees: Degrees) -> str | None:
-    """What is missing for a tuple, or None when it fits or the schedule does not allow it."""
+    """What a tuple lacks, or None if it fits or the schedule does not allow it."""
     made = problem_of(costing, mode, degrees)
     if made is None:
         return None
@@ -162,7 +162,7 @@ def _fix(search: Search, mode: Mode) -> str:
 
 
 def _larger(request: Request) -> Iterator[Request]:
-    """The same for whole nodes of more devices, with as much more to do."""
+    """The same question for a larger number of whole nodes, with proportionally more work."""
     device = request.cluster.device
     for factor in (2, 4, 8, 16, 32, 64):
         devices, batch = request.cluster.devices * factor, request.batch * factor
@@ -173,7 +173,7 @@ def _larger(request: Request) -> Iterator[Request]:
 
 
 def _written(cluster: Cluster) -> str:
-    """How one asks for a cluster: by a name, or by a number in its description."""
+    """How to ask for a cluster: by a name, or by a number in its description."""
     device = cluster.device
     named = device.name in catalogue.devices()
     if named and catalogue.device(device.name).memory_bytes == device.memory_bytes:

@@ -1,7 +1,7 @@
 """The intervals of a chain by their multisets of links, and for each the Pareto front of recomputation.
 
-An interval's cost depends on which kinds of links it holds and not on where it stands, so a model with few kinds has
-few multisets, whatever its length. A front lists, for every amount of memory worth freeing, the least seconds for it.
+An interval's cost depends on which kinds of links it holds and not on its position, so a model with few kinds has
+few multisets, whatever its length. A front lists, for every amount of memory worth freeing, the least time for it.
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from headrace_services.planner.problem import Link, Problem
 
 FRONT_LIMIT = 1024
-"""Points of a front beyond which every other one is dropped."""
+"""A front with more points than this keeps every other one."""
 
 
 @dataclass(slots=True)
 class Front:
-    """The Pareto front of a multiset of links: least seconds for at least so many bytes freed."""
+    """The Pareto front of a multiset of links: the least seconds for freeing at least a number of bytes."""
 
     freed: list[int]
     seconds: list[float]
@@ -35,30 +35,30 @@ class Chain:
     kinds: list[Link] = field(init=False)
     kind_of: list[int] = field(init=False)
     signature: NDArray[np.int64] = field(init=False)
-    """Of interval [a, b), the number of its multiset."""
+    """For interval [a, b), the number of its multiset."""
     ending: NDArray[np.int64] = field(init=False)
-    """Of the interval that ends at b, the number of its multiset: a row for each b, longest interval first."""
+    """For the interval that ends at b, the number of its multiset: a row for each b, longest interval first."""
     beginning: NDArray[np.int64] = field(init=False)
-    """Where these intervals begin."""
+    """Where these intervals start."""
     counts: list[tuple[int, ...]] = field(init=False)
     matrix: NDArray[np.float64] = field(init=False)
     reserve: int = field(init=False)
     static: NDArray[np.float64] = field(init=False)
-    """Per multiset, as all that follow: bytes that stand."""
+    """Per multiset, like all the following: constant bytes."""
     saved: NDArray[np.float64] = field(init=False)
-    """Bytes of a micro-batch where nothing is recomputed."""
+    """Bytes of a micro-batch if nothing is recomputed."""
     kept: NDArray[np.float64] = field(init=False)
-    """Bytes of a micro-batch where all that may be is recomputed."""
+    """Bytes of a micro-batch if everything recomputable is recomputed."""
     passes: NDArray[np.float64] = field(init=False)
     """Seconds of both passes, without recomputing and receiving."""
     again_s: NDArray[np.float64] = field(init=False)
-    """Seconds of recomputing all that may be."""
+    """Seconds of recomputing everything recomputable."""
     recomputable: NDArray[np.float64] = field(init=False)
-    """Links that may be recomputed."""
+    """The number of recomputable links."""
     weights: NDArray[np.float64] = field(init=False)
     """Seconds of weight gradients."""
     lengths: NDArray[np.int64] = field(init=False)
-    """Links."""
+    """The number of links."""
     _fronts: dict[tuple[int, ...], Front] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ class Chain:
         self.lengths = self.matrix.sum(axis=1).astype(np.int64)
 
     def front(self, counts: tuple[int, ...]) -> Front:
-        """The front of a multiset, built from that of its earlier kinds, which is mostly there already."""
+        """The front of a multiset, built from that of its earlier kinds, which usually exists already."""
         missing: list[tuple[int, int]] = []
         rest = list(counts)
         while tuple(rest) not in self._fronts and any(rest):
@@ -105,19 +105,19 @@ class Chain:
 
     def sums(self, values: Sequence[float]) -> NDArray[np.float64]:
         """Per multiset, the sum of a value of its links (whole bytes are exact below 2⁵³)."""
-        # As floats: whole numbers of 64 bits would wrap around where sizes are absurd.
+        # As floats: 64-bit integers would wrap around at absurd sizes.
         total: NDArray[np.float64] = self.matrix @ np.array(values, dtype=np.float64)
         return total
 
 
 def _extended(front: Front, kind: int, number: int, freed: int, seconds: float) -> Front:
-    """The front with up to `number` equal links more: every point with every count, dominated ones dropped."""
+    """The front with up to `number` more equal links: every point with every count, without dominated ones."""
     points = [
         (f + n * freed, t + n * seconds, (*c[:kind], n, *c[kind + 1 :]))
         for f, t, c in zip(front.freed, front.seconds, front.counts, strict=True)
         for n in range(number + 1)
     ]
-    # From the most bytes freed down: a point stays when it is cheaper than all that free as much.
+    # From the most bytes freed downwards: a point stays if it is cheaper than all that free at least as much.
     points.sort(key=lambda point: (-point[0], point[1], point[2]))
     kept: list[tuple[int, float, tuple[int, ...]]] = []
     cheapest = float("inf")
@@ -128,7 +128,8 @@ def _extended(front: Front, kind: int, number: int, freed: int, seconds: float) 
     kept.reverse()
     exact = front.exact
     while len(kept) > FRONT_LIMIT:
-        # What is left is still true, only coarser; the point that frees most stays, so nothing becomes infeasible.
+        # What remains is still correct, only coarser; the point that frees most stays, so nothing becomes
+        # infeasible.
         kept, exact = kept[:1] + kept[-1:0:-2][::-1], False
     return Front([p[0] for p in kept], [p[1] for p in kept], [p[2] for p in kept], exact)
 
@@ -137,7 +138,7 @@ def _extended(front: Front, kind: int, number: int, freed: int, seconds: float) 
 def _signatures(
     kind_of: tuple[int, ...], kinds: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], list[tuple[int, ...]]]:
-    """`Chain.signature`, `Chain.ending` and `Chain.counts`; −1, the ∞ at the end, where an interval is empty."""
+    """`Chain.signature`, `Chain.ending` and `Chain.counts`; −1, the ∞ at the end, if an interval is empty."""
     size = len(kind_of)
     numbers: dict[tuple[int, ...], int] = {}
     table = np.full((size + 1, size + 1), -1, dtype=np.int64)

@@ -1,7 +1,8 @@
-"""Models from a Hugging Face `config.json`: its field names to ours, for decoders that differ only in numbers.
+"""Models from a Hugging Face `config.json`: maps its field names to ours, for decoders that differ only in
+numbers.
 
-What a configuration leaves out has a default that differs from family to family (`FAMILIES`). What it says and the
-cost model cannot tell is refused where it changes what is computed, and noted where it only adds to it.
+What a configuration omits has a default that depends on the family (`FAMILIES`). A setting that the cost model
+cannot express is rejected if it changes what is computed, and noted if it only adds to it.
 """
 
 import json
@@ -19,7 +20,7 @@ from headrace_services.planner.model import Model
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What the configurations of a model type do not say."""
+    """What the configurations of a model type leave implicit."""
 
     gated: bool = True
     """Whether the feed-forward has a gate, which is a third matrix."""
@@ -33,7 +34,7 @@ _TABLE: Final[Mapping[str, Any]] = json.loads(
 FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
     {kind: Family(**said) for kind, said in _TABLE["families"].items()}
 )
-"""By `model_type`. Others are taken for a gated, untied decoder, and the model says so."""
+"""By `model_type`. Other types are treated as a gated, untied decoder, and the model says so."""
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "hidden": ("hidden_size", "n_embd", "n_embed", "d_model"),
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
@@ -99,14 +100,14 @@ def model_from_configuration(name: str, configuration: Mapping[str, Any], sequen
 
 
 def _decoder(check: Checker, configuration: Mapping[str, Any]) -> None:
-    """Only decoders of attention blocks can be told in our words."""
+    """Only decoders of attention blocks can be expressed in our terms."""
     kind = configuration.get("model_type")
     if kind in _TABLE["encoders"] or configuration.get("is_encoder_decoder"):
         check.fail("model_type", kind, "is an encoder or has one", "Only decoders can be planned.")
     for part in _PARTS:
         if isinstance(configuration.get(part), Mapping):
             check.fail(
-                part, None, "is a model of its own within this one", "Give the decoder's configuration alone."
+                part, None, "is a model of its own within this one", "Give only the decoder's configuration."
             )
     for other in configuration.keys() & set(_TABLE["other_layers"]):
         message = "belongs to layers without attention, which the cost model does not know"
@@ -114,7 +115,7 @@ def _decoder(check: Checker, configuration: Mapping[str, Any]) -> None:
 
 
 def _attention(check: Checker, configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """Latent, grouped or plain attention in our words."""
+    """Latent, grouped or plain attention in our terms."""
     if configuration.get("kv_lora_rank") is not None:
         width = check.integer(configuration, "qk_nope_head_dim", low=1, high=10**6)
         return {
@@ -132,7 +133,8 @@ def _attention(check: Checker, configuration: Mapping[str, Any]) -> dict[str, An
 
 
 def _kv_heads(check: Checker, configuration: Mapping[str, Any]) -> int | None:
-    """Falcon's `multi_query` means one head, unless its new architecture says how many (its modelling code)."""
+    """Falcon's `multi_query` means one head, unless its new architecture says how many (according to its modelling
+    code)."""
     if configuration.get("multi_query") and not configuration.get("new_decoder_architecture"):
         return 1
     given = _optional(check, configuration, "num_key_value_heads")
@@ -142,7 +144,7 @@ def _kv_heads(check: Checker, configuration: Mapping[str, Any]) -> int | None:
 def _runs(
     check: Checker, configuration: Mapping[str, Any], sizes: Mapping[str, int | None], run: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Dense layers and mixtures in their order, equal neighbours together."""
+    """Dense layers and mixtures in their order, with equal adjacent ones merged."""
     feed_forward = sizes["feed_forward"]
     if feed_forward is None and (ratio := _optional(check, configuration, "expansion_ratio")):
         feed_forward = ratio * (sizes["hidden"] or 1)
@@ -167,7 +169,7 @@ def _runs(
 
 
 def _notes(configuration: Mapping[str, Any], kind: str) -> Iterator[str]:
-    """What the plan does not know of the model, in words."""
+    """What the plan does not know about the model, in words."""
     if kind not in FAMILIES:
         yield f"model_type {kind} is not known: taken for a decoder with a gate and a head of its own"
     for field, meaning in _TABLE["noted"].items():
@@ -185,7 +187,7 @@ def _notes(configuration: Mapping[str, Any], kind: str) -> Iterator[str]:
 
 
 def _whole(check: Checker, configuration: Mapping[str, Any], names: tuple[str, ...], ours: str) -> int | None:
-    """A size under one of these names; those without which there is no model must be there."""
+    """A size under one of these names; a size without which there is no model must be present."""
     for name in names:
         if configuration.get(name) is not None:
             return check.integer(configuration, name, low=0 if ours == "experts" else 1, high=10**8)

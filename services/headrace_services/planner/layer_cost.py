@@ -1,9 +1,9 @@
 """Seconds of one layer for one micro-batch on one device. Arguments may be floats or arrays.
 
-Computing, moving and launching are priced apart. A product of n rows runs at its peak share times n/(n + n₀) and the
-like for its widths; element-wise kernels move a small multiple of the activations they save; a pass is never shorter
-than the launches of its kernels. The two meet in a fourth-power mean, which is smooth where a maximum has an edge, so
-that fitting can follow it.
+Computing, moving and launching are priced separately. A product of n rows runs at its peak share times n/(n + n₀),
+and likewise for its widths. Element-wise kernels move a small multiple of the activations that they save. A pass
+is never shorter than the launches of its kernels. The two are combined in a fourth-power mean, which is smooth
+where a maximum has an edge, so that fitting can follow it.
 """
 
 from dataclasses import dataclass
@@ -16,12 +16,13 @@ BYTES = 2
 """Of a number in 16-bit training."""
 TRAFFIC_REPLICATED = 2.0
 TRAFFIC_SPLIT = 1.5
-"""Bytes that element-wise kernels move forward, per saved byte: each is written once and read about once."""
+"""Bytes that element-wise kernels move in a forward pass, per saved byte: each is written once and read about
+once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How a micro-batch meets a layer."""
+    """The shape in which a layer processes a micro-batch."""
 
     micro_batch: float
     sequence: float
@@ -48,14 +49,14 @@ class LayerTimes:
     forward_s: float
     backward_s: float
     recompute_s: float
-    """Added to the backward pass when the layer is recomputed: one more forward pass."""
+    """Added to the backward pass if the layer is recomputed: one more forward pass."""
     weight_s: float
     """The part of the backward pass that computes weight gradients, which zero-bubble schedules move."""
     communication_s: float
-    """The part of forward and backward that is tensor- and expert-parallel communication, as far as it shows."""
+    """The exposed part of tensor- and expert-parallel communication in the forward and backward pass."""
 
     def scaled(self, factor: float) -> "LayerTimes":
-        """All of it so many times as long."""
+        """All times multiplied by a factor."""
         return LayerTimes(
             forward_s=factor * self.forward_s,
             backward_s=factor * self.backward_s,
@@ -66,7 +67,7 @@ class LayerTimes:
 
 
 def layer_times(layer: Layer, shape: Shape, cluster: Cluster) -> LayerTimes:
-    """The times of one layer: as profiled, else of its formulas, or as measured where just this shape was."""
+    """The times of one layer: as profiled, else from its formulas, or as measured if exactly this shape was."""
     if layer.profile is not None:
         return _profiled_times(layer.profile, shape.micro_batch)
     return formula_times(layer, shape, cluster).scaled(measured_factor(layer, shape, cluster))
@@ -84,7 +85,7 @@ def _profiled_times(profile: LayerProfile, micro_batch: float) -> LayerTimes:
 
 
 def measured_factor(layer: Layer, shape: Shape, cluster: Cluster) -> float:
-    """How many times as long as its formula a layer takes; 1 for a shape that was not measured."""
+    """The factor by which a layer takes longer than its formula; 1 for a shape that was not measured."""
     factor = 1.0
     for one in cluster.device.efficiencies.shapes:
         if one.kind != layer.kind.value:
@@ -101,7 +102,8 @@ def measured_factor(layer: Layer, shape: Shape, cluster: Cluster) -> float:
 
 
 def formula_times(layer: Layer, shape: Shape, cluster: Cluster) -> LayerTimes:
-    """The times of one layer. A backward pass is two forward passes; the scores of SELECTIVE are computed once more."""
+    """The times of one layer. A backward pass takes two forward passes; the scores of SELECTIVE are computed once
+    more."""
     match layer.kind:
         case LayerKind.EMBEDDING:
             once = 2 * BYTES * shape.tokens * layer.hidden / _memory(cluster)
@@ -160,7 +162,7 @@ def gemm_s(gemm: Gemm, shape: Shape, cluster: Cluster) -> float:
         outer = outer + gemm.grouped * _positive(1 / gemm.kv_heads - 1 / shape.t)
     rows = shape.tokens * gemm.rows
     rows_each = rows * shape.expert.ranks / gemm.experts if gemm.experts > 1 else rows
-    # Multiplied out: what falls short of the peak is (1 + n₀/n)(1 + w₀/inner)(1 + w₀/outer).
+    # Multiplied out: the loss relative to the peak is (1 + n₀/n)(1 + w₀/inner)(1 + w₀/outer).
     flops = 2 * rows / rows_each * (rows_each + constants.gemm_rows)
     flops = flops * (inner + constants.gemm_width) * (outer + constants.gemm_width)
     return flops / (cluster.device.peak_flops * constants.gemm)
@@ -216,7 +218,7 @@ def _launch_s(layer: Layer, shape: Shape, cluster: Cluster) -> float:
 
 
 def _unfused(layer: Layer, shape: Shape) -> float:
-    """1 where Megatron-LM's fused softmax does not apply: it wants b·heads/t to be a multiple of 4."""
+    """1 if Megatron-LM's fused softmax does not apply: it requires b·heads/t to be a multiple of 4."""
     return ((shape.micro_batch * layer.heads / shape.t) % 4 != 0) * 1.0
 
 

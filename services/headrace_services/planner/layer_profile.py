@@ -1,10 +1,11 @@
-"""Layers as somebody measured them: seconds and bytes by micro-batch, instead of a Transformer's description.
+"""Layers as a user measured them: seconds and bytes by micro-batch, instead of a Transformer's description.
 
-A file has `micro_batches`, the sizes that were measured, and `layers`, each with one number per size. Between two sizes
-a plan takes the line through both. Beyond the largest, seconds and bytes grow in proportion. Below the smallest, bytes
-shrink in proportion and seconds do not: kernels are launched all the same.
+A file has `micro_batches`, the measured sizes, and `layers`, each with one number per size. Between two sizes a
+plan interpolates linearly. Beyond the largest, seconds and bytes grow in proportion. Below the smallest, bytes
+shrink in proportion but seconds do not: kernels are launched anyway.
 
-Nothing is known of tensor ranks, so plans have none. Sequences are samples here: they have no length of their own.
+Nothing is known about tensor ranks, so plans have none. Sequences are samples here: they have no length of their
+own.
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ FIELDS: Final = frozenset(
 TOP_FIELDS: Final = frozenset(["source", "name", "micro_batches", "number_bytes", "layers"])
 MOST_SIZES: Final = 64
 SHORTEST_S: Final = 1e-9
-"""Of a forward pass: time passes even where nothing is computed."""
+"""The minimum of a forward pass: time passes even if nothing is computed."""
 
 
 def is_profile(description: Mapping[str, Any]) -> bool:
@@ -60,7 +61,7 @@ def model_from_profile(name: str, description: Mapping[str, Any]) -> Model:
     if len(layers) > MOST_BLOCKS:
         check.fail("layers", len(layers), f"are more than {MOST_BLOCKS}", "Join some of them.")
     check.done()
-    # A stage's receives do not depend on where it begins, so all are priced as the largest.
+    # A stage's receives do not depend on where it starts, so all are priced like the largest.
     widest = max(
         (layer.profile.bytes(layer.profile.input_bytes, 1) for layer in layers[1:] if layer.profile),
         default=0.0,

@@ -1,9 +1,9 @@
-"""What a few measured plans of one model say about the cluster's constants.
+"""What a few measured plans of one model reveal about the cluster's constants.
 
-A shortlist is a handful of plans, and there are more constants than that. So each free constant is held to what it was,
-in logarithms, and moves only as far as the measurements pull it: minimise Σ(log predicted/measured ÷ SPREAD)² +
-Σ(log constant/before ÷ HOLD)². Plans are priced as they are, with their stages and recomputed layers, not searched
-anew. For many runs of many models there is `calibration`.
+A shortlist is a handful of plans, and there are more constants than that. So each free constant is held to its
+previous value, in logarithms, and moves only as far as the measurements pull it: minimise Σ(log predicted/measured
+÷ SPREAD)² + Σ(log constant/before ÷ HOLD)². Plans are priced as they are, with their stages and recomputed layers,
+and not searched again. For many runs of many models there is `calibration`.
 """
 
 from collections.abc import Sequence
@@ -21,16 +21,17 @@ from headrace_services.planner.emit.lowering import priced
 from headrace_services.planner.plan import Plan
 
 SPREAD: Final = 0.02
-"""How far a measured iteration is off by itself, in logarithms."""
+"""The error of a measured iteration itself, in logarithms."""
 HOLD: Final = 0.5
-"""How far a constant is off before anything was measured."""
+"""The error of a constant before anything was measured, in logarithms."""
 COMPUTE: Final = ("gemm", "attention", "memory", "link")
 """What a profile has measured already."""
 AROUND: Final = ("gradients", "transfer", "iteration_s", "optimizer")
 
 
 def learned(plans: Sequence[Plan], seconds: Sequence[float]) -> Efficiencies:
-    """The constants of the plans' cluster after these measurements, one for each plan. All plans are of one request."""
+    """The constants of the plans' cluster after these measurements, one per plan. All plans must be of one
+    request."""
     request = plans[0].request
     before = request.cluster.device.efficiencies
     names = AROUND if request.model.profiled else (*COMPUTE, *AROUND)

@@ -1,9 +1,10 @@
 """Links between nodes that are not all alike: a bandwidth for every pair of nodes, as a matrix or as tiers.
 
-Devices are numbered as ranks are (tensor, data, pipeline), node by node, so which nodes a group spans is known. A ring
-goes around at the speed of its slowest link, and all rings of a kind run at once, so the slowest of them counts. In an
-all-to-all every rank sends to each other one after the other, so the mean time over its peers counts, of the rank for
-which that is longest. Links that several groups share are not modelled: each device has its own share of a link.
+Devices are numbered as ranks are (tensor, data, pipeline), node by node, so it is known which nodes a group spans.
+A ring runs at the speed of its slowest link, and all rings of a kind run at once, so the slowest of them counts.
+In an all-to-all every rank sends to each other rank, one after another. So the mean time over its peers counts,
+for the rank whose mean is longest. Links that several groups share are not modelled: each device has its own share
+of a link.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,14 +18,15 @@ from headrace_services.planner.checking import Checker
 
 MOST_NODES: Final = 1024
 LOW, HIGH = 1e6, 1e13
-"""Bytes per second that can be right."""
+"""The plausible range, in bytes per second."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeLinks:
     """Bytes per second that a device of node a sends to one of node b, at [a, b]; ∞ on the diagonal.
 
-    Two of them are never equal, so that plans compare quickly."""
+    Two instances are never equal, so that plans compare quickly.
+    """
 
     matrix: NDArray[np.float64]
     _rings: dict[tuple[int, ...], float | None] = field(init=False, default_factory=dict)
@@ -32,21 +34,22 @@ class NodeLinks:
 
     @property
     def nodes(self) -> int:
-        """How many."""
+        """The number of nodes."""
         return len(self.matrix)
 
     @property
     def slowest(self) -> float:
-        """The least bandwidth of any pair."""
+        """The lowest bandwidth of any pair."""
         return float(self.matrix.min())
 
     @property
     def fastest(self) -> float:
-        """The greatest bandwidth of any pair."""
+        """The highest bandwidth of any pair."""
         return float(self.matrix[np.isfinite(self.matrix)].max())
 
     def ring(self, ranks: int, stride: int, node: int, devices: int) -> float | None:
-        """Of rings of `ranks` devices, `stride` apart, in nodes of `node`: the slowest link. None: they cross none."""
+        """The slowest link of rings of `ranks` devices, `stride` apart, in nodes of `node`. None if they cross no
+        link."""
         key = (ranks, stride, node, devices)
         if key not in self._rings:
             places = _groups(*key)
@@ -55,7 +58,8 @@ class NodeLinks:
         return self._rings[key]
 
     def pairs(self, ranks: int, stride: int, node: int, devices: int) -> float | None:
-        """Of the same groups: the bandwidth of the rank whose peers on other nodes take longest. None: it has none."""
+        """For the same groups: the bandwidth of the rank whose peers on other nodes take longest. None if it has
+        none."""
         key = (ranks, stride, node, devices)
         if key not in self._pairs:
             worst: float | None = None
@@ -70,13 +74,13 @@ class NodeLinks:
         return self._pairs[key]
 
     def between(self, senders: Sequence[int], receivers: Sequence[int], node: int) -> float | None:
-        """The slowest link by which each sender reaches its receiver; None where all stand on one node."""
+        """The slowest link by which each sender reaches its receiver; None if all are on one node."""
         slowest = self.matrix[np.array(senders) // node, np.array(receivers) // node].min()
         return float(slowest) if np.isfinite(slowest) else None
 
 
 def links_from(check: Checker, description: Mapping[str, Any], nodes: int) -> NodeLinks | None:
-    """The links that `node_links` or `tiers` of a cluster's description tell; None where it has neither."""
+    """The links in `node_links` or `tiers` of a cluster's description; None if it has neither."""
     if "node_links" in description and "tiers" in description:
         check.fail("tiers", None, "says the same as node_links", "Give one of them.")
     elif "node_links" in description:

@@ -1,6 +1,6 @@
-"""Measured iterations: rows of a CSV file, and what the cost model says that they take.
+"""Measured iterations: rows of a CSV file, and the times that the cost model predicts for them.
 
-The model is the very one that plans (`layer_cost`, `stage_cost`, `simulator.closed_form_s`), fed with columns of all
+It is the same model that plans (`layer_cost`, `stage_cost`, `simulator.closed_form_s`), fed with columns of all
 rows at once instead of one tuple's numbers. Rows are Megatron-style GPT runs with equal stages and 1F1B; a first
 stage also holds the embedding and a last one the head.
 """
@@ -42,16 +42,17 @@ ROWS: Final = UserFile(largest_bytes=16 * MIB, remedy="Name a CSV file of measur
 OPTIONAL: Final[Mapping[str, tuple[float, ...]]] = MappingProxyType(
     {"overlap": (0.0, 1.0), "sharded": (0.0, 1.0), "gradient_bytes": (2.0, 4.0)}
 )
-"""Columns that may be left out, with the values that they may have, the one that stands for a missing column first.
+"""Columns that may be missing, with their possible values; the first value is the default.
 
-`overlap`: the job hides communication behind computation. `sharded`: data ranks share the optimizer, so gradients are
-scattered and parameters (2 bytes) gathered."""
+`overlap`: the job hides communication behind computation. `sharded`: data ranks share the optimizer, so gradients
+are scattered and parameters (2 bytes) are gathered.
+"""
 Column = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Columns of measured rows, all of one length."""
+    """Columns of measured rows, all of the same length."""
 
     columns: dict[str, Column]
     vocabulary: float = 51200.0
@@ -71,12 +72,12 @@ class Rows:
         return replace(self, columns={name: column[mask] for name, column in self.columns.items()})
 
     def told(self, name: str) -> Column:
-        """A column of `OPTIONAL`, or what stands for it."""
+        """A column of `OPTIONAL`, or its default."""
         return self.columns.get(name, np.full(len(self), OPTIONAL[name][0]))
 
     @property
     def seconds(self) -> Column:
-        """What was measured."""
+        """The measured seconds."""
         return self["iteration_ms"] / 1e3
 
 
@@ -109,7 +110,7 @@ def read_rows(paths: Sequence[Path]) -> Rows:
 
 
 def row_shapes(rows: Rows, cluster: Cluster) -> tuple[Shape, Layer, Layer]:
-    """How the micro-batches of all rows meet their blocks and heads."""
+    """The shapes in which the blocks and heads of all rows process their micro-batches."""
     t, node = rows["tp"], float(cluster.device.devices_per_node)
     one: Any = np.ones_like(t)
     shape = Shape(
@@ -127,7 +128,9 @@ def row_shapes(rows: Rows, cluster: Cluster) -> tuple[Shape, Layer, Layer]:
 def predicted_s(rows: Rows, cluster: Cluster, factors: tuple[Any, Any] | None = None) -> Column:
     """Seconds per iteration, row by row.
 
-    `factors` of blocks and heads over their formulas, while a fit is looking for them; else those of the cluster."""
+    `factors` multiply the formulas of blocks and heads while a fit searches for them; else those of the cluster
+    apply.
+    """
     b, t, d, s = (rows[name] for name in ("micro_batch", "tp", "dp", "pp"))
     hidden, node = rows["hidden"], float(cluster.device.devices_per_node)
     micro_batches = rows["global_batch"] / d / b
@@ -143,7 +146,7 @@ def predicted_s(rows: Rows, cluster: Cluster, factors: tuple[Any, Any] | None = 
     again = per_block.recompute_s if rows.full_recompute else 0.0
     middle = rows["layers"] / s * (per_block.forward_s + per_block.backward_s + again)
     ends = per_head.forward_s + per_head.backward_s
-    # Stages of less than a node share one, so only some of the transfers between them cross nodes.
+    # Stages smaller than a node share one, so only some of the transfers between them cross nodes.
     several, apart = rows["gpus"] > node, d * t >= node
     parted = np.where(apart, s - 1, np.maximum(d * t * s / node, 1.0) - 1.0) * several
     within, between = (
@@ -151,7 +154,7 @@ def predicted_s(rows: Rows, cluster: Cluster, factors: tuple[Any, Any] | None = 
         for crosses in (0.0, 1.0)
     )
     received = (s - 1 - parted) * within + parted * between
-    # As `simulator.closed_form_s`: the first stage receives gradients, the last inputs, those between both.
+    # As in `simulator.closed_form_s`: the first stage receives gradients, the last inputs, the others both.
     far, near = np.where(several, between, within), np.where(apart & several, between, within)
     first, final = middle + near, middle + ends + near
     inner = middle + near + far
@@ -165,7 +168,8 @@ def predicted_s(rows: Rows, cluster: Cluster, factors: tuple[Any, Any] | None = 
 
 
 def _tail_s(rows: Rows, cluster: Cluster, forward_s: Any, backward_s: Any) -> Any:
-    """Of the stage with the embedding: the optimizer's step, and what of gradients and parameters no pass hides."""
+    """For the stage with the embedding: the optimizer's step, and the gradient and parameter collectives that no
+    pass hides."""
     constants = cluster.device.efficiencies
     t, d, s, node = rows["tp"], rows["dp"], rows["pp"], float(cluster.device.devices_per_node)
     block = dense_block(_any(rows["hidden"]), _any(rows["heads"]))
@@ -185,7 +189,7 @@ def _tail_s(rows: Rows, cluster: Cluster, forward_s: Any, backward_s: Any) -> An
 
 
 def _any(column: Any) -> Any:
-    """The cost model's formulas say float and work on arrays element by element."""
+    """The cost model's formulas are typed for floats and work on arrays element by element."""
     return column
 
 

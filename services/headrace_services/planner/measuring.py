@@ -1,8 +1,9 @@
 """`headrace plan … --measure FUNCTION`: times the shortlist as trials of a study, and says which plan won.
 
-The study has one categorical parameter, `split`, with one value for each plan; a grid tries each once, one after the
-other, so that none disturbs another. A trial gets as many slots of one worker as the plan has devices, a process each.
-It finds its plan in `PLAN_SHORTLIST` and reports `iteration_s` (`headrace_torch.measuring` does both).
+The study has one categorical parameter, `split`, with one value per plan; a grid tries each once, one after
+another, so that none disturbs another. A trial gets as many slots of one worker as the plan has devices, with one
+process on each. It finds its plan in `PLAN_SHORTLIST` and reports `iteration_s` (`headrace_torch.measuring` does
+both).
 """
 
 import json
@@ -30,13 +31,13 @@ MOST_ITERATIONS: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """A plan and how it went."""
+    """A plan and its measurement."""
 
     plan: Plan
     trial: int | None
-    """Its trial's number; None where the study ended before it."""
+    """The number of its trial; None if the study ended before it."""
     seconds: float | None
-    """Of an iteration; None where it failed."""
+    """The seconds of an iteration; None if the trial failed."""
     failure: str = ""
 
 
@@ -47,11 +48,11 @@ class Measured:
     study: str
     rows: tuple[Measurement, ...]
     constants: Efficiencies
-    """What the measurements say of the cluster."""
+    """What the measurements reveal about the cluster."""
 
     @property
     def winner(self) -> Measurement:
-        """The fastest."""
+        """The fastest measured plan."""
         return min((row for row in self.rows if row.seconds), key=lambda row: row.seconds or 0.0)
 
 
@@ -64,7 +65,7 @@ def label(plan: Plan) -> str:
 def study_of(
     plans: Sequence[Plan], function: str, iterations: int, folder: Path, workers: Iterable[Worker]
 ) -> dict[str, Any]:
-    """The study, with a study file's keys. Raises InvalidFieldError where no worker is large enough."""
+    """The study, with a study file's keys. Raises InvalidFieldError if no worker is large enough."""
     labels = [label(plan) for plan in plans]
     told = {name: _told(plan) for name, plan in zip(labels, plans, strict=True)}
     return {
@@ -79,7 +80,7 @@ def study_of(
         "policy": {"kind": "run_all"},
         "trials": len(plans),
         "parallel": 1,
-        # The first iteration warms up.
+        # The first iteration is a warm-up.
         "steps": iterations + 1,
         "retries": 0,
         "resources": _resources(plans[0].request.cluster.devices, workers),
@@ -95,7 +96,7 @@ def measure(
     folder: Path,
     say: Callable[[str], None],
 ) -> Measured:
-    """Times the plans and learns from them. Stops the study where it is interrupted. Raises HeadraceError."""
+    """Times the plans and learns from them. Stops the study if interrupted. Raises HeadraceError."""
     spec = study_of(plans, function, iterations, folder, client.workers())
     study = client.create_study(f"plan-{secrets.token_hex(4)}", spec)
     try:
@@ -201,7 +202,7 @@ def _told(plan: Plan) -> dict[str, Any]:
 
 
 def _resources(devices: int, workers: Iterable[Worker]) -> dict[str, Any]:
-    """Slots of one worker: GPUs where one has enough, else CPU slots."""
+    """Slots of one worker: GPUs if one has enough, else CPU slots."""
     connected = [worker for worker in workers if worker.connected]
     gpus = max((sum(slot.device != CPU for slot in worker.slots) for worker in connected), default=0)
     cpus = max((sum(slot.device == CPU for slot in worker.slots) for worker in connected), default=0)

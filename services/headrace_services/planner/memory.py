@@ -1,8 +1,8 @@
-"""Bytes of one layer on one device: what stands there all the time, and what each micro-batch in flight saves.
+"""Bytes of one layer on one device: what is there permanently, and what each micro-batch in flight saves.
 
-In mixed precision a parameter takes 2 bytes, its gradient 4 (or 2), and Adam 12: a copy in 32 bits and two moments.
-ZeRO (Rajbhandari et al. 2020, section 5) divides shares of that over o ranks. Activations follow Korthikanti et al.
-2022, table 2.
+In mixed precision a parameter takes 2 bytes, its gradient 4 (or 2), and Adam 12: a copy in 32 bits and two
+moments. ZeRO (Rajbhandari et al. 2020, section 5) divides shares of that over o ranks. Activations follow
+Korthikanti et al. 2022, table 2.
 """
 
 from enum import IntEnum, StrEnum
@@ -13,9 +13,9 @@ from headrace_services.planner.layer_cost import BYTES, Shape
 from headrace_services.planner.model import AttentionKernel, Layer, padded_vocabulary
 
 OPTIMIZER_BYTES = 12
-"""Adam per parameter: a 32-bit copy, momentum and variance."""
+"""Bytes of Adam per parameter: a 32-bit copy, momentum and variance."""
 SCORE_BYTES = 5
-"""Per score: 2 for the softmax, 2 for its dropout, 1 for the mask."""
+"""Bytes per score: 2 for the softmax, 2 for its dropout, 1 for the mask."""
 
 
 class ZeroStage(IntEnum):
@@ -30,25 +30,28 @@ class Gradients(StrEnum):
     """The precision in which gradients are kept and summed over micro-batches and data ranks."""
 
     FP32 = "fp32"
-    """Megatron-LM's with bf16, unless told `--grad-reduce-in-bf16` (its distributed optimizer's guide: 18 bytes)."""
+    """Megatron-LM's default with bf16, without `--grad-reduce-in-bf16` (its distributed optimizer's guide: 18
+    bytes)."""
     BF16 = "bf16"
-    """DeepSpeed's with bf16, unless told `grad_accum_dtype`."""
+    """DeepSpeed's default with bf16, without `grad_accum_dtype`."""
 
     @property
     def bytes(self) -> int:
-        """Of one gradient."""
+        """The bytes of one gradient."""
         return 4 if self is Gradients.FP32 else 2
 
 
 def bytes_per_parameter(zero: ZeroStage, shards: int, gradients: Gradients) -> float:
-    """With 32-bit gradients 18 unsharded, and 6 + 12/o, 2 + 16/o and 18/o at stages 1, 2 and 3; with 16-bit 2 less."""
+    """With 32-bit gradients, 18 unsharded, and 6 + 12/o, 2 + 16/o and 18/o at stages 1, 2 and 3; with 16-bit
+    gradients, 2 less."""
     whole = BYTES + gradients.bytes + OPTIMIZER_BYTES
     kept = {ZeroStage.OPTIMIZER: BYTES + gradients.bytes, ZeroStage.GRADIENTS: BYTES, ZeroStage.PARAMETERS: 0}
     return kept[zero] + (whole - kept[zero]) / shards
 
 
 def local_parameters(layer: Layer, degrees: Degrees) -> tuple[float, float]:
-    """Parameters of one device before optimizer sharding: those of every data rank, and those of its experts."""
+    """Parameters of one device before optimizer sharding: those that every data rank has, and those of its
+    experts."""
     split = layer.parameters_split
     if layer.vocabulary:
         split *= padded_vocabulary(layer.vocabulary, degrees.m) / layer.vocabulary
@@ -70,10 +73,11 @@ def static_bytes(layer: Layer, degrees: Degrees, zero: ZeroStage, gradients: Gra
 
 
 def saved_bytes(layer: Layer, shape: Shape) -> float:
-    """Activations that one micro-batch saves when the layer is not recomputed.
+    """Activations that one micro-batch saves if the layer is not recomputed.
 
-    For a GPT block Sbh(10 + 24/t + 5kS/(ht)); with sequence parallelism Sbh(34 + 5kS/h)/t; without the last term where
-    scores are not saved (selective recomputation, flash attention)."""
+    For a GPT block Sbh(10 + 24/t + 5kS/(ht)); with sequence parallelism Sbh(34 + 5kS/h)/t; without the last term
+    if scores are not saved (selective recomputation, flash attention).
+    """
     if layer.profile is not None:
         return layer.profile.bytes(layer.profile.activation_bytes, shape.micro_batch)
     replicated = layer.saved_replicated / shape.t if shape.sequence_parallel else layer.saved_replicated
@@ -84,7 +88,7 @@ def saved_bytes(layer: Layer, shape: Shape) -> float:
 
 
 def checkpoint_bytes(layer: Layer, shape: Shape) -> float:
-    """Activations that one micro-batch saves when the layer is recomputed: its input, 2Sbh."""
+    """Activations that one micro-batch saves if the layer is recomputed: its input, 2Sbh."""
     if layer.profile is not None:
         return layer.profile.bytes(layer.profile.input_bytes, shape.micro_batch)
     return BYTES * shape.tokens * layer.hidden

@@ -1,7 +1,7 @@
-"""What is trained: a chain of layers, each known by its matrix products, parameters and activations.
+"""What is trained: a chain of layers, each given by its matrix products, parameters and activations.
 
-Layers are plain numbers, so that one formula serves a single plan (floats) and a fit over a table of measured rows
-(NumPy arrays): every arithmetic below works element by element. What a user writes is checked in `blocks`; nothing
+Layers are plain numbers, so that one formula serves both a single plan (floats) and a fit over a table of measured
+rows (NumPy arrays): all arithmetic below works element by element. `blocks` checks what a user writes; nothing
 here validates.
 """
 
@@ -24,15 +24,15 @@ class AttentionKernel(StrEnum):
     """How attention scores are treated (Korthikanti et al. 2022, section 5; Dao et al. 2022)."""
 
     MATERIALISED = "materialised"
-    """Scores stand in memory and are saved for the backward pass."""
+    """Scores are in memory and are saved for the backward pass."""
     SELECTIVE = "selective"
-    """Scores stand in memory, are not saved, and are computed again."""
+    """Scores are in memory, are not saved, and are recomputed."""
     FLASH = "flash"
     """Scores never leave the chip."""
 
 
 class Split(StrEnum):
-    """Which side of a weight matrix tensor parallelism cuts."""
+    """Which side of a weight matrix tensor parallelism splits."""
 
     OUTER = "outer"
     INNER = "inner"
@@ -51,35 +51,36 @@ class Gemm:
     experts: float = 1
     """Matrices that share the rows: 1, or the number of routed experts."""
     grouped: float = 0
-    """Of `outer`, keys and values of fewer heads than queries have; 0 where there are as many."""
+    """The part of `outer` for keys and values with fewer heads than queries; 0 if there are as many."""
     kv_heads: float = 1
-    """How many tensor ranks can divide `grouped`; more of them hold copies."""
+    """How many tensor ranks can divide `grouped`; further ranks hold copies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerProfile:
-    """What a layer took when somebody ran it, by micro-batch size (`layer_profile`)."""
+    """The measured costs of a layer, by micro-batch size (`layer_profile`)."""
 
     micro_batches: tuple[int, ...]
-    """The sizes that were measured, ascending; each tuple below has a number for each."""
+    """The measured sizes, ascending; each tuple below has a number for each."""
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
     weight_s: tuple[float, ...]
-    """The part of the backward pass that computes weight gradients; 0 where nobody told them apart."""
+    """The part of the backward pass that computes weight gradients; 0 if it was not measured separately."""
     activation_bytes: tuple[float, ...]
-    """Saved for the backward pass when the layer is not recomputed."""
+    """Saved for the backward pass if the layer is not recomputed."""
     input_bytes: tuple[float, ...]
-    """Saved when it is, and sent where a stage begins with it."""
+    """Saved if it is, and sent if a stage starts with it."""
     forward_flops: float = 0.0
-    """Of one sample; 0 where not known."""
+    """Of one sample; 0 if unknown."""
     recomputable: bool = True
 
     def seconds(self, measured: tuple[float, ...], micro_batch: float) -> float:
-        """Seconds of a micro-batch: on the line between two sizes, in proportion beyond, never below the smallest's."""
+        """Seconds of a micro-batch: interpolated between two sizes, in proportion beyond, never below the smallest
+        size's."""
         return self._at(measured, max(micro_batch, self.micro_batches[0]))
 
     def bytes(self, measured: tuple[float, ...], micro_batch: float) -> float:
-        """Bytes of a micro-batch: on the line between two sizes, and in proportion on both sides."""
+        """Bytes of a micro-batch: interpolated between two sizes, and in proportion on both sides."""
         smallest = self.micro_batches[0]
         if micro_batch < smallest:
             return measured[0] * micro_batch / smallest
@@ -96,7 +97,8 @@ class LayerProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One link of the chain. Activations are bytes per token, 2 bytes a number (Korthikanti et al. 2022, section 4)."""
+    """One link of the chain. Activations are bytes per token, at 2 bytes per number (Korthikanti et al. 2022,
+    section 4)."""
 
     name: str
     kind: LayerKind
@@ -121,18 +123,18 @@ class Layer:
     capacity: float = 1.0
     vocabulary: float = 0
     kv_heads: float = 0
-    """Heads of keys and values where they are fewer than those of queries, else 0."""
+    """Heads of keys and values if they are fewer than those of queries, else 0."""
     kv_width: float = 0
     """kv_heads × width of a head."""
     divided: tuple[tuple[str, int], ...] = ()
     """What tensor ranks must divide evenly, by name."""
     attention: AttentionKernel | None = None
-    """How its scores are treated, where that is not as in the others."""
+    """How its scores are treated, if that differs from the other layers."""
     profile: LayerProfile | None = None
-    """What was measured of it, which then stands for all formulas."""
+    """Its measured costs, which then replace all formulas."""
 
     def copies(self, t: float) -> float:
-        """The share of keys and values that each of t tensor ranks holds beyond 1/t: copies, where t > kv_heads."""
+        """The share of keys and values that each of t tensor ranks holds beyond 1/t: copies, if t > kv_heads."""
         return max(1 / self.kv_heads - 1 / t, 0.0) if self.kv_heads else 0.0
 
     @property
@@ -142,11 +144,11 @@ class Layer:
 
     @property
     def recomputable(self) -> bool:
-        """Whether its activations can be dropped and computed again."""
+        """Whether its activations can be dropped and recomputed."""
         return self.kind is LayerKind.BLOCK and (self.profile is None or self.profile.recomputable)
 
     def forward_flops(self, sequence: float) -> float:
-        """FLOPs per token of one forward pass, attention counted full (not causal)."""
+        """FLOPs per token of one forward pass, with full (not causal) attention."""
         if self.profile is not None:
             return self.profile.forward_flops / sequence
         products = sum((2 * gemm.rows * gemm.inner * gemm.outer for gemm in self.gemms), 0.0)
@@ -158,7 +160,7 @@ VOCABULARY_UNIT = 128
 
 
 def padded_vocabulary(vocabulary: float, t: int) -> float:
-    """The vocabulary with the words that t tensor ranks add to divide it."""
+    """The vocabulary with the words added so that t tensor ranks can divide it."""
     unit = VOCABULARY_UNIT * t
     return -(-vocabulary // unit) * unit
 
@@ -174,9 +176,10 @@ class Model:
     description: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """What it was made from (`blocks`), for emitters."""
     tied: bool = False
-    """Whether the head's matrix is the embedding's. First and last stage both hold it; a single stage holds it once."""
+    """Whether the head shares the embedding's matrix. First and last stage both hold it; a single stage holds it
+    once."""
     notes: tuple[str, ...] = ()
-    """What is not known of it, in words."""
+    """What is not known about it, in words."""
 
     @property
     def parameters(self) -> float:
@@ -191,13 +194,15 @@ class Model:
 
     @property
     def experts(self) -> int:
-        """Routed experts of its largest mixture layer; 0 for a dense model."""
+        """The number of routed experts of its largest mixture layer; 0 for a dense model."""
         return max(layer.experts for layer in self.layers)
 
     def model_flops(self, batch: int) -> float:
         """FLOPs of one iteration, forward and backward, without recomputation.
 
         For a GPT this is 72·B·S·L·h²·(1 + S/6h + V/12Lh) (Narayanan et al. SC'21, section 5.1, without the fourth
-        pass that recomputes). Attention is counted full, not causal; of experts, those that a token visits."""
+        pass that recomputes). Attention is counted in full, not causal; of experts, only those that a token visits
+        count.
+        """
         forward = sum(layer.forward_flops(self.sequence) for layer in self.layers)
         return 3.0 * forward * batch * self.sequence

@@ -1,10 +1,11 @@
-"""The systems of the paper's Table 1 and its two baselines, as this planner with some of its axes only.
+"""The systems of the paper's Table 1 and its two baselines, as this planner restricted to some of its axes.
 
-An axis that a mode does not search stands at a fixed value: degree 1, one sequence per micro-batch, equal stages,
-nothing recomputed. The cost model is the same for all, so a mode's plan is a plan of the full search too. PipeDream
-keeps a version of its weights for every micro-batch in flight, which costs memory and tells it from DAPPLE; that it
-does not wait between iterations is not modelled, and neither are Alpa's operator-level shardings. AdaPipe has no data
-axis, but leaves devices beyond one per layer to data ranks, as its authors' runs do.
+An axis that a mode does not search has a fixed value: degree 1, one sequence per micro-batch, equal stages,
+nothing recomputed. The cost model is the same for all, so a mode's plan is a plan of the full search too.
+PipeDream keeps a version of its weights for every micro-batch in flight, which costs memory and distinguishes it
+from DAPPLE. That it does not wait between iterations is not modelled, and neither are Alpa's operator-level
+shardings. AdaPipe has no data axis, but assigns devices beyond one per layer to data ranks, as its authors' runs
+do.
 """
 
 from dataclasses import dataclass
@@ -29,14 +30,14 @@ class Mode:
     stages: bool = False
     recompute: bool = False
     everything: bool = False
-    """Whether all layers are recomputed, where none are chosen."""
+    """Whether all layers are recomputed, if none are chosen."""
     versions: bool = False
     """Whether every micro-batch in flight has its own version of the weights."""
     greedy: bool = False
-    """Whether axes are tuned one after the other instead of searched together."""
+    """Whether axes are tuned one after another instead of searched together."""
 
     def allows(self, degrees: Degrees, request: Request) -> bool:
-        """Whether a tuple lies on this mode's axes."""
+        """Whether a tuple is on this mode's axes."""
         rest = 1
         if self.pipeline and not self.tensor:
             rest = least_data(request.cluster.devices, request.batch, len(request.model.layers))

@@ -1,7 +1,7 @@
-"""The options of `headrace plan`: their types, and those that make, compare and explain have in common.
+"""The options of `headrace plan`: their types, and those that make, compare and explain share.
 
-The common ones become an `asking.Options`. They are declared once, in `COMMON`, and `asked` puts them into a command's
-signature, which is where Typer reads them.
+The common ones become an `asking.Options`. They are declared once, in `COMMON`, and `asked` inserts them into a
+command's signature, where Typer reads them.
 """
 
 import inspect
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from headrace_services.planner.asking import Options
 
 Asked: TypeAlias = "Options"
-"""Of a parameter `options` that `asked` replaces; a name, since reading the type would load the planner."""
+"""The type of a parameter `options` that `asked` replaces; a name only, since reading the type would load the
+planner."""
 
 USABLE_MEMORY = 0.94
 
@@ -106,7 +107,7 @@ COMMON: Final[dict[str, tuple[Any, Any]]] = {
 
 
 def asked(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the options of `COMMON` in place of its parameter `options`, which it gets filled from them."""
+    """Replaces a command's parameter `options` by the options of `COMMON`, and fills it from them."""
     own = inspect.signature(command)
     common = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)

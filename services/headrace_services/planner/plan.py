@@ -27,13 +27,13 @@ class StageMemory:
     static_bytes: int
     """Parameters, gradients, optimizer state."""
     activation_bytes: int
-    """Of all micro-batches in flight."""
+    """Activations of all micro-batches in flight."""
     rebuild_bytes: int
-    """Room to recompute one layer; 0 where none is."""
+    """Space to recompute one layer; 0 if none is recomputed."""
 
     @property
     def total_bytes(self) -> int:
-        """All of it."""
+        """The sum of the three."""
         return self.static_bytes + self.activation_bytes + self.rebuild_bytes
 
 
@@ -45,14 +45,14 @@ class StagePlan:
     recomputed: tuple[int, ...]
     times: StageTimes
     recompute_s: float
-    """The part of a backward pass that computes activations again."""
+    """The part of a backward pass that recomputes activations."""
     receive_forward_s: float
     receive_backward_s: float
     """The parts of its passes in which it waits for a neighbour's activations and gradients."""
     communication_s: float
     """The part of both passes that is tensor- and expert-parallel collectives."""
     saved_bytes: int
-    """Activations of one micro-batch (of one chunk, where there are several)."""
+    """Activations of one micro-batch (of one chunk, if there are several)."""
     memory: StageMemory
     in_flight: int
 
@@ -78,23 +78,23 @@ class Breakdown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A way to train, and what it takes."""
+    """A way to train, and its cost."""
 
     request: Request
     mode: str
     degrees: Degrees
     stages: tuple[StagePlan, ...]
     analytic_s: float
-    """What level 2 minimised."""
+    """The time that level 2 minimised."""
     simulated_s: float
     lower_bound_s: float
-    """No run of these stages is faster."""
+    """A lower bound: no run of these stages is faster."""
     paper_s: float
     """µ·max T_j and the tail, the paper's approximation."""
     mfu: float
-    """Model FLOPs (attention full, not causal; nothing recomputed) over the cluster's peak."""
+    """Model FLOPs (full attention, not causal; nothing recomputed) divided by the cluster's peak."""
     hfu: float
-    """As MFU, with recomputed layers counted again."""
+    """Like MFU, but recomputed layers count again."""
     breakdown: Breakdown
     exact: bool
 
@@ -110,7 +110,7 @@ class Plan:
 
     @property
     def peak_bytes(self) -> int:
-        """Of the fullest device."""
+        """Memory of the fullest device."""
         return max(stage.memory.total_bytes for stage in self.stages)
 
     @property
@@ -120,7 +120,7 @@ class Plan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the plan takes for granted, in words: the memory of a parameter, added words, what is not known."""
+        """What the plan assumes, in words: the memory per parameter, added words, what is unknown."""
         request, found = self.request, []
         each = bytes_per_parameter(request.zero, 1, request.gradients)
         found.append(
@@ -187,7 +187,7 @@ def assemble(
     *,
     limit_s: float = float("inf"),
 ) -> Plan | None:
-    """The plan of a level 2 solution, simulated; None when no run of its stages is faster than the limit."""
+    """The plan of a level 2 solution, simulated; None if no run of its stages is faster than the limit."""
     request = costing.request
     stages = _stages(costing, degrees, problem, places, solution)
     times = [stage.times for stage in stages]

@@ -22,19 +22,19 @@ class Link:
     recompute_s: float
     static_bytes: int
     saved_bytes: int
-    """Per micro-batch in flight, when not recomputed."""
+    """Per micro-batch in flight, if not recomputed."""
     kept_bytes: int
-    """Per micro-batch in flight, when recomputed."""
+    """Per micro-batch in flight, if recomputed."""
     tail_s: float = 0.0
-    """After the last backward pass, once an iteration: what nothing hides."""
+    """After the last backward pass, once per iteration: the part that nothing hides."""
     reduce_s: float = 0.0
-    """Its gradients' collective, once an iteration."""
+    """The collective of its gradients, once per iteration."""
     reduce_behind_s: float = 0.0
-    """As much of the stage's gradient collectives as this layer's last backward pass can hide."""
+    """The part of the stage's gradient collectives that this layer's last backward pass can hide."""
     gather_s: float = 0.0
-    """The collective that brings its updated parameters back, once an iteration."""
+    """The collective of its updated parameters, once per iteration."""
     gather_behind_s: float = 0.0
-    """As much of the stage's parameter collectives as this layer's first forward pass can hide."""
+    """The part of the stage's parameter collectives that this layer's first forward pass can hide."""
     weight_s: float = 0.0
     recomputable: bool = True
 
@@ -55,22 +55,23 @@ class Problem:
     chunks: int = 1
     recompute: Recompute = Recompute.FREE
     boundaries: tuple[int, ...] | None = None
-    """Where stages begin and end (s + 1 numbers), where that is not to be chosen."""
+    """Where stages start and end (s + 1 numbers), if that is given."""
 
     def stage_tail_s(self, links: Sequence[Link]) -> float:
-        """What a stage of these links does after its last backward pass, as far as it shows."""
+        """The exposed time of a stage of these links after its last backward pass."""
         reduce = sum(link.reduce_s for link in links) - sum(link.reduce_behind_s for link in links)
         gather = sum(link.gather_s for link in links) - sum(link.gather_behind_s for link in links)
         return self.tail_s + sum(link.tail_s for link in links) + max(reduce, 0.0) + max(gather, 0.0)
 
     def stage_bytes(self, stage: int, static: int, saved: int, recomputed: bool, reserve: int) -> int:
-        """Bytes of a stage: what stands, what is in flight, and room to rebuild one layer where any is recomputed."""
+        """Bytes of a stage: the constant part, what is in flight, and space to rebuild one layer if any is
+        recomputed."""
         return static + _ceil(self.in_flight[stage] * saved, self.chunks) + (reserve if recomputed else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """A, R and what they cost."""
+    """A, R and their cost."""
 
     boundaries: tuple[int, ...]
     recomputed: tuple[int, ...]

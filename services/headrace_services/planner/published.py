@@ -1,7 +1,8 @@
-"""Published iterations that are not fitted: predicted with constants from elsewhere, and set beside what was measured.
+"""Published iterations that are not fitted: predicted with constants from elsewhere, and compared with what was
+measured.
 
-Each table leaves something open. Where a micro-batch or a number of chunks is not given, the authors had tuned it, so
-the fastest predicted one stands for it; every record says what was assumed.
+Each table leaves something open. If a micro-batch or a number of chunks is not given, the authors had tuned it, so
+the fastest predicted one is used; every record says what was assumed.
 """
 
 import csv
@@ -28,7 +29,7 @@ class Comparison:
 
     @property
     def miss(self) -> float:
-        """Signed share by which the prediction is off."""
+        """The signed relative error of the prediction."""
         return self.predicted_s / self.measured_s - 1
 
 
@@ -75,8 +76,10 @@ def korthikanti(path: Path, cluster: Cluster) -> list[Comparison]:
 def h100(path: Path, cluster: Cluster) -> list[Comparison]:
     """Megatron-LM's README: S=4096, V=131072, 48 data ranks, nothing recomputed, flash attention, 32-bit gradients.
 
-    It overlaps gradients, parameters and tensor-parallel collectives, and no row here or elsewhere tells how well.
-    Gradients and parameters are taken to hide as far as there is a pass to hide behind, tensor collectives never."""
+    It overlaps gradients, parameters and tensor-parallel collectives, and no row here or elsewhere shows how well.
+    It is assumed that gradients and parameters hide as far as there is a pass to hide behind, and tensor
+    collectives never.
+    """
     ideal = replace(cluster.device.efficiencies, overlap_gradients=1.0, overlap_optimizer=1.0)
     cluster = cluster.with_efficiencies(ideal)
     found = []

@@ -44,7 +44,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
 
 
 def brief_record(plan: Plan) -> dict[str, Any]:
-    """A plan among others as JSON: what it is, and what is predicted of it."""
+    """A plan among others as JSON: what it is, and what is predicted for it."""
     return {
         "degrees": {**asdict(plan.degrees), "micro_batch": plan.micro_batch},
         "recomputed": len(plan.recomputed),

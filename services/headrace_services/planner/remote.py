@@ -1,4 +1,4 @@
-"""`headrace plan --address`: the same question to a planner's server, and its answer on the terminal."""
+"""`headrace plan --address`: sends the same question to a planner's server, and shows its answer on the terminal."""
 
 import json
 from dataclasses import asdict
@@ -10,7 +10,7 @@ from headrace.client.planning import Planner
 from headrace_services.planner import asking, catalogue, reporting
 
 LOCAL: Final = ("constants", "selective")
-"""Options that a server does not take; of a description's `blocks` it takes `attention`."""
+"""Options that a server does not take; it takes `attention` from a description's `blocks`."""
 
 
 def show(
@@ -26,7 +26,7 @@ def show(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Asks, tells of progress, and prints or writes the plan. Raises HeadraceError."""
+    """Asks, shows progress, and prints or writes the plan. Raises HeadraceError."""
     if out is not None:
         reporting.writable_folder(out)
     fields = {name: value for name, value in asdict(options).items() if name not in LOCAL}

@@ -25,7 +25,7 @@ BAR = 40
 
 @contextmanager
 def progress(output: Output, text: str) -> Iterator[Watch]:
-    """A line that says how far a search is, on a terminal."""
+    """A line on a terminal that shows the progress of a search."""
     with output.status(text) as say:
 
         def watch(now: Progress) -> None:
@@ -108,7 +108,7 @@ def show_windows(output: Output, windows: Sequence[StageWindows]) -> None:
 
 
 def show_shortlist(output: Output, plans: Sequence[Plan]) -> None:
-    """The plans that are worth a measurement."""
+    """The plans that are worth measuring."""
     if len(plans) < 2:
         return
     output.line()
@@ -131,7 +131,7 @@ def show_shortlist(output: Output, plans: Sequence[Plan]) -> None:
 
 
 def show_front(output: Output, plans: Sequence[Plan]) -> None:
-    """What less memory costs in time."""
+    """The cost of less memory, in time."""
     output.line()
     rows = [
         (
@@ -208,7 +208,7 @@ def show_explanation(output: Output, answer: Explanation) -> None:
 def show_calibration(
     output: Output, constants: Mapping[str, float], shapes: int, fitted: "Accuracy", validated: "Accuracy"
 ) -> None:
-    """The constants, how many shapes have a factor of their own, and how far predictions miss."""
+    """The constants, how many shapes have a separate factor, and how far predictions are off."""
     output.table(["constant", "value"], [(n, f"{v:.4g}") for n, v in constants.items()], right=["value"])
     output.line(f"and {shapes} shapes of blocks and heads that were measured")
     output.line()
@@ -222,7 +222,7 @@ def show_calibration(
 
 
 def write(plan: Plan, out: Path, target: str | None) -> list[Path]:
-    """The plan as JSON, its timelines, and what a framework needs. Returns the files written."""
+    """The plan as JSON, its timelines, and the files for a framework. Returns the files that were written."""
     from headrace_services.planner.drawing import timeline_svg
     from headrace_services.planner.emit import emit
     from headrace_services.planner.timeline import chrome_trace
@@ -241,7 +241,7 @@ def write(plan: Plan, out: Path, target: str | None) -> list[Path]:
 
 
 def writable_folder(out: Path, field: str = "out") -> None:
-    """Makes a folder that can be written to. Raises InvalidFieldError, before anything is computed."""
+    """Makes a writable folder. Raises InvalidFieldError, before anything is computed."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):

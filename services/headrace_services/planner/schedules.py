@@ -7,9 +7,9 @@
 | interleaved, v chunks (SC'21, section 2.2) | µ·T + (s − 1)·T/v | 2(s − j − 1) + (v − 1)s + 1 chunks |
 | zero-bubble H1 (Qi et al. 2023, section 2.2) | µ·T + (s − 1)(T − 2W) + max(s − µ, 0)·W | min(s, µ): kept for W |
 
-T is the time of a stage for one micro-batch, W its part for weight gradients. The zero-bubble form is exact where
-weight gradients take no longer than the forward pass or the input gradients, as they do in every layer of this cost
-model. Were they longer, of the second W only as much as the shortest of the three would fit into a bubble.
+T is the time of a stage for one micro-batch, W its part for weight gradients. The zero-bubble form is exact if
+weight gradients take no longer than the forward pass or the input gradients, as in every layer of this cost model.
+If they took longer, only as much of the second W as the shortest of the three would fit into a bubble.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ class Schedule(StrEnum):
 
 
 class Pass(StrEnum):
-    """What a stage does with a micro-batch. Of B, zero-bubble schedules keep W for later."""
+    """What a stage does with a micro-batch. Zero-bubble schedules split W off B and postpone it."""
 
     FORWARD = "F"
     BACKWARD = "B"
@@ -69,7 +69,7 @@ def fill_share(schedule: Schedule, stages: int, micro_batches: int, chunks: int 
 
 
 def order(schedule: Schedule, stage: int, stages: int, micro_batches: int, chunks: int = 1) -> list[Step]:
-    """The steps of one stage, first to last. Interleaved wants µ to be a multiple of the number of stages."""
+    """The steps of one stage, first to last. Interleaved requires µ to be a multiple of the number of stages."""
     match schedule:
         case Schedule.GPIPE:
             forward = [Step(Pass.FORWARD, i) for i in range(micro_batches)]
@@ -108,7 +108,7 @@ def _warm_up(stage: int, stages: int, chunks: int) -> int:
 
 
 def _interleaved(stage: int, stages: int, micro_batches: int, chunks: int) -> Iterator[Step]:
-    """Micro-batches go in groups of s through chunk 0, then through chunk 1, ... and back in reverse."""
+    """Micro-batches pass in groups of s through chunk 0, then through chunk 1, ... and back in reverse."""
     total = micro_batches * chunks
     warm_up = min(_warm_up(stage, stages, chunks), total)
 

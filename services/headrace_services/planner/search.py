@@ -1,9 +1,11 @@
-"""Both levels together: all tuples of degrees, best bound first, each solved exactly until no bound can win.
+"""Both levels together: all tuples of degrees, best bound first, each solved exactly until no remaining bound can
+win.
 
 Every tuple has a bound that no assignment of it beats (`Costing.bound_s`). Tuples are solved in the order of their
-bounds, and the search ends when the next bound is not below the best time found: nothing was sampled and nothing that
-could win was skipped. The best `FINALISTS` are then simulated, and the fastest of them is the plan. The full search
-simulates the winners of the restricted modes too (they are plans of its own space), so it never loses to one.
+bounds, and the search ends when the next bound is not below the best time found: nothing was sampled, and nothing
+that could win was skipped. The best `FINALISTS` are then simulated, and the fastest of them is the plan. The full
+search simulates the winners of the restricted modes too (they are plans of its own space), so it never loses to
+one.
 """
 
 import math
@@ -25,7 +27,7 @@ from headrace_services.planner.shortlist import LEAST, MOST, NEAR, shortlist
 
 FINALISTS: Final = 4
 EVERY: Final = 64
-"""Tuples between two reports of progress while bounds are computed."""
+"""How many tuples are bounded between two reports of progress."""
 
 
 class Method(StrEnum):
@@ -41,7 +43,7 @@ class SearchStoppedError(HeadraceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Where a search stands."""
+    """The progress of a search."""
 
     mode: str
     bounded: int
@@ -53,29 +55,29 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A finished search: its plan, or None when nothing fits, and how it went."""
+    """A finished search: its plan, or None if nothing fits, and how it ended."""
 
     mode: str
     plan: Plan | None
     tuples: int
     impossible: int
-    """Tuples that cannot fit in memory however they are assigned."""
+    """Tuples that cannot fit in memory, however they are assigned."""
     solved: int
     finalists: tuple[Plan, ...] = ()
     complete: bool = True
-    """Whether the search came to its end, and was not ended by its limit."""
+    """Whether the search was completed, and not ended by its limit."""
     bound_s: float | None = None
-    """No plan of the mode has a smaller analytic time. None where the limit ended the search before that was known."""
+    """No plan of the mode has a smaller analytic time. None if the limit ended the search before that was known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """When a search ends before its end. What it has found by then is its answer."""
+    """When a search ends early. What it has found by then is its answer."""
 
     tuples: int | None = None
     """The paper's budget N: tuples solved at level 2."""
     enough: Callable[[], bool] | None = None
-    """Asked between two tuples; time is known to the caller alone."""
+    """Called between two tuples; only the caller knows the time."""
 
     def reached(self, solved: int) -> bool:
         """Whether to end now."""
@@ -85,7 +87,7 @@ class Limit:
 
 
 Watch = Callable[[Progress], None]
-"""Called now and then; may raise SearchStoppedError."""
+"""Called at intervals; may raise SearchStoppedError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ def problem_of(
 
 
 def assemble_below(limit_s: float, costing: Costing, candidate: Candidate) -> Plan | None:
-    """The plan of a candidate, or None when no run of its stages is faster than the limit."""
+    """The plan of a candidate, or None if no run of its stages is faster than the limit."""
     return assemble(
         costing,
         candidate.mode.name,
@@ -124,7 +126,7 @@ def assemble_below(limit_s: float, costing: Costing, candidate: Candidate) -> Pl
 
 @dataclass(slots=True)
 class Search:
-    """The searches of one request; they share what tuples cost and bounds."""
+    """The searches of one request; they share tuples' costs and bounds."""
 
     request: Request
     method: Method = Method.EXACT
@@ -146,7 +148,7 @@ class Search:
 
     @property
     def costing(self) -> Costing:
-        """What prices the tuples."""
+        """The costs of tuples."""
         return self._costing
 
     def run(self, mode: Mode = FULL) -> Outcome:
@@ -179,10 +181,12 @@ class Search:
         )
 
     def near(self, mode: Mode = FULL) -> list[Plan]:
-        """The shortlist: the best plan and the nearest unlike it, simulated, fastest first (`shortlist`).
+        """The shortlist: the best plan and the nearest plans that differ from it, simulated, fastest first
+        (`shortlist`).
 
-        Every tuple whose bound is within reach is solved, so no split that belongs here is missing, unless the limit
-        ended the search."""
+        Every tuple whose bound is close enough is solved, so no split that belongs here is missing, unless the
+        limit ended the search.
+        """
         outcome = self.run(mode)
         if outcome.plan is None:
             return []
@@ -203,7 +207,7 @@ class Search:
                 best[split] = candidate
         plans = [outcome.plan, *outcome.finalists]
         for one in sorted(best.values(), key=lambda one: one.objective_s)[: 2 * MOST]:
-            # What cannot belong to the shortlist of those before it needs no simulation.
+            # A plan that cannot belong to the shortlist of the earlier ones needs no simulation.
             chosen = _nearest(plans)
             limit = max((1 + NEAR) * chosen[0].simulated_s, chosen[-1].simulated_s)
             limit_s = math.nextafter(limit, math.inf) if len(chosen) >= LEAST else math.inf
@@ -213,7 +217,7 @@ class Search:
         return _nearest(plans)
 
     def bounds(self) -> list[tuple[float, Degrees]]:
-        """Every tuple that may fit with its bound in seconds, least first."""
+        """Every tuple that may fit, with its bound in seconds, smallest first."""
         if self._bounds is None:
             request, bounds = self.request, []
             for degrees in tuples(request.model, request.cluster, request.batch):
@@ -233,7 +237,7 @@ class Search:
         return self._bounds
 
     def candidate(self, mode: Mode, degrees: Degrees) -> Candidate | None:
-        """A tuple solved, or None when it does not fit. Solved once: shortlists and explanations ask again."""
+        """A tuple solved, or None if it does not fit. Solved once: shortlists and explanations ask again."""
         if (mode, degrees) not in self._candidates:
             self._candidates[mode, degrees] = self._solved_at(mode, degrees)
         return self._candidates[mode, degrees]
@@ -256,7 +260,7 @@ class Search:
         return plan
 
     def _found(self, mode: Mode) -> tuple[list[Candidate], int, int, float | None]:
-        """Candidates best first, how many were solved and allowed, and what no plan of the mode beats."""
+        """Candidates, best first; how many were solved and allowed; and a time that no plan of the mode beats."""
         return self._expert(mode) if mode.greedy else self._solve(mode)
 
     def _solve(self, mode: Mode) -> tuple[list[Candidate], int, int, float | None]:
@@ -303,7 +307,8 @@ class Search:
         return found, solved, len(known), found[0].objective_s if found else None
 
     def _simulated(self, mode: Mode, found: list[Candidate], best: float = math.inf) -> list[Plan]:
-        """The finalists, simulated, but for those whose own lower bound `best` or another one's simulation beats."""
+        """The finalists, simulated, except those whose own lower bound is beaten by `best` or by another one's
+        simulation."""
         plans: list[Plan] = []
         for candidate in found[:FINALISTS]:
             self._tell(mode, self._total, len(found), self._total, found[0].objective_s)

@@ -1,8 +1,8 @@
-"""A few plans to measure instead of one to trust.
+"""A few plans to measure, instead of one to trust.
 
-Predictions of a model that was not fitted are off by a few per cent, and many plans are as near to the best. Which of
-them is fastest only a measurement tells. Those that differ in how they split the model err differently, so a shortlist
-holds one plan for each split (d, m, s): the fastest by prediction.
+The predictions of a model that was not fitted are off by a few per cent, and many plans are as close to the best.
+Only a measurement shows which of them is fastest. Predictions for plans that split the model differently have
+different errors, so a shortlist holds one plan for each split (d, m, s): the fastest by prediction.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -24,9 +24,12 @@ def shortlist(
     least: int = LEAST,
     most: int = MOST,
 ) -> list[T]:
-    """The best plan of each split within `near` of the best, fastest first; `least` to `most` where there are as many.
+    """The best plan of each split within `near` of the best, fastest first; from `least` to `most` plans, if there
+    are enough.
 
-    Splits further off fill up what `least` wants: a single plan is nothing to compare with. `within` tells them."""
+    Splits further off fill the list up to `least`, because a single plan has nothing to compare with. `within`
+    identifies them.
+    """
     chosen: dict[Hashable, T] = {}
     for plan in sorted(plans, key=seconds):
         if split(plan) in chosen:
@@ -39,5 +42,6 @@ def shortlist(
 
 
 def within(seconds: float, best: float) -> bool:
-    """Whether a plan may be faster than the best by prediction: it is slower by no more than the model errs."""
+    """Whether a plan may be faster than the best by prediction: it is predicted to be slower by no more than the
+    error."""
     return seconds <= (1 + NEAR) * best

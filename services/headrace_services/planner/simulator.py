@@ -1,8 +1,9 @@
 """A discrete-event simulation of one iteration: when every pass of every micro-batch starts and ends.
 
-A stage runs its steps in the order of the schedule, each as soon as the stage is free and its input is there. A
-forward needs the forward of the stage before; a backward needs the forward of its own stage and the backward of the
-stage behind. Receiving is part of the receiving pass, as it blocks the stage in Megatron-LM and DeepSpeed.
+A stage runs its steps in the order of the schedule, each as soon as the stage is free and its input has arrived. A
+forward pass needs the forward pass of the previous stage; a backward pass needs the forward pass of its own stage
+and the backward pass of the next stage. Receiving is part of the receiving pass, because it blocks the stage in
+Megatron-LM and DeepSpeed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ class StageTimes:
     forward_s: float
     backward_s: float
     weight_s: float = 0.0
-    """The part of `backward_s` for weight gradients; only zero-bubble schedules part it."""
+    """The part of `backward_s` for weight gradients; only zero-bubble schedules separate it."""
     tail_s: float = 0.0
     """After the last backward: gradient collectives and the optimizer's step."""
 
@@ -54,16 +55,18 @@ class Simulation:
 
     @property
     def bubble_share(self) -> float:
-        """Share of stage time that is idle before the last pass ends."""
+        """The share of stage time that is idle before the last pass ends."""
         pairs = zip(self.orders, self.durations, strict=True)
         busy = sum(durations[step.kind] for steps, durations in pairs for step in steps)
         return 1.0 - busy / (self.pipeline_s * len(self.orders))
 
     @property
     def peak_in_flight(self) -> tuple[int, ...]:
-        """Per stage, the most micro-batches (or chunks of them) between their forward and the pass that frees them.
+        """Per stage, the most micro-batches (or chunks of them) between their forward pass and the pass that frees
+        them.
 
-        Steps run one after the other, so counting in their order is counting in time."""
+        Steps run one after another, so counting in their order is counting in time.
+        """
         return tuple(_peak(steps) for steps in self.orders)
 
     def events(self, stage: int) -> list[Event]:
@@ -105,7 +108,8 @@ def _run(
     micro_batches: int,
     chunks: int,
 ) -> list[list[float]]:
-    """When every step of every stage ends. A stage runs until an input is missing, and again once that is there."""
+    """When every step of every stage ends. A stage runs until an input is missing, and continues when it has
+    arrived."""
     s = len(orders)
     last = s * chunks - 1
     never = -1.0
@@ -156,10 +160,11 @@ def _run(
 def lower_bound_s(
     schedule: Schedule, stages: Sequence[StageTimes], micro_batches: int, chunks: int = 1
 ) -> float:
-    """No run of these passes is faster: max_j [Σ_{i<j}(F_i + B_i) + µ(F_j + B_j)], and the tails.
+    """A lower bound for any run of these passes: max_j [Σ_{i<j}(F_i + B_i) + µ(F_j + B_j)], plus the tails.
 
-    Stage j cannot start before the first micro-batch has come through the stages before it and must do all its work;
-    and its last input gradient must go back through them. Weight gradients may be left for the very end."""
+    Stage j cannot start before the first micro-batch has passed the stages before it, and it must do all its work.
+    Then its last input gradient must pass back through them. Weight gradients may be left to the very end.
+    """
     v = chunks if schedule is Schedule.INTERLEAVED and len(stages) > 1 else 1
     parted = schedule is Schedule.ZERO_BUBBLE
     best = down = back = 0.0
@@ -183,7 +188,7 @@ def closed_form_s(
 
 
 def paper_s(stages: Sequence[StageTimes], micro_batches: int) -> float:
-    """µ·max T_j, the approximation of H²O's level 2, for comparison: it forgets filling and draining."""
+    """µ·max T_j, the approximation of H²O's level 2, for comparison: it ignores filling and draining."""
     return micro_batches * max(stage.total_s for stage in stages)
 
 

@@ -1,4 +1,5 @@
-"""Seconds of what is not a layer's pass: transfers between stages, gradient collectives, the optimizer's step.
+"""Seconds of everything that is not a layer's pass: transfers between stages, gradient collectives, the
+optimizer's step.
 
 Arguments may be floats or arrays, as in `layer_cost`.
 """
@@ -14,12 +15,13 @@ OPTIMIZER_TRAFFIC = 30
 def transfer_s(
     hidden: float, shape: Shape, crosses: float, cluster: Cluster, network: float | None = None
 ) -> float:
-    """Receiving one micro-batch's activations, or their gradients, from a neighbour stage.
+    """The time to receive one micro-batch's activations, or their gradients, from a neighbouring stage.
 
-    Each tensor rank sends 1/t of the 2bSh bytes and the receivers gather them over their links (SC'21, section 4.1;
-    DeepSpeed's pipeline engine does the same). With sequence parallelism each rank wants its own 1/t alone (Korthikanti
-    et al. 2022, section 4.2.2), and nothing is gathered. `crosses` is 1 where the two stages are on
-    different nodes, `network` the bandwidth between these, if it is not that of all nodes."""
+    Each tensor rank sends 1/t of the 2bSh bytes and the receivers gather them over their links (SC'21, section
+    4.1; DeepSpeed's pipeline engine does the same). With sequence parallelism each rank needs only its own 1/t
+    (Korthikanti et al. 2022, section 4.2.2), and nothing is gathered. `crosses` is 1 if the two stages are on
+    different nodes; `network` is the bandwidth between these, if it is not that of all nodes.
+    """
     device, constants = cluster.device, cluster.device.efficiencies
     volume = BYTES * shape.tokens * hidden
     link = device.link_bandwidth * constants.link
@@ -49,7 +51,7 @@ def gradient_s(parameters: float, ranks: Group, cluster: Cluster, *, bytes_each:
 
 
 def optimizer_s(parameters: float, cluster: Cluster) -> float:
-    """The step over the parameters of one shard: it only moves memory."""
+    """The time of the step over the parameters of one shard: it only moves memory."""
     return (
         OPTIMIZER_TRAFFIC
         * parameters

@@ -3,9 +3,9 @@
 One track per stage with every pass; inside a pass, what it spends receiving, recomputing and in collectives (drawn
 together, though layers take turns); a counter of each stage's memory.
 
-Times are whole microseconds. The format allows fractions, but Perfetto cuts start and length to nanoseconds apart, and
-a slice that then overlaps the next by one is dropped. Rounded ends cannot cross, so passes stay side by side and parts
-stay within their pass.
+Times are whole microseconds. The format allows fractions, but Perfetto truncates start and length to nanoseconds
+separately, and drops a slice that then overlaps the next one by a nanosecond. Rounded ends cannot cross, so passes
+stay side by side and parts stay within their pass.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,8 @@ from headrace_services.planner.simulator import Event
 NAMES: Final = {Pass.FORWARD: "forward", Pass.BACKWARD: "backward", Pass.WEIGHT: "weight gradients"}
 PROCESS: Final = 1
 FIRST_THREAD: Final = 1
-"""Of stage 0. Perfetto has no thread 0 in a process: it would put that stage on the main thread's track."""
+"""The thread number of stage 0. Perfetto has no thread 0 in a process: it would put that stage on the main
+thread's track."""
 
 
 def chrome_trace(plan: Plan) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def chrome_trace(plan: Plan) -> dict[str, Any]:
 
 
 def memory_over_time(stage: StagePlan, events: list[Event]) -> Iterator[tuple[float, int]]:
-    """(seconds, bytes) whenever a stage's memory changes: a forward saves, the pass that frees it gives back."""
+    """(seconds, bytes) whenever a stage's memory changes: a forward pass saves, the pass that frees it releases."""
     frees = Pass.WEIGHT if any(one.step.kind is Pass.WEIGHT for one in events) else Pass.BACKWARD
     alive = 0
     rebuild = stage.memory.rebuild_bytes
@@ -63,7 +64,7 @@ def memory_over_time(stage: StagePlan, events: list[Event]) -> Iterator[tuple[fl
 
 
 def parts(event: Event, stage: StagePlan) -> list[tuple[str, float, float]]:
-    """What a pass is made of besides computing: (what, start, seconds), drawn one behind the other."""
+    """The parts of a pass besides computing: (what, start, seconds), drawn one after another."""
     collectives = ("collectives", stage.communication_s / 2)
     match event.step.kind:
         case Pass.FORWARD:

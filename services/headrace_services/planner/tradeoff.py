@@ -1,4 +1,4 @@
-"""The front of time against memory: how much slower a plan is that needs less of each device."""
+"""The front of time against memory: how much slower a plan is that needs less memory on each device."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +10,7 @@ from headrace_services.planner.plan import Plan
 from headrace_services.planner.search import Method, Search, Watch
 
 STEP: Final = 0.95
-"""Each point may use at most so much of what the point before used."""
+"""Each point may use at most this share of what the previous point used."""
 MOST: Final = 12
 
 
@@ -19,8 +19,9 @@ def front(
 ) -> Iterator[Plan]:
     """The fastest plan, then the fastest that needs at least 5% less memory, and so on until nothing fits.
 
-    Every plan is the search's answer for its share of memory; one that needs less and is no slower takes the place of
-    the one before, so times rise along the front."""
+    Every plan is the search's answer for its share of memory. A plan that needs less and is no slower replaces the
+    previous one, so times rise along the front.
+    """
     before: Plan | None = None
     usable = request.usable_memory
     for _ in range(MOST):

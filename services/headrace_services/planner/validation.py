@@ -14,7 +14,7 @@ from headrace_services.planner.measured import Rows, predicted_s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """Shares by which predictions miss."""
+    """Relative errors of predictions."""
 
     rows: int
     median: float
@@ -30,13 +30,13 @@ class Ranking:
     rows: int
     spearman: float
     regret: float
-    """How much slower the plan that is predicted fastest was than the fastest one."""
+    """How much slower the plan that was predicted to be fastest was than the fastest one."""
     accuracy: Accuracy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A model none of whose rows was fitted."""
+    """A model of which no row was fitted."""
 
     model: str
     accuracy: Accuracy
@@ -45,12 +45,12 @@ class LeftOut:
 
     @property
     def spearman(self) -> float:
-        """The mean over its rows of their group's."""
+        """The mean over its rows of their groups' coefficients."""
         return float(np.average([g.spearman for g in self.groups], weights=[g.rows for g in self.groups]))
 
     @property
     def regret(self) -> float:
-        """The largest of its groups."""
+        """The largest regret of its groups."""
         return max(one.regret for one in self.groups)
 
 
@@ -65,7 +65,8 @@ def accuracy(predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> A
 def cross_validated_s(
     rows: Rows, cluster: Cluster, *, folds: int = 10, on_fold: Callable[[int], None] | None = None
 ) -> NDArray[np.float64]:
-    """Predictions of every row by constants fitted without its fold. Folds are drawn once, with a fixed seed."""
+    """Predictions of every row by constants that were fitted without its fold. Folds are drawn once, with a fixed
+    seed."""
     fold = np.random.default_rng(0).integers(0, folds, len(rows))
     predicted = np.zeros(len(rows))
     for number in range(folds):
@@ -81,7 +82,9 @@ def cross_validated_s(
 def leave_one_model_out(rows: Rows, cluster: Cluster, *, least: int) -> list[LeftOut]:
     """For each model: constants fitted without any of its rows, and how they order its plans.
 
-    Only plans on the same devices with the same batch compete, so each such group of at least `least` has its order."""
+    Only plans on the same devices with the same batch compete, so each such group with at least `least` rows has
+    its own order.
+    """
     shape = ("hidden", "layers", "heads", "seq")
     keys = np.stack([rows[name] for name in shape], axis=1)
     found = []
@@ -112,7 +115,7 @@ def ranking(model: str, predicted: NDArray[np.float64], measured: NDArray[np.flo
 
 
 def groups(rows: Rows, predicted: NDArray[np.float64], names: Sequence[str], *, least: int) -> list[Ranking]:
-    """The ranking within every group of rows that agree in these columns and are at least so many."""
+    """The ranking within every group of rows that agree in these columns, if the group has at least this many."""
     keys = np.stack([rows[name] for name in names], axis=1)
     found = []
     for key in np.unique(keys, axis=0):

@@ -1,4 +1,4 @@
-"""What one call may have of a pool of processes, and one caller of its queue."""
+"""What one call may use of a pool of processes, and one caller of its queue."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ class Limits:
     """The limits of a pool."""
 
     memory_bytes: int
-    """Beyond what the libraries of a process take."""
+    """In addition to what the libraries of a process use."""
     time_s: float
-    """From when a process begins with the call."""
+    """Counted from when a process starts the call."""
     wait_s: float
-    """How long a call may wait for a process; the start of a process is not counted."""
+    """How long a call may wait for a process; the start of a process does not count."""
     waiting: int
-    """How many calls may wait for a process; more are refused."""
+    """How many calls may wait for a process; further ones are rejected."""
     each: int
-    """How many of them may be one caller's."""
+    """How many of them may belong to one caller."""

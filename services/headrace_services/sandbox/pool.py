@@ -1,8 +1,8 @@
 """Processes behind pipes: a call takes one, talks to it, and gives it back, or kills it.
 
-Processes are spawned, never forked: gRPC's threads do not survive a fork. They start when they are first asked for, or
-at once under `async with`. One that dies by itself fails its call and is replaced. Where one cannot start, the call
-whose turn it is fails; for the others that wait, another start is tried.
+Processes are spawned, never forked: gRPC's threads do not survive a fork. They start when they are first needed,
+or at once under `async with`. One that dies by itself fails its call and is replaced. If one cannot start, the
+call whose turn it is fails; for the other waiting calls, another start is tried.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class Pool:
         await self.close()
 
     async def close(self) -> None:
-        """End all processes; calls that still run fail."""
+        """End all processes; running calls fail."""
         self._closed = True
         await asyncio.gather(*self._starting, return_exceptions=True)
         for worker in list(self._all):
@@ -90,8 +90,8 @@ class Pool:
     ) -> AsyncGenerator[tuple[Answer, bytes], None]:
         """Progress, then the result. Closing it early kills the process.
 
-        Raises what the process raised, and TooLargeError where the answer takes too much memory or time, or too many
-        others wait for one.
+        Raises what the process raised, and TooLargeError if the answer takes too much memory or time, or too many
+        other calls are waiting.
         """
         worker = await self._acquire(caller)
         done = False
@@ -118,7 +118,7 @@ class Pool:
                 self._replace(worker)
 
     async def result(self, task: str, request: bytes, *, caller: str = "") -> bytes:
-        """The result alone; cancelling it kills the process. Raises as `ask` does."""
+        """Only the result; cancelling it kills the process. Raises as `ask` does."""
         answers = self.ask(task, request, caller=caller)
         try:
             async for kind, payload in answers:
@@ -138,7 +138,7 @@ class Pool:
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait([place], timeout=self._limits.wait_s)
         except asyncio.CancelledError:
-            if not place.cancel() and not place.exception():  # a process came at the same moment
+            if not place.cancel() and not place.exception():  # a process became free at the same moment
                 self._queue.ended(caller)
                 self._give(place.result())
             raise
@@ -153,7 +153,7 @@ class Pool:
         self._serve()
 
     def _serve(self) -> None:
-        """A free process goes to the call whose turn it is."""
+        """Gives a free process to the call whose turn it is."""
         while self._free and (place := self._queue.next()) is not None:
             place.set_result(self._free.pop())
 
@@ -178,7 +178,7 @@ class Pool:
         return Answer(kind), payload
 
     def _replace(self, worker: Worker) -> None:
-        """Kill at once; the next one starts beside the event loop."""
+        """Kill at once; the next one starts off the event loop."""
         self._all.discard(worker)
         worker.kill()
         self._serve()  # its caller may have another turn

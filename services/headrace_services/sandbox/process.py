@@ -1,4 +1,4 @@
-"""A process of a pool: one question at a time, from bytes to bytes, within its limit of memory."""
+"""A process of a pool: one question at a time, from bytes to bytes, within its memory limit."""
 
 import os
 import pickle
@@ -16,13 +16,13 @@ from headrace_services.sandbox.limits import Limits
 Tell = Callable[[bytes], None]
 """Sends progress."""
 Run = Callable[[str, bytes, Tell], bytes]
-"""Answers a question: what to do, and with what. Raises HeadraceError."""
+"""Answers a question, given what to do and the data. Raises HeadraceError."""
 
 _NICENESS = 5
-"""What a caller made large may take its time; everybody else's calls may not."""
+"""Work that a caller made large may take longer; everybody else's calls may not."""
 
 _ALARM_S = 2
-"""How long after its time a call ends by itself. The parent ends it before, unless the parent was killed."""
+"""How long after its time limit a call ends by itself. The parent ends it earlier, unless the parent was killed."""
 
 
 class Answer(StrEnum):
@@ -35,10 +35,8 @@ class Answer(StrEnum):
 
 
 def serve(pipe: Connection, load: Callable[[], Run], limits: Limits) -> None:
-    """The main function of the process: answer until the pipe ends. `load` imports what is heavy."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C is the parent's business, which then closes the pipe
+    """The main function of the process: answer until the pipe ends. `load` imports the heavy libraries."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes the pipe
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     os.nice(_NICENESS)
@@ -66,7 +64,7 @@ def _answer(run: Run, task: str, request: bytes, memory_bytes: int, tell: Tell) 
     except HeadraceError as error:
         return Answer.ERROR, pickle.dumps(error)
     except MemoryError:
-        pass  # with the exception goes what the call held: the refusal needs memory too
+        pass  # the exception releases what the call held: the error message needs memory too
     except Exception as error:  # noqa: BLE001  (a defect ends this call, not the process)
         failed = InternalError(f"the server failed on this call: {type(error).__name__}: {error}")
         return Answer.ERROR, pickle.dumps(failed)
@@ -74,12 +72,12 @@ def _answer(run: Run, task: str, request: bytes, memory_bytes: int, tell: Tell) 
 
 
 def too_much_memory(memory_bytes: int) -> TooLargeError:
-    """The refusal of what needs more memory than one call may have."""
+    """The error for a call that needs more memory than one call may have."""
     return TooLargeError(f"the answer needs more than {memory_bytes / 2**20:.0f} MiB of memory")
 
 
 def _limit_memory(memory_bytes: int) -> None:
-    """Let the process have so much beyond what its libraries take, and no more than it may have anyway."""
+    """Allow the process this much beyond what its libraries use, and no more than it may have anyway."""
     pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else 0
     most = pages * resource.getpagesize() + memory_bytes
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)

@@ -1,5 +1,6 @@
-"""Calls that wait for a process of a pool. Callers take turns, so nobody waits for all calls of another caller. Of
-several processes no caller has all at once, so nobody waits for the end of another caller's long calls."""
+"""Calls that wait for a process of a pool. Callers take turns, so nobody waits for all calls of another caller. If
+there are several processes, no caller has all of them at once, so nobody waits for the end of another caller's
+long calls."""
 
 import asyncio
 from collections import Counter
@@ -13,7 +14,7 @@ _Item = TypeVar("_Item")
 
 
 class Queue(Generic[_Item]):
-    """The places of the calls that wait."""
+    """The places of the waiting calls."""
 
     def __init__(self, limits: Limits, processes: int) -> None:
         self._limits = limits
@@ -26,24 +27,24 @@ class Queue(Generic[_Item]):
         return bool(self._callers)
 
     def join(self, caller: str) -> asyncio.Future[_Item]:
-        """A place at the end of the queue. Raises TooLargeError where too many wait."""
+        """A place at the end of the queue. Raises TooLargeError if too many are waiting."""
         mine = sum(who == caller for who in self._callers.values())
         if mine >= self._limits.each:
-            raise busy(f"{mine} calls of this caller wait for such an answer already")
+            raise busy(f"{mine} calls of this caller already wait for such an answer")
         if len(self._callers) >= self._limits.waiting:
-            raise busy(f"{len(self._callers)} calls wait for such an answer already")
+            raise busy(f"{len(self._callers)} calls already wait for such an answer")
         place: asyncio.Future[_Item] = asyncio.get_running_loop().create_future()
         self._callers[place] = caller
         return place
 
     def leave(self, place: asyncio.Future[_Item]) -> None:
-        """The call waits no more."""
+        """The call no longer waits."""
         self._callers.pop(place, None)
 
     def next(self) -> asyncio.Future[_Item] | None:
-        """Take the place out whose turn it is: the first one of another caller than the last time, if there is any.
+        """Remove the place whose turn it is: the first one of a caller other than the last one, if there is any.
 
-        The other calls of its caller go behind everybody else's. It has a process until `ended`.
+        The other calls of its caller move behind everybody else's. It has a process until `ended`.
         """
         place = self._pop(lambda caller: self._served[caller] < self._at_once)
         if place is not None and self._last is not None:
@@ -51,13 +52,13 @@ class Queue(Generic[_Item]):
         return place
 
     def ended(self, caller: str) -> None:
-        """A call needs its process no more."""
+        """A call no longer needs its process."""
         self._served[caller] -= 1
         if not self._served[caller]:
             del self._served[caller]
 
     def fail(self, error: BaseException) -> None:
-        """No process can be had: the call whose turn it is hears why."""
+        """No process is available: the call whose turn it is gets the error."""
         if (place := self._pop(lambda _: True)) is not None:
             place.set_exception(error)
 
@@ -65,7 +66,7 @@ class Queue(Generic[_Item]):
         waiting = [
             place
             for place, caller in self._callers.items()
-            if not place.done() and may(caller)  # one that is done has gone away
+            if not place.done() and may(caller)  # a finished one has gone away
         ]
         if not waiting:
             return None
@@ -78,5 +79,5 @@ class Queue(Generic[_Item]):
 
 
 def busy(why: str) -> TooLargeError:
-    """The refusal of a call for which no process has time."""
+    """The error for a call for which no process has time."""
     return TooLargeError(why, remedy="Try again in a moment.")

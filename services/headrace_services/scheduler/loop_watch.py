@@ -61,7 +61,7 @@ class LoopWatch:
         self.longest_s = max(self.longest_s, stall_s)
         LOOP_LAG.observe(max(0.0, stall_s))
         if stall_s > LONG_S:
-            log.info("the event loop stood still for %.0f ms", stall_s * 1e3)
+            log.info("the event loop was blocked for %.0f ms", stall_s * 1e3)
 
     def late_within(self, seconds: float) -> float:
         """For how long, within the last `seconds`, arriving messages could not be handled."""

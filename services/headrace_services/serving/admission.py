@@ -1,14 +1,15 @@
-"""The first interceptor of every server: whose a call is, and that its caller has no more than it may (`limits`).
+"""The first interceptor of every server: who makes a call, and that callers stay within their limits (`limits`).
 
-What it hands to gRPC is a stream for every method. So it asks the gate before a byte of the request is read, reads a
-single request itself, and knows of a call until its answer is taken:
+It presents every method to gRPC as a stream. So it can ask the gate before a byte of the request is read, read a
+single request itself, and track a call until its answer has been received:
 
     a stranger's place → the gate → the caller's own count → the request → the method → the end of the call
 
-A stranger whose place another call gets loses its connection: a status might wait behind what it does not read. An
-answer that is not taken in time ends its connection too, whoever called. Streams of known callers may pause.
+A stranger whose place another call gets loses its connection: a status might be stuck behind data that it does not
+read. An answer that is not received in time ends its connection too, whoever called. Streams of known callers may
+pause.
 
-Over a connection whose caller is known others may call that are not, where a proxy is on the way. Their calls count as
+If a proxy is in between, strangers' calls may share a connection with those of known callers. Such calls count as
 strangers', and end alone.
 """
 
@@ -42,12 +43,12 @@ from headrace_services.serving.limits import Known, Strangers
 log = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # generic in its stub alone
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # generic only in its stub
 
 
 class AdmissionInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps every method, and those that there are not. Without a gate everybody is known, by the certificate or by
-    the connection."""
+    """Wraps every method, including those that do not exist. Without a gate everybody is known, by the certificate
+    or by the connection."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         known: Known | None = None,
         asked_again_s: float = ASKED_AGAIN_S,
     ) -> None:
-        """Of open streams the gate is asked again after so many seconds."""
+        """How often, in seconds, the gate is asked again about open streams."""
         strangers = strangers or Strangers()
         self.gate = gate
         self.connections = connections or Connections(strangers.connections, (known or Known()).connections)
@@ -76,14 +77,14 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if method not in self._wrapped:
             handler = await continuation(handler_call_details)
-            if handler is None:  # callers choose the names of methods, so none is kept
+            if handler is None:  # callers choose the names of methods, so none is cached
                 return _Method(self, method, grpc.stream_stream_rpc_method_handler(_unknown)).handler()
             self._wrapped[method] = _Method(self, method, handler).handler()
         return self._wrapped[method]
 
 
 class _Call:
-    """One call, and what becomes of its connection."""
+    """One call, and what happens to its connection."""
 
     def __init__(self, door: AdmissionInterceptor, peer: str, context: Context, *, may_pause: bool) -> None:
         task = asyncio.current_task()
@@ -94,19 +95,19 @@ class _Call:
         self._is_known = False
 
     async def known_as(self, name: str, *, is_stream: bool) -> Slot:
-        """Its caller has shown who it is. Raises BusyError."""
+        """Its caller has been identified. Raises BusyError."""
         await self._door.connections.know(self.peer, name)
         self._is_known = True
         return _until_its_end(self.context, self._door.known.enter(name, is_stream=is_stream))
 
     def give_way(self) -> None:
-        """End it alone."""
+        """Ends the call alone."""
         if not self.task.done():
             self.gave_way = self.task.cancel()
 
     def wait_for_the_client(self) -> None:
-        """It is served. Where its answer is not taken in time, the connection ends, unless somebody else's are over it
-        too."""
+        """The call is served. If its answer is not received in time, the connection ends, unless somebody else's
+        calls use it too."""
         connections = self._door.connections
         if connections.knows(self.peer) and (self.may_pause or not self._is_known):
             return
@@ -116,7 +117,7 @@ class _Call:
 
 
 class _Method:
-    """A method as gRPC gets it."""
+    """A method in the form that gRPC gets."""
 
     def __init__(
         self, door: AdmissionInterceptor, method: str, handler: "grpc.RpcMethodHandler[Any, Any]"
@@ -140,7 +141,7 @@ class _Method:
 
     async def _call(self, requests: Any, context: Context) -> Any:
         door, peer = self._door, context.peer()
-        if door.connections.ends(peer):  # what it has sent before is not worth anything
+        if door.connections.ends(peer):  # what it has sent before is worthless
             context.set_code(grpc.StatusCode.UNAVAILABLE)
             return None
         one = _Call(door, peer, context, may_pause=self._is_stream)
@@ -151,9 +152,7 @@ class _Method:
             async with self._while_let_in(context):
                 return await self._answered(requests, context)
         except NoLongerLetInError as error:
-            one.may_pause = (
-                False  # the status waits behind what was sent before, where the client does not read
-            )
+            one.may_pause = False  # the status waits behind what was sent before, if the client does not read
             return refuse(context, error.why)
         except HeadraceError as error:
             return refuse(context, error)
@@ -165,7 +164,7 @@ class _Method:
             one.wait_for_the_client()
 
     async def _entered(self, one: "_Call") -> Slot:
-        """The call's place with whoever makes it. Raises HeadraceError where they may not."""
+        """The call's place with its caller. Raises HeadraceError if the caller may not make the call."""
         door, peer, context = self._door, one.peer, one.context
         if door.gate is None and (name := _certificate(context) or ("" if self._is_open else peer)):
             return await one.known_as(name, is_stream=self._is_stream)
@@ -196,7 +195,7 @@ class _Method:
 
     def _while_let_in(self, context: Context) -> AbstractAsyncContextManager[None]:
         gate = self._door.gate
-        if gate is None or self._is_open or not self._is_stream:  # a single request is soon over
+        if gate is None or self._is_open or not self._is_stream:  # a single request is soon received
             return nullcontext()
         metadata = context.invocation_metadata() or ()
         return until_refused(lambda: gate.admit(self._method, metadata), self._door.asked_again_s)
@@ -217,11 +216,11 @@ def _is_open(method: str) -> bool:
 
 async def _unknown(_: Any, context: Context) -> None:
     context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-    context.set_details("Method not found!")  # as gRPC says it
+    context.set_details("Method not found!")  # in gRPC's own words
 
 
 async def _identified(gate: Gate, method: str, context: Context) -> Identity:
-    """Whose call it is. Raises HeadraceError."""
+    """Who makes a call. Raises HeadraceError."""
     try:
         who = await gate.admit(method, context.invocation_metadata() or ())
     except HeadraceError:
@@ -239,7 +238,7 @@ def _until_its_end(context: Context, slot: Slot) -> Slot:
 
 
 def _at_its_end(context: Context, then: Callable[[], None]) -> None:
-    """Once its status is sent, or the call is gone."""
+    """Returns when its status has been sent, or the call is gone."""
 
     def done(_: Context) -> None:
         then()
@@ -248,7 +247,7 @@ def _at_its_end(context: Context, then: Callable[[], None]) -> None:
 
 
 def _certificate(context: Context) -> str:
-    """The names in the certificate of a connection, which gRPC has verified; empty where it shows none."""
+    """The names in the certificate of a connection, which gRPC has verified; empty if it presents none."""
     names = context.auth_context().get("x509_subject_alternative_name") or ()
     return " ".join(name.decode(errors="replace") for name in names)
 

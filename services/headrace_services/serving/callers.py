@@ -1,4 +1,5 @@
-"""What each caller has at once, and what strangers have together: counted from a call's beginning to its end."""
+"""How many calls each caller has at once, and how many strangers have together, counted from a call's start to its
+end."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -20,17 +21,17 @@ class Slot(Protocol):
     message_bytes: int
 
     def reading(self) -> AbstractAsyncContextManager[None]:
-        """Around the reading of its request."""
+        """A context around the reading of its request."""
         ...
 
     def leave(self) -> None:
-        """The call is over; again this changes nothing."""
+        """The call is over; calling this again changes nothing."""
         ...
 
 
 class StrangersCalls:
-    """The calls of strangers. Where one loses its place to another one, its connection is closed, or, where somebody
-    else uses that connection too, the call alone ends."""
+    """The calls of strangers. If one loses its place to another, its connection is closed; if somebody else uses
+    that connection too, only the call ends."""
 
     def __init__(self, limits: Strangers, connections: Connections) -> None:
         self.limits = limits
@@ -39,7 +40,7 @@ class StrangersCalls:
         self._messages = Places(limits.messages)
 
     def enter(self, peer: str, end: Callable[[], None]) -> Slot:
-        """A call begins; `end` ends it alone."""
+        """A call starts; `end` ends it alone."""
         place = self._calls.acquire(peer, lambda: self._give_way(peer, end, "call"))
         return _StrangersCall(self, peer, end, lambda: self._calls.leave(place))
 
@@ -83,14 +84,14 @@ class _Caller:
 
 
 class KnownCallers:
-    """The calls of each caller, by a name that only it has."""
+    """The calls of each caller, by a name that only that caller has."""
 
     def __init__(self, limits: Known) -> None:
         self.limits = limits
         self._callers: dict[str, _Caller] = {}
 
     def enter(self, name: str, *, is_stream: bool) -> Slot:
-        """A call begins. Raises BusyError where the caller has too many."""
+        """A call starts. Raises BusyError if the caller has too many."""
         limits = self.limits
         caller = self._callers.get(name)
         if caller is None:

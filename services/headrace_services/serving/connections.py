@@ -1,8 +1,9 @@
-"""The connections to one listener: how many strangers have, and each caller, and how one is closed. Linux only.
+"""The connections to one listener: how many strangers have, how many each caller has, and how one is closed. Linux
+only.
 
-gRPC has one bound for all connections together, and strangers must not take them from workers. It neither says who
-connects nor closes one connection. So this looks at the sockets of its own process: when strangers may have too many,
-and when one is to be closed. A look takes some microseconds for each socket, in a thread.
+gRPC has one limit for all connections together, and strangers must not take them from workers. It neither says who
+connects nor closes a single connection. So this module inspects the sockets of its own process: when strangers may
+have too many, and when one must be closed. An inspection takes some microseconds for each socket, in a thread.
 
 A socket is shut down, not closed: gRPC closes it when it reads its end.
 """
@@ -31,18 +32,18 @@ log = logging.getLogger(__name__)
 LOOK_S = 0.1
 """How often sockets are counted."""
 LEAST_S = 0.02
-"""Between two looks."""
+"""The minimum time between two inspections."""
 PRUNED_S = 60.0
-"""How often those are forgotten that have left."""
+"""How often connections that have ended are dropped."""
 _SHARE = 10
-"""A look that took a second is followed by this many seconds without one, unless connections are to be closed: what
-those send costs more than looks."""
+"""An inspection that took a second is followed by this many seconds without one. The exception is that connections
+must be closed: what they send costs more than inspections."""
 _DESCRIPTORS = "/proc/self/fd"
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a look found."""
+    """The result of an inspection."""
 
     served: frozenset[Peer]
     excess: int
@@ -50,38 +51,39 @@ class Seen:
 
 
 class Connections:
-    """Those to one listener."""
+    """The connections to one listener."""
 
     def __init__(self, most_strangers: int, most_each: int) -> None:
         self._most = most_strangers
         self._most_each = most_each
         self._port = 0
         self._hosts: frozenset[str] | None = frozenset()
-        """Where it listens; None: at every address."""
+        """The addresses where it listens; None: every address."""
         self._known: dict[Peer, str] = {}
-        """And whose each is: the one's who was the first to show it there."""
+        """The caller that each connection belongs to: the first one that identified itself there."""
         self._counts = Counter[str]()
         self._counted = asyncio.Event()
-        """Set at the end of the next look that begins; then there is another one."""
+        """Set at the end of the next inspection that starts; then it is replaced by a new one."""
         self._is_wanted = self._looks = False
         self._ending: dict[Peer, int] = {}
-        """Which are to be closed, and how often they were looked for in vain."""
+        """Those to be closed, and how often they were searched for without success."""
         self._wanted = asyncio.Event()
         self._peers: dict[int, Peer | None] = {}
-        """By the inode of their socket, the oldest first; None for a socket that is no connection to this listener."""
+        """By the inode of their socket, oldest first; None for a socket that is not a connection to this listener."""
 
     def share(self, connections: int) -> None:
-        """The server has so many in all."""
+        """Limits each caller to its share of the server's connections."""
         self._most_each = min(self._most_each, max(1, connections // SHARE))
 
     def serve(self, host: str, port: int) -> None:
-        """The server listens there."""
+        """The server listens at this host."""
         self._port, self._hosts = port, _hosts(host)
 
     async def know(self, peer: str, name: str) -> None:
-        """Whoever calls over a connection, named as gRPC names peers, has shown who they are.
+        """The caller over a connection, named as gRPC names peers, has been identified.
 
-        Raises BusyError where they have too many: it stays a stranger's then."""
+        Raises BusyError if the caller has too many connections: this one then stays a stranger's.
+        """
         key = peer_of(peer)
         if key is None or key in self._known:
             return
@@ -93,7 +95,7 @@ class Connections:
                     f"this caller has {self._counts[name]} connections to this server already, and may have no more",
                     remedy="Close some, or let the clients of a process share one.",
                 )
-        if key not in self._known:  # a call beside may have shown it meanwhile
+        if key not in self._known:  # a concurrent call may have identified it meanwhile
             self._known[key] = name
             self._counts[name] += 1
 
@@ -110,11 +112,11 @@ class Connections:
             del self._counts[name]
 
     def knows(self, peer: str) -> bool:
-        """Whether they have."""
+        """Whether the caller of a connection has been identified."""
         return peer_of(peer) in self._known
 
     def ends(self, peer: str) -> bool:
-        """Whether it is closed soon."""
+        """Whether the connection will be closed soon."""
         return peer_of(peer) in self._ending
 
     def hang_up(self, peer: str) -> None:
@@ -124,7 +126,7 @@ class Connections:
             self._wanted.set()
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Inspect until cancelled."""
         if sys.platform != "linux" or not self._port:
             return
         loop = asyncio.get_running_loop()
@@ -173,11 +175,11 @@ class Connections:
             self._forget(peer)
         for peer in ending:
             tries = self._ending.pop(peer)
-            if peer not in seen.served and not tries:  # it may have come while this looked
+            if peer not in seen.served and not tries:  # it may have been opened during the inspection
                 self._ending[peer] = 1
 
     def look(self, known: frozenset[Peer], ending: frozenset[Peer]) -> Seen:
-        """Close what is to end, and strangers' connections where there are too many. Raises OSError."""
+        """Close the connections that must end, and strangers' connections if there are too many. Raises OSError."""
         found = dict(_sockets())
         self._peers = {inode: peer for inode, peer in self._peers.items() if inode in found}
         for inode, descriptor in found.items():
@@ -193,7 +195,7 @@ class Connections:
         for inode, peer in served.items():
             if peer in ending:
                 _shut(found[inode], peer)
-            elif inode in excess and peer not in self._known:  # it may have shown who it is meanwhile
+            elif inode in excess and peer not in self._known:  # it may have been identified meanwhile
                 _shut(found[inode], peer)
                 closed += 1
         return Seen(frozenset(served.values()), closed)
@@ -204,7 +206,7 @@ class Connections:
                 return None
             try:
                 here, there = one.getsockname(), one.getpeername()
-            except OSError:  # it listens, or is closed
+            except OSError:  # it is listening, or closed
                 return None
         if here[1] != self._port or (self._hosts is not None and host_of(here[0]) not in self._hosts):
             return None
@@ -216,7 +218,7 @@ def _sockets() -> Iterator[tuple[int, int]]:
     for name in os.listdir(_DESCRIPTORS):  # noqa: PTH208  # as above
         try:
             found = os.fstat(int(name))
-        except OSError:  # closed by now
+        except OSError:  # already closed
             continue
         if stat.S_ISSOCK(found.st_mode):
             yield found.st_ino, int(name)
@@ -225,7 +227,7 @@ def _sockets() -> Iterator[tuple[int, int]]:
 def _shut(descriptor: int, peer: Peer) -> None:
     with _copy(descriptor) as one, suppress(OSError):
         there = one.getpeername()
-        if Peer(host_of(there[0]), there[1]) == peer:  # the descriptor may be another connection's by now
+        if Peer(host_of(there[0]), there[1]) == peer:  # the descriptor may have been reused
             one.shutdown(socket.SHUT_RDWR)
 
 
@@ -234,7 +236,7 @@ def _copy(descriptor: int) -> "closing[socket.socket]":
 
 
 def _hosts(host: str) -> frozenset[str] | None:
-    """The addresses of a listener's host; None where it is every address."""
+    """The addresses of a listener's host; None if it is every address."""
     found = (
         {host_of(str(one[4][0])) for one in socket.getaddrinfo(host.strip("[]") or None, None)}
         if host

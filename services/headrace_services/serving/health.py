@@ -1,7 +1,7 @@
-"""The standard health service, for strangers: it answers for names that are known, and keeps nothing of others.
+"""The standard health service, for strangers: it answers for known names, and stores nothing about others.
 
-The library's own keeps the request of each watch, whatever name it asks for. And where several watch one name, the
-first that leaves takes the news from the others.
+The library's own service keeps the request of each watch, whatever name it asks for. And if several watch one
+name, the first one that leaves takes the updates away from the others.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class Health(health_pb2_grpc.HealthServicer):
         self._left = asyncio.Event()
 
     def add(self, service: str) -> None:
-        """It answers for this one too."""
+        """It also answers for this name."""
         self._names.add(service)
 
     def leave(self) -> None:
@@ -46,10 +46,10 @@ class Health(health_pb2_grpc.HealthServicer):
         request: health_pb2.HealthCheckRequest,
         context: Context,  # noqa: ARG002  (the servicer's signature)
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
-        """The status of a service now, and when it leaves. It stays open, for clients whose watch ends begin another
-        at once."""
+        """The status of a service now, and when it changes to not serving. It stays open, because clients whose
+        watch ends start another one at once."""
         is_known = request.service in self._names
-        del request  # it may have a long name
+        del request  # its name may be long
         if not is_known:
             yield health_pb2.HealthCheckResponse(status=SERVICE_UNKNOWN)
         elif not self._left.is_set():

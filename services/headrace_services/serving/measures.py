@@ -1,4 +1,4 @@
-"""What servers count of the calls that they do not take."""
+"""Metrics of the calls that servers reject."""
 
 from prometheus_client import Counter
 

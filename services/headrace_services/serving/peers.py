@@ -31,5 +31,5 @@ def host_of(address: str) -> str:
 
 @lru_cache(maxsize=4096)
 def network_of(host: str) -> str:
-    """What one machine may have of addresses: of IPv6 a network of 64 bits."""
+    """The addresses that count as one machine: for IPv6, a network of 64 bits."""
     return str(IPv6Network((host, 64), strict=False)) if ":" in host else host

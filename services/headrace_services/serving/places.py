@@ -1,7 +1,8 @@
-"""Places that callers share whom nobody knows. Pure.
+"""Places that unidentified callers share. Pure.
 
-There is always one for a caller who comes. Where all are taken, one gives way: the oldest of the connection with the
-most, at the address with the most. An address of IPv6 is a network of 64 bits, for one machine has so many.
+There is always a place for a new caller. If all are taken, one is given up: the oldest one of the connection with
+the most places, at the address with the most. For IPv6, an address is a network of 64 bits, because one machine
+has that many.
 """
 
 from collections import Counter
@@ -13,28 +14,28 @@ from headrace_services.serving.peers import network_of, peer_of
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """What one call has."""
+    """The place of one call."""
 
     connection: str
     give_way: Callable[[], None]
 
 
 class Places:
-    """So many places."""
+    """A fixed number of places."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._counts = Counter[str]()
         """By address."""
         self._taken: dict[str, dict[str, dict[Place, None]]] = {}
-        """By address and connection, the oldest first."""
+        """By address and connection, oldest first."""
 
     def __len__(self) -> int:
         return self._counts.total()
 
     def acquire(self, connection: str, give_way: Callable[[], None]) -> Place:
-        """A place for a call of a connection, named as gRPC names peers. `give_way` is called when another one gets
-        it."""
+        """A place for a call of a connection, named as gRPC names peers. `give_way` is called when another call
+        gets the place."""
         if len(self) >= self._most:
             found = self._heaviest()
             self.leave(found)
@@ -45,7 +46,7 @@ class Places:
         return place
 
     def leave(self, place: Place) -> None:
-        """Its call needs it no more, or has lost it."""
+        """Its call no longer needs it, or has lost it."""
         address = address_of(place.connection)
         here = self._taken.get(address, {})
         taken = here.get(place.connection, {})
@@ -64,13 +65,13 @@ class Places:
 
 
 def too_many(addresses: Sequence[str], most: int) -> list[int]:
-    """Which connections, given by their addresses, the oldest first, are to go, so that `most` stay: the oldest of the
-    addresses with the most."""
+    """Which connections must go so that `most` stay: the oldest ones of the addresses with the most. They are
+    given by their addresses, oldest first."""
     if len(addresses) <= most:
         return []
     counts = Counter(addresses)
     low, high = 0, max(counts.values())
-    while low < high:  # the greatest number for each address with which no more than `most` stay
+    while low < high:  # the largest number per address with which no more than `most` stay
         middle = (low + high + 1) // 2
         low, high = (
             (middle, high) if sum(min(n, middle) for n in counts.values()) <= most else (low, middle - 1)
@@ -84,6 +85,6 @@ def too_many(addresses: Sequence[str], most: int) -> list[int]:
 
 
 def address_of(connection: str) -> str:
-    """Which connections count together: those of a machine, by gRPC's name of the peer; others by their names."""
+    """Which connections count together: those of one machine, by gRPC's name of the peer; others by their names."""
     peer = peer_of(connection)
     return connection if peer is None else network_of(peer.host)

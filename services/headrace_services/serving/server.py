@@ -1,4 +1,4 @@
-"""The one place for what gRPC is told of a server: the scheduler's, the planner's, the bubble agent's."""
+"""The one place for the gRPC settings of a server: the scheduler's, the planner's, the bubble agent's."""
 
 import asyncio
 import logging
@@ -14,25 +14,25 @@ from headrace_services.serving import limits
 from headrace_services.serving.connections import Connections
 
 CONNECTION_AGE_S = 30 * 60
-"""Clients' connections end about this often, so that they spread over the replicas again. Workers are asked to go
-sooner, by their sessions (`Timing.stream_age_s`)."""
+"""Clients' connections end about this often, so that clients spread over the replicas again. Workers are asked to
+reconnect earlier, through their sessions (`Timing.stream_age_s`)."""
 _AGE_GRACE_S = 30
 _OWN_DESCRIPTORS = 256
-"""So many are left for everything but connections."""
+"""How many descriptors are kept for everything except connections."""
 _LISTENERS = 2
-"""A process has so many at most."""
+"""The most that a process may have."""
 _LEAST_CONNECTIONS = 256
 _MOST_DESCRIPTORS = 1 << 16
 
 
 def _is_told(record: logging.LogRecord) -> bool:
-    """Not that a client has hung up, which gRPC tells as an error with its traceback."""
+    """Drops reports of clients that have disconnected, which gRPC logs as an error with its traceback."""
     error = record.exc_info[1] if record.exc_info else None
     return type(error).__name__ != "ExecuteBatchError"
 
 
 class Server:
-    """A server of gRPC, and the watch over its connections."""
+    """A gRPC server, and the watch over its connections."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Server:
         self._watch: asyncio.Task[None] | None = None
 
     def bind(self, option: str, address: str, credentials: grpc.ServerCredentials | None) -> int:
-        """Takes a port, and returns it. `option` is how the address was given. Raises HeadraceError."""
+        """Binds a port, and returns it. `option` is how the address was given. Raises HeadraceError."""
         try:
             if credentials is not None:
                 port = self.grpc.add_secure_port(address, credentials)
@@ -66,12 +66,12 @@ class Server:
         return port
 
     async def start(self) -> None:
-        """Serve."""
+        """Starts serving."""
         await self.grpc.start()
         self._watch = asyncio.create_task(self._connections.run())
 
     async def stop(self, grace_s: float) -> None:
-        """End, after calls that are over by then."""
+        """Ends, after the calls that finish by then."""
         await self.grpc.stop(grace=grace_s)
         if self._watch is not None:
             self._watch.cancel()
@@ -94,22 +94,22 @@ def _options(message_bytes: int, connections: int) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", limits.METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", limits.METADATA_BYTES),
         ("grpc.max_concurrent_streams", limits.STREAMS_OF_A_CONNECTION),
-        # With it, calls of honest clients who keep to the bound are reset too.
+        # With it, calls of honest clients that respect the limit are reset too.
         ("grpc.http.overload_protection", 0),
         ("grpc.server.max_pending_requests", limits.WAITING),
         ("grpc.server.max_pending_requests_hard_limit", limits.MOST_WAITING),
         ("grpc.max_allowed_incoming_connections", connections),
         ("grpc.server_handshake_timeout_ms", int(limits.HANDSHAKE_S * 1000)),
-        # A window that grows with the line would grow with a hostile one, for each call.
+        # A window that grows with the line would also grow with a hostile client, for each call.
         ("grpc.http2.lookahead_bytes", limits.WINDOW_BYTES),
         ("grpc.http2.bdp_probe", 0),
-        # No client of ours compresses, and what is small to send may be large to unpack.
+        # None of our clients compresses, and a small message may be large when unpacked.
         ("grpc.compression_enabled_algorithms_bitset", 1),
     ]
 
 
 def _most_connections() -> int:
-    """So many connections leave descriptors for the rest: the soft limit, often 1024, is raised first."""
+    """How many connections leave enough descriptors for the rest: the soft limit, often 1024, is raised first."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = min(hard, _MOST_DESCRIPTORS) if hard != resource.RLIM_INFINITY else _MOST_DESCRIPTORS
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,7 +1,7 @@
 """One supervised process: what it is, how it starts, when it is ready and how it ends.
 
-The child runs in its own session, so a Ctrl-C in the terminal reaches `up` alone and the stop has an order. Its
-output goes to its log file, which is appended to over restarts.
+The child runs in its own session, so a Ctrl-C in the terminal reaches only `up` and the stop is orderly. Its
+output goes to its log file, to which every restart appends.
 """
 
 import asyncio
@@ -43,11 +43,12 @@ class ChildSpec:
     user: str | None = None
     """The system user to run as; needs root."""
     folder: Path | None = None
-    """Where the process stands. It is entered before the user changes, so the user need not get there by himself."""
+    """The working folder of the process. It is entered before the user changes, so the user need not have access
+    to the way there."""
     prepare: Callable[[], None] = _nothing_to_prepare
     """Runs in a thread before every start."""
     ready: Callable[[], Awaitable[str | None]] = _ready_at_once
-    """Answers with a few words for people once the child serves, with None before; must not hang."""
+    """Returns a few words for people once the child serves, None before; must not hang."""
     ready_timeout_s: float = 60
     stop_signal: signal.Signals = signal.SIGTERM
     stop_grace_s: float = 30
@@ -62,7 +63,7 @@ class ChildFailedError(HeadraceError):
     def __init__(self, spec: ChildSpec, what: str, *, remedy: str | None = None) -> None:
         tail = log_tail(spec.log_path)
         self.brief = f"{what}: {tail.splitlines()[-1].strip()}" if tail.strip() else what
-        """The same with the last line of its log alone."""
+        """The same with only the last line of its log."""
         super().__init__(
             f"{spec.name} {what}" + (f"; the end of its log:\n{tail}\n" if tail else ""),
             remedy=remedy or f"Fix the cause and start again; the whole log is {spec.log_path}.",
@@ -80,12 +81,12 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """The process, if it runs."""
+        """The process, if it is running."""
         process = self._process
         return process.pid if process is not None and process.returncode is None else None
 
     async def start(self) -> str:
-        """Starts the process and returns its readiness in words. Raises ChildFailedError, with no process left."""
+        """Starts the process and returns its readiness message. Raises ChildFailedError, with no process left."""
         spec = self.spec
         self.started_at = asyncio.get_running_loop().time()
         try:
@@ -128,7 +129,7 @@ class Child:
         return "stopped" if process.returncode == 0 else _ending(await process.wait())
 
     def kill(self) -> None:
-        """Ends the process and what it started in its process group, now."""
+        """Kills the process and everything that it started in its process group, now."""
         if self.pid is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, self.spec.kill_signal)
@@ -143,7 +144,7 @@ class Child:
                     raise ChildFailedError(self.spec, _ending(await process.wait()))
 
     async def _until_dead(self, process: asyncio.subprocess.Process) -> None:
-        """The kill signal may be one that can be ignored; SIGKILL, a little later, cannot."""
+        """The kill signal may be ignored; SIGKILL, a little later, cannot be."""
         try:
             async with asyncio.timeout(5):
                 await process.wait()

@@ -31,7 +31,7 @@ WORKER_NAME = "local"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What `headrace up` was asked for."""
+    """The settings of `headrace up`."""
 
     home: Path
     ports: tuple[int, ...]
@@ -41,13 +41,13 @@ class Options:
     pass_env: str | None = None
     worker: bool = True
     planner_port: int | None = None
-    """Where a planner listens; None: there is none."""
+    """Where a planner listens; None: there is no planner."""
     heartbeat_interval_s: float | None = None
     lease_ttl_s: float | None = None
     keep: tuple[str, ...] = ()
-    """Ages of what has ended, as the schedulers take them."""
+    """How long old data is kept, in the form that the schedulers take."""
     instance: str = field(default_factory=lambda: uuid4().hex)
-    """Tells this run's servers from those of another."""
+    """Distinguishes this run's servers from those of another."""
 
     @property
     def addresses(self) -> list[str]:
@@ -94,7 +94,7 @@ def up(
         typer.Option(
             metavar="NAME[,PREFIX*…]",
             envvar=NAMED_IN,
-            help="Variables of this environment that trials get beside the usual ones.",
+            help="Variables of this environment that trials get in addition to the usual ones.",
         ),
     ] = None,
     worker: Annotated[
@@ -121,7 +121,7 @@ def up(
         list[str] | None,
         typer.Option(
             metavar="KIND=AGE",
-            help="How long what has ended is kept, such as logs=2w; again for other kinds. "
+            help="How long old data is kept, such as logs=2w; repeat for other kinds. "
             "`headrace gc --dry-run` lists them.",
             show_default=False,
         ),
@@ -129,8 +129,8 @@ def up(
 ) -> None:
     """Run all of Headrace on this machine: Postgres, a scheduler and a worker, until Ctrl-C.
 
-    Nothing has to be installed or set up before. Whatever dies is started again. Studies, checkpoints and logs are
-    kept in the home folder, so the next `headrace up` goes on where this one stopped.
+    Nothing needs to be installed or set up first. Whatever dies is restarted. Studies, checkpoints and logs are
+    kept in the home folder, so the next `headrace up` continues where this one stopped.
 
     Ctrl-C or SIGTERM stops all cleanly, the worker first and the database last. A second one kills.
 
@@ -145,7 +145,7 @@ def up(
     notices = Notices()
     began = time.monotonic()
     place = (home or home_dir()).expanduser().resolve()
-    ages_of(keep or [])  # refused here, before anything is started
+    ages_of(keep or [])  # rejected here, before anything is started
     with up_home.hold(place):
         options = Options(
             home=place,
@@ -190,7 +190,7 @@ async def run(options: Options, notices: Notices, began: float) -> None:
             await supervisor.run(stopping, on_ready)
         except ChildFailedError:
             for port in (*options.ports, *filter(None, [options.planner_port])):
-                free_ports(port, 1)  # raises where another program took it meanwhile, and says so better
+                free_ports(port, 1)  # raises if another program took it meanwhile, with a better message
             raise
 
 
@@ -235,7 +235,7 @@ def children(options: Options) -> list[ChildSpec]:
                 env=env,
                 log_path=logs / "worker.log",
                 ready=worker_connected(options.addresses[0], WORKER_NAME),
-                stop_signal=signal.SIGINT,  # at SIGTERM it would drain, and there is nowhere else to go
+                stop_signal=signal.SIGINT,  # at SIGTERM it would drain, and trials have nowhere else to go
             )
         )
     if options.planner_port is not None:
@@ -254,12 +254,12 @@ def children(options: Options) -> list[ChildSpec]:
 
 
 def _store_url(store: str | None) -> str | None:
-    """A folder as the URL that a worker takes; a URL as it is."""
+    """A folder as the URL that a worker takes; a URL unchanged."""
     return store if store is None or "://" in store else Path(store).expanduser().resolve().as_uri()
 
 
 def _headrace(*arguments: str) -> tuple[str, ...]:
-    """A command of this installation, whatever the path says."""
+    """A command of this installation, whatever PATH says."""
     return (sys.executable, "-m", "headrace.cli", *arguments)
 
 

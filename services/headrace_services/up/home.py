@@ -1,7 +1,7 @@
 """The home folder of one `headrace up`: who holds it, and the file that says where the schedulers are.
 
-The lock is the kernel's (`flock`), dropped with the process that holds it, however that ends; what is written in
-the lock file is for people alone. The children do not inherit it: Python's file descriptors close on exec.
+The lock is the kernel's (`flock`), released with the process that holds it, however that ends; what is written in
+the lock file is only for people. The children do not inherit it: Python's file descriptors close on exec.
 """
 
 import fcntl
@@ -15,11 +15,11 @@ from headrace.errors import HeadraceError
 from headrace.home import ADDRESS_FILE, LOCK_FILE, make_private
 
 LOCK_TRIES = 20
-"""A command that asks whether `up` runs holds the lock for an instant: no reason to give up."""
+"""A command that checks whether `up` runs holds the lock for an instant: no reason to give up."""
 
 
 class HomeInUseError(HeadraceError):
-    """Another `headrace up` runs from the same home."""
+    """Another `headrace up` is running from the same home."""
 
     def __init__(self, home: Path, holder: str) -> None:
         super().__init__(
@@ -30,8 +30,8 @@ class HomeInUseError(HeadraceError):
 
 @contextmanager
 def hold(home: Path) -> Iterator[None]:
-    """Holds the home for this process, making it if need be, for its user alone. Raises HomeInUseError, and
-    HeadraceError where no folder can be there."""
+    """Holds the home for this process, creating it if necessary, for its user only. Raises HomeInUseError, and
+    HeadraceError if there can be no folder."""
     try:
         make_private(home)
         (home / LOCK_FILE).touch(mode=0o600)
@@ -68,7 +68,8 @@ def _locked(file: int) -> bool:
 
 @contextmanager
 def advertised(home: Path, addresses: list[str]) -> Iterator[None]:
-    """Writes the schedulers' addresses where the other commands look; all or nothing, and removed at the end."""
+    """Writes the schedulers' addresses where the other commands look for them; all or nothing, and removed at the
+    end."""
     path = home / ADDRESS_FILE
     new = path.with_name(f"{ADDRESS_FILE}.new")
     new.touch(mode=0o600)

@@ -1,8 +1,8 @@
-"""Becomes a child of `headrace up`: enters a folder, changes the user, binds its life to the parent's, and executes the
-command.
+"""Becomes a child of `headrace up`: enters a folder, changes the user, ties its life to the parent's, and executes
+the command.
 
-A program of its own rather than a `preexec_fn`, since no Python may run between fork and exec in a process that has
-threads. It is run by path with `python -I -S` and therefore imports the standard library alone.
+It is a separate program rather than a `preexec_fn`, because no Python may run between fork and exec in a process
+that has threads. It is run by path with `python -I -S` and therefore imports only the standard library.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> None:
     # After the change of user, which clears it.
     die_with(options.parent, options.death_signal)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # which Python ignores, and exec would hand on
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and exec would pass that on
     os.execvp(options.command[0], options.command)  # noqa: S606 - to become the command is the point
 
 
@@ -62,13 +62,13 @@ def become(user: str) -> None:
 
 
 def die_with(parent: int, death_signal: int) -> None:
-    """Asks the kernel for `death_signal` when `parent` ends; where there is no such kernel, does nothing."""
+    """Asks the kernel for `death_signal` when `parent` ends; does nothing if the kernel does not support it."""
     if sys.platform != "linux":
         return
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, death_signal, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent:  # it died before the call, so no signal will come
+    if os.getppid() != parent:  # it died before the call, so no signal will arrive
         sys.exit(f"the parent process {parent} is gone")
 
 

@@ -23,7 +23,7 @@ class Notices:
         self._line(f"{escape(notice.child):<{self._width}} [{style}]{escape(notice.text)}[/]")
 
     def ready(self, *, seconds: float, addresses: list[str], home: Path) -> None:
-        """Says that all is up, and how to go on."""
+        """Says that everything is running, and how to continue."""
         self._console.print()
         self._console.print(f"[bold green]Headrace is ready[/] on {', '.join(addresses)} ({seconds:.1f} s).")
         for what, how in (
@@ -36,15 +36,15 @@ class Notices:
         self._console.print()
 
     def stopping(self, signal_name: str) -> None:
-        """Says that a signal came and what happens now."""
+        """Says that a signal arrived and what happens now."""
         self._console.print(f"\n{signal_name}: stopping. A second one kills.")
 
     def killing(self) -> None:
-        """Says that the second signal came."""
+        """Says that the second signal arrived."""
         self._console.print("Killing what still runs.")
 
     def stopped(self, home: Path) -> None:
-        """Says that nothing runs any more."""
+        """Says that nothing is running any more."""
         self._console.print(f"Headrace has stopped. Studies and checkpoints are kept in {home}.")
 
     def _line(self, markup: str) -> None:

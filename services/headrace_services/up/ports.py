@@ -1,6 +1,6 @@
 """Ports for what `headrace up` starts.
 
-They are fixed here and not by those who listen, since one that is started again must be found where it was.
+They are chosen here and not by those who listen, because a restarted program must be found where it was.
 """
 
 import errno

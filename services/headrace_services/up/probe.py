@@ -1,4 +1,4 @@
-"""How `headrace up` sees that a scheduler or a worker is ready: it asks, with a deadline, and takes no for no."""
+"""How `headrace up` sees that a scheduler or a worker is ready: it asks, with a deadline, and tries again."""
 
 from collections.abc import Awaitable, Callable
 
@@ -9,14 +9,14 @@ from headrace.v1 import study_pb2, study_pb2_grpc
 from headrace_services.instance import health_service
 
 DEADLINE_S = 2.0
-# What runs on this machine never lies behind a proxy, whatever the environment says.
+# What runs on this machine is never behind a proxy, whatever the environment says.
 OPTIONS = (("grpc.enable_http_proxy", 0),)
 
 Probe = Callable[[], Awaitable[str | None]]
 
 
 def scheduler_serves(address: str, instance: str) -> Probe:
-    """Ready when the standard health check says SERVING for this run of `up`; a planner has the same."""
+    """Ready when the standard health check answers SERVING for this run of `up`; works for a planner too."""
 
     wanted = health_pb2.HealthCheckRequest(service=health_service(instance))
 

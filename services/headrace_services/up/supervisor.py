@@ -1,6 +1,6 @@
-"""Starts children in order, starts again any that dies, and stops them in reverse order.
+"""Starts children in order, restarts any that dies, and stops them in reverse order.
 
-The states of a child are in the package's docstring. All decisions are taken on one event loop by one task per
+The states of a child are in the package's docstring. All decisions are made on one event loop by one task per
 child; the only local time that counts is how long a child lived, which sets the pause before its next start.
 """
 
@@ -15,16 +15,16 @@ from headrace_services.up.child import Child, ChildFailedError, ChildSpec
 BACKOFF_FIRST_S = 0.25
 BACKOFF_LONGEST_S = 15.0
 BACKOFF_AFTER_READY_S = 0.5
-"""The longest pause for a child that was ready: it can start, so whoever kills it again and again waits for no more."""
+"""The longest pause for a child that was ready: it can start, so there is no reason to wait longer."""
 STEADY_AFTER_S = 5.0
-"""A child that lived this long is taken for sound: its next pause is the first one again. Short, because whoever is
-killed again and again from outside should not be kept waiting for it; and a child that dies by itself every few
-seconds costs little."""
+"""A child that lived this long counts as healthy: its next pause is the first one again. The time is short,
+because a child that is killed from outside again and again should not be delayed, and a child that dies by itself
+every few seconds costs little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Something that people want to know about a child."""
+    """Something about a child that people want to know."""
 
     child: str
     text: str
@@ -69,7 +69,7 @@ class Supervisor:
             child.kill()
 
     def pid(self, name: str) -> int | None:
-        """The process of a child, if it runs."""
+        """The process of a child, if it is running."""
         return next(child.pid for child in self._children if child.spec.name == name)
 
     async def _serve(self, on_ready: Callable[[], None]) -> None:
@@ -89,7 +89,7 @@ class Supervisor:
             lived_s = asyncio.get_running_loop().time() - child.started_at
             attempt = 1 if lived_s >= STEADY_AFTER_S else attempt + 1
             pause_s = min(longest_s, backoff_s(attempt, self._rng))
-            self._say(child, f"{ending}; starting it again in {pause_s:.1f} s", "trouble")
+            self._say(child, f"{ending}; restarting it in {pause_s:.1f} s", "trouble")
             await asyncio.sleep(pause_s)
             try:
                 self._say(child, f"{await child.start() or 'started'} again", "good")

@@ -1,11 +1,11 @@
-"""The words in shared memory over which a primary's rank, a trial and the bubble agent meet.
+"""The words in shared memory through which a primary's rank, a trial and the bubble agent communicate.
 
-One file a stage, in a folder in memory that all three see (`folder`). `layout` is the table of its words, `stage_file`
-maps it, `futex` wakes a trial that waits for one. The standard library alone is needed: the agent has no torch, and a
-training image has no gRPC.
+There is one file per stage, in a memory-backed folder that all three see (`folder`). `layout` is the table of its
+words, `stage_file` maps it, `futex` wakes a trial that waits for one. Only the standard library is needed: the
+agent has no torch, and a training image has no gRPC.
 
-Each word has one writer, and no reader waits. A word is eight bytes, aligned, so it is never seen half written. A pair
-of words is read in the order that `layout` says.
+Each word has one writer, and no reader waits. A word is eight bytes and aligned, so it is never seen half written.
+A pair of words is read in the order that `layout` gives.
 """
 
 from headrace_torch.bubble_shm.layout import (

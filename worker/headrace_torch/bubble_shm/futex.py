@@ -1,6 +1,6 @@
-"""Waking a process that sleeps on a word in shared memory: Linux futexes. A wake that is lost costs one window.
+"""Wakes a process that sleeps on a word in shared memory: Linux futexes. A lost wake-up costs one window.
 
-`wake` keeps Python's global lock, as a rank must not hand it to another of its threads; `wait` gives it up.
+`wake` keeps Python's global lock, because a rank must not hand it to another of its threads; `wait` releases it.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ _EVERYBODY: Final = 2**31 - 1
 _POLL_S: Final = 0.001
 
 AVAILABLE: Final = platform.system() == "Linux" and _CALL is not None
-"""Where it is false, `wait` polls every millisecond, and `wake` does nothing."""
+"""If false, `wait` polls every millisecond, and `wake` does nothing."""
 
 
 class _Timespec(ctypes.Structure):
@@ -42,16 +42,16 @@ class Futex:
         )
 
     def wake(self) -> None:
-        """Wakes everybody who sleeps on the word. One system call of about a microsecond; it never blocks."""
+        """Wakes every process that sleeps on the word. One system call of about a microsecond; it never blocks."""
         if _keeping is not None:
             _keeping(self._number, self._address, self._wake, self._all, None, None, 0)
 
     def wait(self, value: int, timeout_s: float) -> None:
-        """Sleeps until somebody wakes, the word is no longer `value`, or the time is over.
+        """Sleeps until woken, until the word is no longer `value`, or until the timeout.
 
         Args:
             value: the low 32 bits that were read.
-            timeout_s: at most so long.
+            timeout_s: the longest sleep.
         """
         if _releasing is None:
             end = time.monotonic() + timeout_s
@@ -72,5 +72,5 @@ class Futex:
             raise OSError(ctypes.get_errno(), "futex")
 
     def close(self) -> None:
-        """Lets the map go, so that it can be closed."""
+        """Releases the map, so that it can be closed."""
         del self._value

@@ -21,25 +21,25 @@ from headrace_torch.bubble_shm.layout import (
 )
 
 FOLDER_VARIABLE: Final = "HEADRACE_BUBBLES"
-"""Names the folder; ranks, trials and the agent need the same one."""
+"""The environment variable for the folder; ranks, trials and the agent need the same one."""
 SUFFIX: Final = ".bubble"
 LONGEST_JOB: Final = 200
 _HEADER_BYTES: Final = 8 * (HEADER_WORDS - 3)
 
 
 class StageFileError(OSError):
-    """A stage's file cannot be made or read; the message says why, and what to do."""
+    """A stage's file cannot be made or read; the message says why, and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageHeader:
-    """What a rank says of itself once.
+    """What a rank says about itself, once.
 
     Attributes:
         job: name of the primary.
         replica: its data-parallel group.
         stage, stages: its place in the pipeline, from 0.
-        rank: in the whole job.
+        rank: its number in the whole job.
         device: the device's identifier, or `cpu`.
         pid, started: the rank's process, and when it started (clock ticks since boot).
     """
@@ -61,10 +61,10 @@ def folder() -> Path:
 
 
 def make_folder(place: Path) -> None:
-    """Makes the folder of stage files, for this user alone, where it is missing.
+    """Makes the folder of stage files, for this user only, if it is missing.
 
     Raises:
-        StageFileError: it cannot be made, or others may write in it.
+        StageFileError: it cannot be made, or others may write to it.
     """
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ def file_name(job: str, replica: int, stage: int) -> str:
 
 
 def started_ticks(pid: int) -> int | None:
-    """Returns when a process started, in clock ticks since boot; None where there is none, or only its remains."""
+    """Returns when a process started, in clock ticks since boot; None if there is none, or only a zombie."""
     try:
         told = (
             Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
@@ -96,7 +96,7 @@ def started_ticks(pid: int) -> int | None:
 
 
 def is_alive(pid: int, started: int) -> bool:
-    """Whether the process that started then still runs."""
+    """Whether the process that started at that time is still running."""
     return started_ticks(pid) == started
 
 
@@ -111,10 +111,11 @@ class StageFile:
 
     @classmethod
     def create(cls, place: Path, header: StageHeader) -> "StageFile":
-        """Makes the file of a stage, complete before anybody can see it; it replaces one of a process that has ended.
+        """Makes the file of a stage, complete before anybody can see it; it replaces the file of a process that
+        has ended.
 
         Raises:
-            StageFileError: the folder is not this user's alone, or another process that lives holds the stage.
+            StageFileError: the folder is not only this user's, or another running process holds the stage.
         """
         path, told = (
             place / file_name(header.job, header.replica, header.stage),
@@ -148,7 +149,7 @@ class StageFile:
         """Maps a file that a rank has made.
 
         Raises:
-            StageFileError: it is not there, or not of this version.
+            StageFileError: it does not exist, or has another version.
         """
         try:
             with path.open("rb+") as file:
@@ -174,18 +175,19 @@ class StageFile:
         return cls(path, mapped, told.st_ino, header)
 
     def replaced(self) -> bool:
-        """Whether the path is gone, or another file: the rank has ended or started again."""
+        """Whether the path is gone, or is another file: the rank has ended or restarted."""
         try:
             return self.path.stat().st_ino != self.inode
         except OSError:
             return True
 
     def alive(self) -> bool:
-        """Whether the rank still runs."""
+        """Whether the rank is still running."""
         return is_alive(self.header.pid, self.header.started)
 
     def records(self, ring: int, count: int, since: int) -> list[tuple[int, ...]]:
-        """Returns the records of a ring that were written after `since`, oldest first; those overwritten are missing.
+        """Returns the records of a ring that were written after `since`, oldest first; overwritten ones are
+        missing.
 
         Args:
             ring: 0 for windows, 1 for steps, 2 for stretches.
@@ -213,7 +215,7 @@ def _unusable(place: Path, error: OSError) -> str:
 
 
 def _taken(path: Path, header: StageHeader) -> str:
-    """Which other process holds the stage; empty if none does."""
+    """The other process that holds the stage; empty if none does."""
     if not path.exists():
         return ""
     try:

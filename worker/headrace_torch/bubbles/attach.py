@@ -1,8 +1,8 @@
 """`attach(engine)`: one line after `deepspeed.initialize`, without a fork of DeepSpeed.
 
-DeepSpeed looks every instruction up in `engine._INSTRUCTION_MAP`, which its class has. The hook gives this one engine a
-map of its own with wrapped functions, and wraps three of its methods in the same way. Taking the hook off deletes these
-attributes, so the class's own are found again: at the next instruction already.
+DeepSpeed looks up every instruction in `engine._INSTRUCTION_MAP`, an attribute of its class. The hook gives this
+one engine a map of its own with wrapped functions, and wraps three of its methods in the same way. Removing the
+hook deletes these attributes, so that the class's own are found again, from the next instruction on.
 """
 
 import functools
@@ -29,11 +29,11 @@ from headrace_torch.bubbles.hook import Hook, shape_of
 log = logging.getLogger("headrace.bubbles")
 
 OLDEST: Final = (0, 19, 3)
-"""Older releases of DeepSpeed are not known to run instructions in this way."""
+"""Older releases of DeepSpeed are not known to run instructions this way."""
 SCHEDULE: Final = "TrainSchedule"
-"""DeepSpeed's 1F1B. The windows of other schedules have other places."""
+"""DeepSpeed's 1F1B. The windows of other schedules are in other places."""
 SMALL: Final = 0.05
-"""A smaller share of idle time than this is said to be little."""
+"""A smaller share of idle time than this is reported as small."""
 _WAITS: Final = {
     "RecvActivation": Awaits.FORWARD,
     "RecvGrad": Awaits.BACKWARD,
@@ -49,8 +49,8 @@ class Attachment:
     """What `attach` did.
 
     Attributes:
-        why_not: empty where the hook works; else why the engine was left as it was.
-        path: the stage's file, where there is one.
+        why_not: empty if the hook works; else why the engine was left unchanged.
+        path: the stage's file, if there is one.
     """
 
     why_not: str
@@ -63,7 +63,7 @@ class Attachment:
         return self.hook is not None and not self.hook.why
 
     def detach(self) -> None:
-        """Takes the hook off. The engine is as it was before `attach`."""
+        """Removes the hook. The engine is as it was before `attach`."""
         if self.hook is not None:
             self.hook.detach("the script asked for it")
 
@@ -71,8 +71,8 @@ class Attachment:
 def attach(engine: Any, *, job: str | None = None, place: Path | None = None) -> Attachment:
     """Lets trials run while this rank of a DeepSpeed pipeline waits. Every rank calls it.
 
-    It changes no number: losses are bit for bit those of a run without it. Where it cannot work it says why in the log
-    and leaves the engine alone; it raises nothing, and it communicates with nobody.
+    It changes no number: losses are bit for bit those of a run without it. If it cannot work, it logs why and
+    leaves the engine alone. It raises nothing, and it communicates with nobody.
 
     Args:
         engine: made by `deepspeed.initialize` from a `PipelineModule`; DeepSpeed 0.19.3 or newer.
@@ -96,7 +96,7 @@ def attach(engine: Any, *, job: str | None = None, place: Path | None = None) ->
 
 
 def _unfit(engine: Any) -> str:
-    """Why an engine cannot be attached to; empty if it can."""
+    """Why it cannot attach to an engine; empty if it can."""
     kinds = [kind.__name__ for kind in type(engine).__mro__]
     if "PipelineEngine" not in kinds:
         return (
@@ -168,7 +168,7 @@ def _take_off(engine: Any) -> None:
 
 
 def _wiring(engine: Any, hook: Hook) -> dict[str, Any]:
-    """The attributes that shadow the class's."""
+    """The attributes that shadow those of the class."""
     instructions = {
         kind: _instruction(hook, kind.__name__, run) for kind, run in engine._INSTRUCTION_MAP.items()
     }
@@ -204,7 +204,7 @@ def _wiring(engine: Any, hook: Hook) -> dict[str, Any]:
 
 
 def _instruction(hook: Hook, name: str, run: Callable[..., Any]) -> Callable[..., Any]:
-    """One instruction, wrapped. Outside a train step, as in an evaluation, it runs as it is."""
+    """One wrapped instruction. Outside a train step, as in an evaluation, it runs unchanged."""
     if name in _WAITS:
         awaits = int(_WAITS[name])
 

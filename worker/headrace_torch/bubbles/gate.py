@@ -1,21 +1,21 @@
-"""The gate of a trial: work goes through it in quanta, and only while the stage beside it waits.
+"""The gate of a trial: work passes it in quanta, and only while the stage beside it waits.
 
-A *point* is a place in the trial's step where it can pause: before a layer's forward pass, before its backward pass,
-before each part of the optimizer's step. The way from one point to the next is a *quantum*. At a point the trial goes
-on if the gate is open and
+A *point* is a place in the trial's step where it can pause: before a layer's forward pass, before its backward
+pass, before each part of the optimizer's step. The work from one point to the next is a *quantum*. At a point the
+trial continues if the gate is open and
 
     now + what this quantum takes + guard < the window's predicted end,
 
-and sleeps until the next window otherwise. So it closes by itself at the deadline: nobody has to tell it. What a
-quantum takes is learnt for each point: a maximum that decays by 1/64 with each shorter one, about its 99th percentile.
-A quantum that was once too long for every window, perhaps because it was the first, is tried again after 16 windows,
-then after 32, and so on.
+and sleeps until the next window otherwise. So it closes by itself at the deadline, without a signal. The time that
+a quantum takes is learned for each point, as a maximum that decays by 1/64 with each shorter one; this is about
+its 99th percentile. A quantum that was once too long for every window, perhaps because it was the first, is tried
+again after 16 windows, then after 32, and so on.
 
-The states of a trial: *going*, in a window; *waiting*, asleep on the gate's word. It says which in shared memory. A
-trial that still goes when its gate has been closed for two quanta is stopped by the agent with a signal.
+The states of a trial: *going*, in a window; *waiting*, asleep on the gate's word. It publishes its state in shared
+memory. If a trial is still going when its gate has been closed for two quanta, the agent stops it with a signal.
 
-On a GPU each point waits for the kernels before it, so that a quantum's work is over when the point says so. Nothing of
-that has been run on a GPU yet.
+On a GPU each point waits for the kernels before it, so that a quantum's work is over when the point says so. None
+of this has been run on a GPU yet.
 """
 
 import fcntl
@@ -36,21 +36,21 @@ from headrace_torch.bubble_shm.layout import RECORD, RINGS, STRETCH_RING
 log = logging.getLogger("headrace.bubbles")
 
 VARIABLE: Final = "HEADRACE_BUBBLE_GATE"
-"""Names the stage's file for a trial in a bubble."""
+"""The environment variable for the stage's file of a trial in a bubble."""
 FIRST_NS: Final = 500_000
-"""What a quantum is taken to last before it was ever run."""
+"""The assumed duration of a quantum that has never run."""
 DECAY: Final = 6
-"""A shorter quantum takes 2⁻⁶ of the difference off."""
+"""A shorter quantum lowers it by 2⁻⁶ of the difference."""
 _OUTSIDE: Final = -1
-"""The epoch while in no window; a word is never negative."""
+"""The epoch outside any window; a word is never negative."""
 PATIENCE: Final = 16
-"""Windows that pass before a quantum that fitted none is tried again; twice as many after each failure."""
+"""Windows that pass before a quantum that fitted none is tried again; the number doubles after each failure."""
 MOST_PATIENCE: Final = 1 << 14
 STARVED: Final = 64
-"""Windows in a row without room for one quantum, before the gate says so."""
+"""Windows in a row without room for one quantum, before the gate reports it."""
 WHOLE: Final = 1 << 16
 NAP_S: Final = 0.25
-"""The longest sleep at the gate: a wake that is lost, and a primary that has started again, are noticed then."""
+"""The longest sleep at the gate: after it, a lost wake-up or a restarted primary is noticed."""
 
 now: Final = time.monotonic_ns
 EPOCH, DEADLINE, CLOSED, LEASE = AT["gate_epoch"], AT["gate_deadline"], AT["gate_closed"], AT["lease"]
@@ -62,14 +62,14 @@ OVERRUNS, OVERRUN_LONGEST = AT["trial_overruns"], AT["trial_overrun_longest"]
 
 
 class GateError(StageFileError):
-    """The gate cannot be taken; the message says why, and what to do."""
+    """The gate cannot be taken; the message says why, and the remedy."""
 
 
 class Gate:
-    """A trial's gate. Use it as a context, or close it. One thread of the trial goes through it.
+    """A trial's gate. Use it as a context manager, or close it. One thread of the trial passes through it.
 
     Args:
-        path: the stage's file. Without one the gate is always open, so the same script runs anywhere.
+        path: the stage's file. Without one, the gate is always open, so the same script runs anywhere.
         idle_priority: on a CPU stage, let the kernel run the trial only while nobody else wants the core. The trial
             also moves to the rank's cores: others belong to other stages.
 
@@ -87,19 +87,19 @@ class Gate:
         self._until = self._last = 0
         self._wall_began = self._cpu_began = self._lost = 0
         self._lends = False
-        """Whether the trial has the core only while nobody else wants it."""
+        """Whether the trial gets the core only while nobody else wants it."""
         self._quanta = self._harvested = self._overruns = self._worst = self._stretches = 0
         self._patience: dict[int, int] = {}
         self._leaving = False
         self._skipped = self._starved = self._quanta_began = 0
         self.synchronize: Callable[[], None] | None = None
-        """Waits for the device's work, where the trial runs on one."""
+        """Waits for the device's work, if the trial runs on a device."""
         if path is not None:
             self._occupy(path)
 
     @classmethod
     def from_environment(cls, *, idle_priority: bool = True) -> Self:
-        """Returns the gate that HEADRACE_BUBBLE_GATE names, or one that is always open where it names none."""
+        """Returns the gate that HEADRACE_BUBBLE_GATE names, or one that is always open if it names none."""
         named = os.environ.get(VARIABLE)
         return cls(Path(named) if named else None, idle_priority=idle_priority)
 
@@ -114,12 +114,12 @@ class Gate:
         self.close()
 
     def new_point(self) -> int:
-        """Returns the number of a further point, for `point`."""
+        """Returns the number of another point, for `point`."""
         self._needs.append(FIRST_NS)
         return len(self._needs) - 1
 
     def point(self, key: int) -> None:
-        """Goes on, or sleeps until the next window. Half a microsecond while the window lasts."""
+        """Continues, or sleeps until the next window. Takes half a microsecond while the window lasts."""
         if self._file is None:
             return
         if self.synchronize is not None:
@@ -140,7 +140,7 @@ class Gate:
 
     @contextmanager
     def collective(self) -> Iterator[None]:
-        """Inside it the trial is not stopped by a signal: its peers would wait for it."""
+        """A context in which the trial is not stopped by a signal: its peers would wait for it."""
         if self._file is None:
             yield
             return
@@ -153,9 +153,9 @@ class Gate:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Inside it the trial waits for others, such as a store or the scheduler's decision on a report.
+        """A context in which the trial waits for others, such as a store or the scheduler's decision on a report.
 
-        No quantum goes on, and nothing is held against it until its next point. What it computes here is not gated.
+        No quantum is running, and no time counts until its next point. What it computes here is not gated.
         """
         if self._file is not None:
             self._leave_window(now())
@@ -164,27 +164,27 @@ class Gate:
 
     @property
     def must_leave(self) -> bool:
-        """Whether the trial shall save a checkpoint and end: it was stopped three times."""
+        """Whether the trial should save a checkpoint and end, because it was stopped three times."""
         return self._file is not None and bool(self._file.words[AT["evict"]])
 
     def members(self, fitting: int) -> int:
-        """Returns how many members of a fused trial may run, of those that fit: at least one.
+        """Returns how many of the fitting members of a fused trial may run: at least one.
 
-        The agent lowers the share where the primary is slowed; a trial drops members at a rung or a checkpoint.
+        The agent lowers the share if the primary is slowed; a trial drops members at a rung or a checkpoint.
         """
         share = WHOLE if self._file is None else self._file.words[AT["members_share"]] or WHOLE
         return max(1, fitting * share // WHOLE)
 
     @property
     def memory_bytes(self) -> int | None:
-        """What this trial may allocate on the stage's device; None while that is not known."""
+        """What this trial may allocate on the stage's device; None while that is unknown."""
         return None if self._file is None else self._file.words[AT["memory"]] or None
 
     def require(self, memory_bytes: int) -> None:
-        """Refuses a stage with too little memory for one member.
+        """Rejects a stage with too little memory for one member.
 
         Raises:
-            GateError: it is known that less is free.
+            GateError: less memory is known to be free.
         """
         free = self.memory_bytes
         if free is not None and free < memory_bytes:
@@ -195,27 +195,29 @@ class Gate:
 
     @property
     def harvested_s(self) -> float:
-        """Seconds of work done inside windows."""
+        """The seconds of work done inside windows."""
         return self._harvested / 1e9
 
     @property
     def overruns(self) -> int:
-        """Quanta that ended after their window."""
+        """The number of quanta that ended after their window."""
         return self._overruns
 
     @property
     def quanta(self) -> int:
-        """Quanta that ended inside their window."""
+        """The number of quanta that ended inside their window."""
         return self._quanta
 
     def leave(self) -> None:
-        """Told to end: where the primary has gone, points wait no longer. While it lives, work stays in its windows.
+        """The trial must end: if the primary is gone, points no longer wait. While the primary lives, work stays
+        in its windows.
 
-        A handler of SIGTERM may call it: a trial that waits for a primary that never comes back would never end."""
+        A handler of SIGTERM may call it: a trial that waits for a primary that never comes back would never end.
+        """
         self._leaving = True
 
     def close(self) -> None:
-        """Gives the gate up. From here on every point goes on."""
+        """Releases the gate. From here on every point continues."""
         if self._file is not None:
             self._leave_window(now())
             words = self._file.words
@@ -226,7 +228,7 @@ class Gate:
         file = StageFile.open(path)
         words = file.words
         with path.open("rb") as locked:
-            fcntl.flock(locked, fcntl.LOCK_EX)  # two trials that come at once
+            fcntl.flock(locked, fcntl.LOCK_EX)  # two trials that start at the same time
             other, since = words[AT["trial_pid"]], words[AT["trial_started"]]
             if other and other != os.getpid() and is_alive(other, since):
                 file.close()
@@ -253,9 +255,9 @@ class Gate:
             "trial_overrun_longest",
         ):
             words[AT[name]] = 0
-        words[WAITING] = 1  # until the first point: what a trial does before is not held against it
+        words[WAITING] = 1  # until the first point: what a trial does before does not count
         words[AT["trial_pid"]] = os.getpid()
-        self._stretches = words[STRETCHES]  # of another trial before
+        self._stretches = words[STRETCHES]  # those of an earlier trial
 
     def _drop(self) -> None:
         assert self._file is not None
@@ -264,15 +266,15 @@ class Gate:
         self._file = None
 
     def _leave_window(self, here: int) -> None:
-        """Counts what was done since the window opened, and whether the last quantum ended too late."""
+        """Counts the work done since the window opened, and whether the last quantum ended too late."""
         assert self._file is not None
         if self._epoch == _OUTSIDE:
             return
         words, late = self._file.words, 0
         spent = time.thread_time_ns() - self._cpu_began
         if words[EPOCH] != self._epoch:
-            # The rank closed the gate in the midst of a quantum. What the quantum took is its own work, without the
-            # time in which the rank had the core.
+            # The rank closed the gate in the middle of a quantum. The quantum's duration is its own work, without
+            # the time in which the rank had the core.
             took = max(0, spent - (self._last - self._wall_began - self._lost))
             self._needs[self._key] = max(took, self._needs[self._key])
             self._patience[self._key] = min(MOST_PATIENCE, 2 * self._patience.get(self._key, PATIENCE))
@@ -293,7 +295,7 @@ class Gate:
         self._epoch = _OUTSIDE
 
     def _pause(self, key: int, here: int) -> None:
-        """Sleeps until a window has room for the quantum that begins at `key`."""
+        """Sleeps until a window has room for the quantum that starts at `key`."""
         assert self._file is not None
         self._leave_window(here)
         words = self._file.words
@@ -322,7 +324,7 @@ class Gate:
         self._cpu_began, self._lost = time.thread_time_ns(), 0
 
     def _off_the_core(self, here: int) -> int:
-        """Returns how long others had the core since it was asked last: that is no part of a quantum."""
+        """Returns how long others have had the core since the last call: that is not part of a quantum."""
         computed = time.thread_time_ns() - self._cpu_began
         lost = max(0, here - self._wall_began - computed - self._lost)
         self._lost += lost
@@ -337,7 +339,7 @@ class Gate:
         need = self._needs[key]
         if self._starved == STARVED:
             log.warning(
-                "headrace bubbles: no window has been long enough for the work that begins here, of %.1f ms (the "
+                "headrace bubbles: no window has been long enough for the work that starts here, of %.1f ms (the "
                 "last one left %.1f ms): put more points into the step, with `watch` or `Gate.point`",
                 need / 1e6,
                 max(0, until - now()) / 1e6,
@@ -346,7 +348,7 @@ class Gate:
             self._needs[key] = min(need, FIRST_NS)
 
     def _follow(self) -> memoryview:
-        """The primary has started again, and made a new file; until it has, the old one stays, and never opens."""
+        """The primary has restarted and made a new file; until it has, the old one stays, and never opens."""
         assert self._file is not None
         assert self._path is not None
         with suppress(StageFileError):
@@ -358,7 +360,7 @@ class Gate:
 
 
 def _on_the_cores_of(rank: int) -> None:
-    """Every thread of this process runs where the rank does."""
+    """Makes every thread of this process run where the rank does."""
     with suppress(OSError):
         cores = os.sched_getaffinity(rank)
         for task in _threads():
@@ -367,7 +369,7 @@ def _on_the_cores_of(rank: int) -> None:
 
 
 def _only_when_idle() -> None:
-    """The kernel's idle class, for every thread of this process: whoever wants the core has it at once."""
+    """Sets the kernel's idle class for every thread of this process: whoever needs the core gets it at once."""
     if not hasattr(os, "SCHED_IDLE"):
         return
     for task in _threads():

@@ -1,18 +1,18 @@
 """What a rank writes at each instruction, and when it opens its gate.
 
-The states of a stage: outside a step; computing; waiting. A wait begins before a communication instruction and ends
-after it. At its begin the rank looks the slot's length up in the agent's table. Where one stands there, and the agent's
-lease is good, the gate opens until that deadline; at the wait's end the rank closes it.
+The states of a stage: outside a step; computing; waiting. A wait starts before a communication instruction and
+ends after it. At its start the rank looks up the slot's length in the agent's table. If there is one, and the
+agent's lease is valid, the gate opens until that deadline; when the wait ends, the rank closes it.
 
-A window that is not known is not used. Where micro-batches or shapes change, and after a pause, the rank counts another
-generation, and opens nothing before the agent has learnt it. A wait that begins later than usual is shorter by as much:
-what the stage waits for was perhaps sent in time.
+An unknown window is not used. If micro-batches or shapes change, and after a pause, the rank starts another
+generation, and opens nothing before the agent has learned it. A wait that starts later than usual is taken to be
+shorter by as much: what the stage waits for may have been sent in time.
 
-On a CPU the rank's thread really sleeps inside the instruction, so the host's clock is the truth. On a GPU the host
-runs ahead of its stream, and a gate opened here would be wrong: `attach` refuses it.
+On a CPU the rank's thread really sleeps inside the instruction, so the host's clock is the truth. On a GPU the
+host runs ahead of its stream, and a gate opened here would be wrong, so `attach` rejects GPUs.
 
-Nothing here waits, takes a lock, allocates on the device or touches a file. Everything of ours is guarded: an exception
-takes the hook off, once and for all, and the primary goes on.
+Nothing here waits, takes a lock, allocates on the device or touches a file. All our code is guarded: an exception
+removes the hook for good, and the primary continues.
 """
 
 import logging
@@ -48,20 +48,21 @@ LEASE, PERMITTED, TABLE_GENERATION = AT["lease"], AT["permitted"], AT["table_gen
 CONTROL_SHARE, TRIAL_WAITING = AT["control_share"], AT["trial_waiting"]
 WINDOW_START, STEP_START, _ = RINGS
 PAUSED: Final = 5
-"""A rank that hears nothing for so many times its longest step has paused. Learning anew takes about as many steps."""
+"""A rank without an instruction for this multiple of its longest step has paused. Learning again takes about as
+many steps."""
 DECAY: Final = 6
-"""A shorter step takes 2⁻⁶ of the difference off the longest."""
+"""A shorter step lowers the longest by 2⁻⁶ of the difference."""
 
 
 class Hook:
-    """The words of one rank. `leave` takes the wrappers off the engine again."""
+    """The words of one rank. `leave` removes the wrappers from the engine."""
 
     def __init__(self, file: StageFile, leave: Callable[[], None], *, dynamic: bool = False) -> None:
         """Nothing is written before the first step.
 
         Args:
             file: the stage's file.
-            leave: takes the wrappers off.
+            leave: removes the wrappers.
             dynamic: whether shapes change without notice. How long the stage waits for an input is then not known.
         """
         self.file, self._leave, self._dynamic = file, leave, dynamic
@@ -79,7 +80,7 @@ class Hook:
         self.why = ""
 
     def begin_step(self, step: int, micro_batches: int) -> None:
-        """A train step begins."""
+        """A train step starts."""
         try:
             words = self.words
             began = now()
@@ -153,7 +154,7 @@ class Hook:
             self.fail(error)
 
     def end_wait(self) -> None:
-        """The rank goes on."""
+        """The rank continues."""
         try:
             words = self.words
             ended = now()
@@ -172,7 +173,7 @@ class Hook:
             self.fail(error)
 
     def begin_forward(self, shape: int) -> None:
-        """A forward pass begins; `shape` stands for its input's, and another one than before makes us learn anew."""
+        """A forward pass starts; `shape` stands for the shape of its input. A new shape starts the learning again."""
         try:
             if shape != self._shape:
                 self._shape = shape
@@ -184,7 +185,7 @@ class Hook:
             self.fail(error)
 
     def begin_backward(self) -> None:
-        """A backward pass begins: the previous stage's hint that its gradient will come."""
+        """A backward pass starts: a hint that the previous stage will receive its gradient."""
         try:
             words = self.words
             words[BACKWARD_BEGAN] = now()
@@ -193,7 +194,7 @@ class Hook:
             self.fail(error)
 
     def changed(self) -> None:
-        """What was learnt no longer holds: no gate opens until the agent has learnt again."""
+        """What was learned no longer holds: no gate opens until the agent has learned again."""
         try:
             self._generation += 1
             self._filled = False
@@ -203,8 +204,8 @@ class Hook:
             self.fail(error)
 
     def _hear(self, when: int) -> None:
-        """The rank comes to an instruction. After a pause nothing opens in this step: what was sent meanwhile is there.
-        The next step begins another generation."""
+        """The rank reaches an instruction. After a pause nothing opens in this step: what was sent meanwhile has
+        arrived. The next step starts another generation."""
         if self._longest and when - self._heard > PAUSED * self._longest:
             self._paused = True
             self._filled = False
@@ -221,11 +222,11 @@ class Hook:
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """Something of ours failed: leave the engine alone from now on, and say so once."""
+        """Our own code failed: leave the engine alone from now on, and log that once."""
         self.detach(f"it failed: {type(error).__name__}: {error}")
 
     def detach(self, why: str) -> None:
-        """Takes the hook off. The gate closes, and the training goes on as without it."""
+        """Removes the hook. The gate closes, and the training continues without it."""
         if self.why:
             return
         self.why = why
@@ -250,7 +251,7 @@ class Hook:
 
 
 def shape_of(value: Any) -> int:
-    """A number that stands for the shapes of a stage's input; 0 where it has none."""
+    """A number that stands for the shapes of a stage's input; 0 if it has none."""
     parts = value if isinstance(value, (tuple, list)) else (value,)
     shapes = tuple(tuple(part.shape) for part in parts if hasattr(part, "shape"))
     return hash(shapes) if shapes else 0

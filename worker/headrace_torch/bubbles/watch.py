@@ -1,8 +1,8 @@
 """Points in a model's forward and backward pass and in its optimizer's step.
 
-No number changes. A hook before a layer's forward pass, and one on the gradient of its output, compute nothing. The
-optimizer's step is made in parts, some parameters at a time; optimizers that treat each parameter by itself compute the
-same bits so.
+No number changes. A hook before a layer's forward pass, and one on the gradient of its output, compute nothing.
+The optimizer's step runs in parts, some parameters at a time. Optimizers that treat each parameter separately
+compute the same bits that way.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from headrace_torch.bubbles.gate import Gate
 
 PART: Final = 1 << 16
-"""Parameters are stepped together until they have so many elements; a larger one is a part by itself."""
+"""Parameters are stepped together until they have this many elements; a larger one is a part by itself."""
 
 
 @runtime_checkable
 class Parted(Protocol):
-    """What has points of its own, such as a fused group."""
+    """An object with points of its own, such as a fused group."""
 
     def between(self, callback: Callable[[int], None] | None) -> None:
         """Calls back between the parts of each step, with the part's number in it."""
@@ -33,19 +33,19 @@ def watch(
 
     Args:
         gate: where the trial pauses.
-        model: a module: a point before each layer, forward and backward. Or a fused `Group`: before each layer, after
-            each parameter's gradient, before each member's update. It chooses its engine without points, so let it make
-            its first step before the trial takes the gate.
-        optimizer: of the module. One of `torch.optim` that treats each parameter by itself is stepped in parts; another
-            one has a single point before its step.
+        model: a module, with a point before each layer, forward and backward. Or a fused `Group`, with points
+            before each layer, after each parameter's gradient and before each member's update. A group chooses its
+            engine without points, so let it make its first step before the trial takes the gate.
+        optimizer: the module's. An optimizer of `torch.optim` that treats each parameter separately is stepped in
+            parts; any other has a single point before its step.
 
     Returns:
-        A function that takes the points away again.
+        A function that removes the points.
     """
     if isinstance(model, nn.Module):
         return _watched(gate, model, optimizer)
     if optimizer is not None:
-        raise TypeError("a fused group has an optimizer of its own: watch it without one")
+        raise TypeError("a fused group has its own optimizer: watch it without one")
     numbered = _Numbered(gate)
     model.between(lambda place: gate.point(numbered[place]))
     return lambda: model.between(None)
@@ -83,7 +83,7 @@ def join(
 
     Args:
         model, optimizer: as for `watch`.
-        member_bytes: memory that one member needs, where the script knows it.
+        member_bytes: memory that one member needs, if the script knows it.
 
     Raises:
         GateError: the gate cannot be taken, or the stage has less memory to spare.
@@ -100,7 +100,7 @@ def join(
 
 
 class _Numbered(dict[int, int]):
-    """Points by their number in a step; made when they are first reached."""
+    """Points by their number in a step; created when they are first reached."""
 
     def __init__(self, gate: Gate) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class _Before:
 
 
 class _After:
-    """Puts a point before the layer's backward pass: where the gradient of its output is known."""
+    """Puts a point before the layer's backward pass: when the gradient of its output is known."""
 
     def __init__(self, gate: Gate, key: int) -> None:
         self._gate, self._key = gate, key
@@ -172,12 +172,12 @@ def _parted(gate: Gate, optimizer: torch.optim.Optimizer, step: Callable[..., An
                 group["params"] = params
         return loss
 
-    vars(stepped).update(vars(step))  # torch's schedules mark a step that they know, and want a method
+    vars(stepped).update(vars(step))  # torch's schedules mark a step that they know, and need a method
     return MethodType(stepped, optimizer)
 
 
 def separable(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether an optimizer steps each parameter by itself: torch's own do, but LBFGS."""
+    """Whether an optimizer steps each parameter separately: torch's own do, except LBFGS."""
     kind = type(optimizer)
     return kind.__module__.startswith("torch.optim.") and kind is not torch.optim.LBFGS
 

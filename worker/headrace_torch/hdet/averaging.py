@@ -1,8 +1,8 @@
 """Averages tensors over the replicas in flat buckets: one collective per 25 MiB instead of one per tensor.
 
-A bucket holds tensors of one dtype on one device; float16 and bfloat16 are added up in float32. Its memory is all that
-a sync adds, one bucket, freed afterwards; a tensor larger than that is averaged where it lies. A collective hands the
-same bits to every rank, so replicas are equal afterwards, not merely close. A replica that is left out (it diverged)
+A bucket holds tensors of one dtype on one device; float16 and bfloat16 are summed in float32. A sync only adds the
+memory of one bucket, which is freed afterwards; a larger tensor is averaged in place. A collective gives the same
+bits to every rank, so replicas are equal afterwards, not merely close. A replica that is left out (it diverged)
 contributes zeros and receives the others' mean.
 """
 
@@ -28,16 +28,16 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def trained(parameters: Iterable[Tensor], masters: MasterPairs = ()) -> list[Tensor]:
-    """Returns the tensors that an optimizer moves.
+    """Returns the tensors that an optimizer updates.
 
-    What requires gradients, masters in place of their low-precision copies.
+    Those that require gradients, with masters in place of their low-precision copies.
     """
     replaced = {id(low): master for low, master in masters}
     return [replaced.get(id(one), one) for one in parameters if one.requires_grad]
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Says whether no element is NaN or infinite; one pass, one number per tensor."""
+    """Whether no element is NaN or infinite; one pass, one number per tensor."""
     sums = [
         part.detach().sum(dtype=torch.float64 if part.dtype == torch.float64 else torch.float32)
         for part in map(local, tensors)
@@ -65,7 +65,7 @@ def average_(
     sent = 0
     for bucket in _buckets(tensors, bucket_bytes):
         wide = torch.float32 if bucket[0].dtype in (torch.float16, torch.bfloat16) else bucket[0].dtype
-        # A tensor that fills a bucket by itself is averaged where it lies, without a copy.
+        # A tensor that fills a bucket by itself is averaged in place, without a copy.
         in_place = len(bucket) == 1 and bucket[0].is_contiguous() and bucket[0].dtype == wide
         flat = bucket[0].view(-1) if in_place else torch.cat([one.reshape(-1).to(wide) for one in bucket])
         if not taking_part:
@@ -75,7 +75,7 @@ def average_(
         sent += flat.numel() * flat.element_size()
         if not in_place:
             _scatter(flat, bucket)
-        del flat  # before the next bucket is joined, or two would live at once
+        del flat  # before the next bucket is joined, or two would exist at once
     return sent
 
 
@@ -83,7 +83,7 @@ def average_(
 def copy_from_first_(
     tensors: Sequence[Tensor], group: ReplicaGroup, *, bucket_bytes: int = BUCKET_BYTES
 ) -> int:
-    """Replaces tensors by replica 0's; returns the bytes of them. A collective."""
+    """Replaces tensors by replica 0's; returns their size in bytes. A collective."""
     sent = 0
     for bucket in _buckets(tensors, bucket_bytes):
         flat = torch.cat([one.reshape(-1) for one in bucket])
@@ -112,8 +112,8 @@ def merge_buffers(
     """Merges a model's buffers (BatchNorm's statistics) by policy; returns the bytes sent.
 
     `average` takes the mean of floating-point buffers and replica 0's of the others (counters), `broadcast`
-    replica 0's of all, `keep` leaves each replica its own. Under `broadcast` the first of `sources` is not
-    asked for: a diverged replica 0 is averaged away instead.
+    replica 0's of all, `keep` leaves each replica its own. If replica 0 is not among `sources`, because it
+    diverged, `broadcast` averages floating-point buffers instead.
     """
     if policy == "keep":
         return 0

@@ -7,8 +7,8 @@
     assign     a new design says who explores what; back to fan-out
 
 All ranks make a controller with the same settings, and all call `after_step` after each optimizer step: sync
-points are counted, never agreed on. Between them nothing is communicated beyond what DDP does. What moves a
-centre is computed by every rank from the same gathered numbers, so no rank is in charge and none has to be told.
+points are counted, never negotiated. Between them nothing is communicated beyond what DDP does. Every rank
+computes how a centre moves from the same gathered numbers, so no rank is in charge and none has to be informed.
 """
 
 import time
@@ -97,8 +97,8 @@ class HDETController:
             masters: pairs (low-precision parameter, its float32 master): masters are averaged and rounded
                 into the copies.
             bucket_bytes: the size of one collective.
-            timeout_s: how long over the slowest interval ranks may stand still before the job ends; `None` for
-                no watch.
+            timeout_s: how much longer than the slowest interval ranks may stand still before the job ends; `None`
+                for no watch.
             on_sync: called with each report, on every rank.
 
         Raises:
@@ -118,7 +118,7 @@ class HDETController:
         self._on_sync = on_sync
         self._meter = LossMeter()
         self._steps = 0
-        self._first = True  # no step of training was seen by this object
+        self._first = True  # this object has seen no step of training
         self._syncs = 0
         self._trend = Trend()
         self._base_before: dict[str, float] = {}  # the schedule's rates at the last sync point
@@ -166,14 +166,14 @@ class HDETController:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps taken."""
+        """The number of optimizer steps taken."""
         return self._steps
 
     def value(self, name: str) -> float:
         """Returns the value in the middle of a hyperparameter's fan.
 
         Raises:
-            KeyError: there is none of that name.
+            KeyError: there is no hyperparameter of that name.
         """
         for one, center in zip(self.hyperparameters, self._centers, strict=True):
             if one.name == name:
@@ -181,16 +181,16 @@ class HDETController:
         raise KeyError(name)
 
     def observe(self, loss: Tensor | float, weight: float = 1.0) -> None:
-        """Adds the training loss of a micro-batch, which stands for `weight` samples; waits for no device."""
+        """Adds the training loss of a micro-batch, which stands for `weight` samples; does not wait for the
+        device."""
         self._meter.observe(loss, weight)
 
     def after_step(self, base_rates: Mapping[str, float] | None = None) -> SyncReport | None:
         """Counts an optimizer step; at a sync point, converges and returns the report.
 
         Args:
-            base_rates: the schedule's rate by hyperparameter name: records multiply a factor by it, and while it
-                falls the factor does not;
-                `HDETScheduler` gives it.
+            base_rates: the schedule's rate by hyperparameter name. Records multiply a factor by it, and while it
+                falls the factor does not. `HDETScheduler` passes it.
 
         Raises:
             SyncError: on every rank; see `headrace_torch.hdet.exchange`.
@@ -230,7 +230,7 @@ class HDETController:
         return report
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns all that the next step reads, in plain numbers and lists.
+        """Returns everything that the next step reads, in plain numbers and lists.
 
         In the middle of an interval replicas differ, so each rank saves and loads its own (with its own
         model, optimizer and generators). At a sync point the state of any rank serves all.
@@ -258,7 +258,7 @@ class HDETController:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state, after model and optimizer have loaded their own.
+        """Resumes from a state, after model and optimizer have loaded their own.
 
         A collective: all ranks load, or all raise.
 
@@ -388,7 +388,7 @@ class HDETController:
             one.set(self._value(one, center, places[self.group.rank]))
 
     def _value(self, one: ScalarHyperparameter, center: float, place: float) -> float:
-        # Without a spread the value is the one that was found, not its image under exp(log(·)).
+        # Without a spread, the value is the original one, not its image under exp(log(·)).
         return self._middle(one, center) if one.spread == 0 else one.space.value(center, place)
 
     def _middle(self, one: ScalarHyperparameter, center: float) -> float:
@@ -397,7 +397,7 @@ class HDETController:
         return one.space.value(center)
 
     def _probe_as_scored(self) -> Probe | None:
-        """The probe, with every hyperparameter that must be off switched off while it runs."""
+        """The probe, run with every hyperparameter switched off that must be off while it runs."""
         if self._probe is None:
             return None
         return SwitchedOff(self._probe, [one for one in self.hyperparameters if one.probe_value is not None])

@@ -1,4 +1,4 @@
-"""What a controller's state must be for the controller to go on from it, and its parts as plain values."""
+"""What a controller's state must be for the controller to resume from it, and its parts as plain values."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ VERSION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a controller goes on from."""
+    """The state from which a controller resumes."""
 
     steps: int
     syncs: int
@@ -29,7 +29,7 @@ class Parts:
 
     @classmethod
     def of(cls, state: Mapping[str, Any], hyperparameters: int) -> Self:
-        """Reads a state with so many hyperparameters; raises what Python does where it cannot be read."""
+        """Reads a state with this many hyperparameters; raises Python's own errors if it cannot be read."""
 
         def values(key: str) -> list[float]:
             return [float(value) for value, _ in zip(state[key], range(hyperparameters), strict=True)]

@@ -14,9 +14,9 @@ from headrace_torch.hdet.replicas import ReplicaGroup
 def deepspeed_replicas(engine: Any) -> ReplicaGroup:
     """Returns the replicas of an engine made by `deepspeed.initialize`.
 
-    With pipeline parallelism a replica is a column of stages: parameters are averaged stage by stage, and
-    the loss that the last stage sees scores the whole replica. Observe each replica's own loss, which all its
-    stages find in `engine.dp_group_loss` after `train_batch`; what that returns is the mean over replicas.
+    With pipeline parallelism a replica is a column of stages: parameters are averaged stage by stage, and the loss
+    that the last stage sees scores the whole replica. Observe each replica's own loss, which all its stages find
+    in `engine.dp_group_loss` after `train_batch`; the value that `train_batch` returns is the mean over replicas.
 
     Raises:
         NotReplicasError: ZeRO stage 1 or higher shards the optimizer, or more, over the data-parallel group.

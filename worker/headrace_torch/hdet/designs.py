@@ -1,16 +1,16 @@
 """Who explores what: which position on the fan each replica takes for each hyperparameter, at each sync.
 
-A design is a pure function of (seed, sync, names, N). It orders BLAKE2 digests instead of drawing from a
-generator, so no global random state is read or written: an extra draw on one rank (a dropout layer, a
-shuffled loader) cannot make two replicas take the same place.
+A design is a pure function of (seed, sync, names, N). It sorts BLAKE2 digests instead of drawing from a generator,
+so no global random state is read or written: an extra draw on one rank (a dropout layer, a shuffled loader) cannot
+make two replicas take the same position.
 
 - `permutation`: the paper's independent permutation per hyperparameter. Two of them at N=4 have a
   correlation with standard deviation 1/√3 ≈ 0.58, which credits one hyperparameter with the other's effect.
-- `antithetic`: permutations that hold for two syncs, mirrored in the second: a replica with easier data does
-  not bias the signal.
-- `orthogonal`: permutations picked to be nearly uncorrelated, held for a block of syncs and mirrored after
-  the pattern of a Walsh matrix, one row for each hyperparameter. Over a block, every pair is exactly
-  uncorrelated and every replica's positions add to zero, for any N.
+- `antithetic`: permutations that last for two syncs, mirrored in the second: a replica with easier data does not
+  bias the signal.
+- `orthogonal`: permutations picked to be nearly uncorrelated, held for a block of syncs and mirrored according to
+  a Walsh matrix, with one row per hyperparameter. Over a block, every pair is exactly uncorrelated and every
+  replica's positions add to zero, for any N.
 
 Mirroring a permutation of symmetric positions is again a permutation of them.
 """
@@ -49,7 +49,8 @@ def assign(
 
 
 def block_length(hyperparameters: int) -> int:
-    """Returns after how many syncs an orthogonal design is balanced: the power of two above the number of columns."""
+    """Returns the number of syncs after which an orthogonal design is balanced: the power of two above the number
+    of columns."""
     return 1 << hyperparameters.bit_length()
 
 
@@ -69,7 +70,7 @@ def correlation(a: Sequence[int], b: Sequence[int]) -> float:
 
 
 def _uncorrelated(seed: int, block: int, names: Sequence[str], n: int) -> list[tuple[int, ...]]:
-    """Picks columns one after the other, each the least correlated with those before it among many candidates."""
+    """Picks columns one after another, each the least correlated with the earlier ones among many candidates."""
     columns: list[tuple[int, ...]] = []
     for name in names:
         # One candidate is enough for the first column, and for two replicas, where all columns are ± the same.

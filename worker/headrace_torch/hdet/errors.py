@@ -1,4 +1,4 @@
-"""What HDET refuses, and why: every message names the thing, its value and the remedy.
+"""What HDET rejects, and why: every message names the field, its value and the remedy.
 
 An error that one rank finds is raised on every rank with the same text (`ReplicaGroup.agree`), so that no
 rank is left waiting in a collective for one that has stopped.
@@ -26,4 +26,4 @@ class SyncError(HdetError, RuntimeError):
 
 
 class StallError(HdetError, RuntimeError):
-    """The ranks wait for each other, and none of them can go on."""
+    """The ranks wait for each other, and none of them can continue."""

@@ -1,8 +1,8 @@
-"""The one small collective at the head of a sync: what every replica observed, and whether the sync can go on.
+"""The one small collective at the start of a sync: what every replica observed, and whether the sync can continue.
 
-Each rank first adds up what the ranks of its replica say, then all replicas' sums are gathered. So every
-rank of the job sees the same rows and decides the same, an error included: nothing that follows can be
-entered by some ranks only. A rank whose probe raised still takes part, and says so.
+First the values of each replica's ranks are added up, then all replicas' sums are gathered. So every rank of the
+job sees the same rows and decides the same, an error included: nothing that follows can be entered by some ranks
+only. A rank whose probe raised still takes part, and says so.
 """
 
 import math
@@ -21,7 +21,7 @@ from headrace_torch.hdet.probe import Probe
 from headrace_torch.hdet.replicas import ReplicaGroup
 
 ROUNDING = 1e-3
-"""Shared gradients may differ by this part of their norm, as after clipping on GPUs of several types."""
+"""Shared gradients may differ by this fraction of their norm, as after clipping on GPUs of several types."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Exchange:
     """What every rank knows after the exchange.
 
     Attributes:
-        losses: by which replicas are scored; `None` where nothing was observed.
+        losses: the losses by which replicas are scored; `None` if nothing was observed.
         sources: replicas with finite parameters, whose mean is taken.
     """
 
@@ -49,23 +49,23 @@ def exchange(
     gradients: Literal["shared", "local", "either"],
     layout: int = 0,
 ) -> Exchange:
-    """Scores this replica and hears of the others. A collective.
+    """Scores this replica and receives the others' scores. A collective.
 
     Args:
         group: the replicas.
         meter: the training losses of the interval.
-        probe: scores in place of the training loss, if given.
-        parameters: what will be averaged; looked through for NaN and infinities.
-        sync: the number that the probe's batch is asked for.
+        probe: if given, it scores replicas in place of the training loss.
+        parameters: what will be averaged; checked for NaN and infinities.
+        sync: the number that the probe's batch is requested with.
         step: the optimizer steps that this rank has taken.
         rates: the schedule's rates, which are the same on every replica.
-        gradients: what those of the last step must be. Those that are gone by now are not compared.
+        gradients: what the gradients of the last step must be. Gradients that are gone by now are not compared.
         layout: a whole number below 2^40 that must be the same on the same part of each replica.
 
     Raises:
         SyncError: on every rank, if a probe failed, ranks are at different steps, replicas saw different batches,
             rates or layouts, or no replica is finite.
-        HdetConfigError: on every rank, if gradients are not what they must be.
+        HdetConfigError: on every rank, if gradients are not what `gradients` says.
     """
     failure: str | None = None
     probed = fingerprint = 0.0
@@ -102,7 +102,7 @@ def exchange(
     if len({row[6] for row in rows}) > 1:
         raise SyncError(
             f"replicas were given different probe batches at sync {sync}: scores on different batches "
-            "cannot be compared; make the batch a function of the sync's number alone"
+            "cannot be compared; make the batch a function of only the sync's number"
         )
     if len({row[7] for row in rows}) > 1:
         raise SyncError(f"replicas' optimizers hold different state at sync {sync}, so it cannot be averaged")
@@ -125,7 +125,7 @@ def exchange(
 
 
 def require_shared_gradients(group: ReplicaGroup, parameters: Sequence[Tensor]) -> None:
-    """Raises on every rank unless replicas have stepped on the same gradients. A collective.
+    """Raises on every rank unless replicas have stepped with the same gradients. A collective.
 
     Gradients that are gone by now are not compared.
 

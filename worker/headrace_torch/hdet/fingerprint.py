@@ -1,7 +1,7 @@
-"""Numbers that tell contents apart: below 2^40, so that a float carries them; equal for equal contents.
+"""Numbers that identify contents: below 2^40, so that a float can hold them; equal for equal contents.
 
-Different contents have the same number once in 2^40. 0 says that there was nothing to look at. Of parameters and
-gradients a sample is looked at, so that the cost does not grow with the model.
+Different contents have the same number with probability 2^−40. 0 means that there was nothing to read. Of
+parameters and gradients only a sample is read, so that the cost does not grow with the model.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from headrace_torch.hdet.averaging import local, optimizer_tensors
 
-SAMPLE = 4096  # elements looked at
+SAMPLE = 4096  # elements read
 OTHER_PARAMETERS = (
     "replica {replica}'s parameters are not those that its state was saved with, in the middle of an interval: load "
     "the model after DistributedDataParallel has wrapped it, which copies rank 0's parameters to all ranks, and "
@@ -49,8 +49,8 @@ def layout_of(optimizer: Optimizer) -> int:
 def projection(tensors: Iterable[Tensor | None]) -> tuple[float, float]:
     """Returns a sample of tensors times fixed numbers, and its norm.
 
-    Tensors that are equal but for rounding have equal products, within a small part of their norms; unrelated ones
-    have not. Both are 0 where there is nothing, or zeros only.
+    Tensors that are equal up to rounding have products that agree within a small fraction of their norms;
+    unrelated ones do not. Both are 0 if there are no elements, or only zeros.
     """
     picked = _sample(tensor for tensor in tensors if tensor is not None)
     if not picked:
@@ -60,7 +60,7 @@ def projection(tensors: Iterable[Tensor | None]) -> tuple[float, float]:
 
 
 def of_batch(batch: Any) -> int | None:
-    """Returns a batch's number, whatever holds its values; `None` if something in it cannot be read."""
+    """Returns a batch's number, whatever its values are stored in; `None` if something in it cannot be read."""
     digest = blake2b(digest_size=5)
     try:
         for piece in _pieces(batch):
@@ -71,7 +71,7 @@ def of_batch(batch: Any) -> int | None:
 
 
 def _sample(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Elements from all over each tensor, on the CPU."""
+    """Elements sampled from each whole tensor, on the CPU."""
     parts = [local(tensor).detach().reshape(-1) for tensor in tensors]
     each = max(1, SAMPLE // max(1, len(parts)))
     return [part[:: max(1, part.numel() // each)][:each].to("cpu") for part in parts if part.numel()]

@@ -1,10 +1,10 @@
 """How the drop-in's rate moves, by name.
 
-factor   η_r = OneCycle(t)·f·ρ_r. The factor f is 1 until replicas tell rates apart, so that without a signal the
-         run is OneCycle's own. It moves by the paper's signal, relative to the rate, as far as chance does not
-         explain it (`FactorRule`).
-paper    η_r = η̄·ρ_r. From the end of the warm-up on η̄ stands in the schedule's place and decays geometrically
-         to its floor (`PaperRule`). Without a signal that is another schedule than OneCycle's.
+factor   η_r = OneCycle(t)·f·ρ_r. The factor f is 1 until the losses distinguish the rates, so that without a
+         signal the run is OneCycle's own. It moves by the paper's signal, relative to the rate, as far as chance
+         does not explain that signal (`FactorRule`).
+paper    η_r = η̄·ρ_r. From the end of the warm-up on η̄ replaces the schedule and decays geometrically
+         to its floor (`PaperRule`). Without a signal that is a different schedule from OneCycle's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,8 +24,8 @@ class Interval:
     Attributes:
         places: every replica's position in the fan, in [−1, 1].
         losses: every replica's loss.
-        held: whether the loss or the schedule falls, so that a factor on it must not.
-        floor: the schedule's least rate.
+        held: whether the factor must not fall, because the loss or the schedule falls.
+        floor: the schedule's lowest rate.
     """
 
     places: Sequence[float]
@@ -35,19 +35,20 @@ class Interval:
 
 
 class Form(Protocol):
-    """What the drop-in has learnt, for all parameter groups."""
+    """What the drop-in has learned, for all parameter groups."""
 
     def centers(self, step: int, base: Sequence[float], floors: Sequence[float]) -> list[float]:
         """Returns the rate in the middle of each group's fan at a step where the schedule has the rates `base`."""
 
     def move(self, number: int, ended: Interval) -> Moved:
-        """Moves a group."""
+        """Updates a group after a sync."""
 
     def state(self) -> dict[str, Any]:
         """Returns all of it in plain values, the same on every rank."""
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Goes on from `state`; raises what Python does where it cannot be read, and is then what it was."""
+        """Resumes from `state`; raises Python's own errors if it cannot be read, and then leaves the form
+        unchanged."""
 
 
 class FactorForm:

@@ -2,8 +2,9 @@
 
 What it acts on decides where a signal can come from:
 
-- `update`: it changes the step that follows the gradient (learning rate, weight decay). Replicas that share gradients
-  still part, so `mode="shared_grad"` works, and the training loss of the next batches carries a signal.
+- `update`: it changes the step that follows the gradient (learning rate, weight decay). Replicas that share
+  gradients still diverge, so `mode="shared_grad"` works, and the training loss of the next batches carries a
+  signal.
 - `gradient`: it changes the loss or the forward pass (dropout, label smoothing, attention temperature). With
   shared gradients every replica would take the same step, so it needs `mode="local_grad"`. Its own training
   loss is biased: less dropout lowers it at once, whatever that does to the model. It is therefore scored on
@@ -31,16 +32,16 @@ class ScalarHyperparameter:
 
     Attributes:
         name: unique among the hyperparameters of a controller; records and designs are keyed by it.
-        get: returns the present value; read once, when the controller is made.
+        get: returns the current value; called once, when the controller is made.
         set: writes a value on this rank; called at every sync point.
         transform: the space; see `headrace_torch.hdet.transforms`.
-        low: the least value that may be set.
-        high: the greatest value that may be set.
-        spread: the half-width of the fan in that space, in [0, 1); 0 keeps the value as it is.
+        low: the lowest value that may be set.
+        high: the highest value that may be set.
+        spread: the half-width of the fan in that space, in [0, 1); 0 leaves the value unchanged.
         acts_on: what it changes; see the module.
         probe_value: what it is set to on every rank while the probe runs; `None` leaves it.
-        patient: whether it stays as high as it is while the loss or its schedule falls, as learning rates do: a
-            lower one reduces the loss at once and costs progress later.
+        patient: whether it must not fall while the loss or its schedule falls, as for learning rates: a lower rate
+            reduces the loss at once and costs progress later.
     """
 
     name: str
@@ -56,11 +57,11 @@ class ScalarHyperparameter:
 
     @property
     def space(self) -> Space:
-        """Where it is explored."""
+        """The space in which it is explored."""
         return Space(transform=self.transform, low=self.low, high=self.high, spread=self.spread)
 
     def problem(self) -> str | None:
-        """Says what is out of range, the present value included, if anything is."""
+        """Says what is out of range, including the current value, if anything is."""
         found = self.space.problem(self.name)
         if found is None and not self.low <= (value := float(self.get())) <= self.high:
             found = f"{self.name}: its value {value} is outside its bounds [{self.low}, {self.high}]"
@@ -72,7 +73,8 @@ def learning_rates(
 ) -> list[ScalarHyperparameter]:
     """Returns one hyperparameter per parameter group: the factor on the schedule's rate that `HDETScheduler` applies.
 
-    A group's name is its key `name`, if it has one, else its number. The bounds are on the factor, whose start is 1.
+    A group's name is its key `name`, if it has one, else its number. The bounds apply to the factor, which starts
+    at 1.
     """
     for group in optimizer.param_groups:
         group[SCALE] = 1.0  # what a checkpoint left here belongs to the controller's own state
@@ -122,10 +124,10 @@ def dropout(
 ) -> ScalarHyperparameter:
     """Returns the probability of every dropout layer of a model; evaluation mode, as in a probe, switches it off.
 
-    What dropout does is proportional to p where p is small, so in log-odds the fan around a small p is too narrow to
-    be told from noise. From a start near 0 explore it under `transform="identity"`, whose fan is as wide
-    everywhere; there the rule's `gain` and `cap` are in units of the range (a cap of 0.03 crosses it in some 30
-    syncs), and a spread above 0.4 pulls the centre away from what a narrower one finds.
+    The effect of dropout is proportional to p if p is small, so in log-odds the fan around a small p is too narrow
+    to be distinguished from noise. From a start near 0 explore it under `transform="identity"`, whose fan is as
+    wide everywhere; there the rule's `gain` and `cap` are in units of the range (a cap of 0.03 crosses it in some
+    30 syncs), and a spread above 0.4 pulls the centre away from what a narrower one finds.
 
     Raises:
         HdetConfigError: the model has no dropout layer, or they differ and no `start` is given.
@@ -169,7 +171,7 @@ def attention_temperature(
 ) -> ScalarHyperparameter:
     """Returns a float attribute of attention layers.
 
-    Part of the model, so the probe runs under each replica's own.
+    It is part of the model, so the probe runs with each replica's own value.
     """
     return _gradient_scalar(
         "attention_temperature", list(layers), attribute, transform="log", low=low, high=high, spread=spread
@@ -232,9 +234,9 @@ def _factor(
 
 
 def write_lr(group: dict[str, Any], rate: float) -> None:
-    """Writes a group's learning rate as it is held.
+    """Writes a group's learning rate, in the form in which it is stored.
 
-    A float stays a float, a tensor (capturable) is filled in place.
+    A float is replaced; a tensor (capturable) is filled in place.
     """
     if isinstance(group["lr"], torch.Tensor):
         group["lr"].fill_(rate)

@@ -9,8 +9,8 @@ from headrace_torch.hdet.errors import HdetConfigError
 class LossMeter:
     """A weighted mean of losses since the last reset.
 
-    Every micro-batch is one observation; its weight is what it stands for (samples, tokens), 1 by default.
-    The sum is kept in double precision where the loss is.
+    Every micro-batch is one observation; its weight is the number of samples or tokens that it stands for, 1 by
+    default. The sum is kept in double precision on the loss's device.
     """
 
     def __init__(self) -> None:
@@ -39,9 +39,9 @@ class LossMeter:
         return float(self._total), self._weight
 
     def reset(self) -> None:
-        """Forgets all."""
+        """Resets the sum and the weight."""
         self._total, self._weight = 0.0, 0.0
 
     def load(self, total: float, weight: float) -> None:
-        """Goes on from what `read` returned."""
+        """Resumes from what `read` returned."""
         self._total, self._weight = total, weight

@@ -1,20 +1,20 @@
-"""`OneCycleAutoLR`: `OneCycleLR` whose rate replicas spread around, and move.
+"""`OneCycleAutoLR`: `OneCycleLR` with rates that are spread over the replicas, and that adapt.
 
-Beside OneCycle on a small GPT (AdamW / SGD, nats per byte, `benchmarks/hdet/drop_in.py`): with a probe 0.38 / 0.11
-better from ten times too low a rate, equal at the right one; without a probe equal. The paper's form: 0.31 / 0.18
-worse, 0.11 / 0.17 worse.
+Compared with OneCycle on a small GPT (AdamW / SGD, nats per byte, `benchmarks/hdet/drop_in.py`): with a probe it
+is 0.38 / 0.11 better from a rate that is ten times too low, and equal at the right one; without a probe it is
+equal. The paper's form is 0.31 / 0.18 worse and 0.11 / 0.17 worse.
 
 By the optimizer steps t taken so far, with warm-up S_warm, interval T and `form="factor"`:
 
     t ≤ S_warm       rate on replica r = OneCycle(t)·ρ_r; parameters are averaged whenever T divides t
     t > S_warm       with auto-LR: OneCycle(t)·f·ρ_r; at each sync f moves by the paper's signal, and replicas take
                      a new permutation of ρ, one for each parameter group
-                     without auto-LR: the first phase goes on to the end
+                     without auto-LR: the first phase continues to the end
     α = 0            nothing is averaged or communicated: OneCycleLR under DDP, bit for bit
 
-So without a signal the run is OneCycle's. `form="paper"` is the published algorithm, which puts a rate η̄ with a
-geometric decay in the schedule's place; see `headrace_torch.hdet.forms`. Buffers (BatchNorm) are left to DDP. For other
-policies, or other hyperparameters use `HDETController`.
+So without a signal the run is OneCycle's. `form="paper"` is the published algorithm, which replaces the schedule
+with a rate η̄ that decays geometrically; see `headrace_torch.hdet.forms`. Buffers (BatchNorm) are left to DDP. For
+other policies or other hyperparameters, use `HDETController`.
 """
 
 import time
@@ -44,7 +44,7 @@ from headrace_torch.hdet.watch import TIMEOUT_S
 
 
 class OneCycleAutoLR(OneCycleLR):
-    """A drop-in for `OneCycleLR` that spreads the rate over the replicas, averages them, and moves the rate.
+    """A drop-in for `OneCycleLR` that spreads the rate over the replicas, averages them, and adapts the rate.
 
     The only change to a loop is `step(loss)`. Under gradient accumulation call `observe(loss)` for each
     micro-batch and `step()` once. Arguments up to `momentum_of_lr` are those of the published reference,
@@ -89,7 +89,7 @@ class OneCycleAutoLR(OneCycleLR):
 
         Args:
             optimizer: its parameters are averaged.
-            max_lr: OneCycle's greatest rate, one or one per group.
+            max_lr: OneCycle's highest rate, one or one per group.
             total_steps: S; or give epochs and steps_per_epoch.
             epochs, steps_per_epoch: together, instead of total_steps.
             pct_start: passed to OneCycleLR, as all arguments up to three_phase. Set cycle_momentum to False for an
@@ -101,8 +101,8 @@ class OneCycleAutoLR(OneCycleLR):
             auto_lr_warmup_steps: S_warm; must be less than total_steps if auto-LR is on.
             ensemble_lr_spread_ratio: α, in [0, 1).
             model_sync_interval: T, in steps.
-            rank, world_size: ignored where a process group says otherwise.
-            enable_auto_lr: whether the rate moves after the warm-up.
+            rank, world_size: ignored if a process group says otherwise.
+            enable_auto_lr: whether the rate adapts after the warm-up.
             loss_scale: σ, in units of the loss (the paper's text has 0.1, its code 0.002).
             lr_of_lr: λ.
             momentum_of_lr: β.
@@ -110,9 +110,9 @@ class OneCycleAutoLR(OneCycleLR):
             design: who takes which multiplier; the paper's is `permutation`.
             replica_group: the replicas; by default every rank is one.
             probe: scores replicas in place of the training loss.
-            form: `factor` multiplies the schedule by what was learnt; `paper` replaces it, as published.
-            timeout_s: how long over the slowest interval ranks may stand still before the job ends; `None` for
-                no watch.
+            form: `factor` multiplies the schedule by a learned factor; `paper` replaces it, as published.
+            timeout_s: how much longer than the slowest interval ranks may stand still before the job ends; `None`
+                for no watch.
             on_sync: called with each report, on every rank.
 
         Raises:
@@ -128,8 +128,8 @@ class OneCycleAutoLR(OneCycleLR):
         self._base: list[float] = []  # OneCycle's rates at last_epoch
         self._base_before: list[float] = []  # and at the last sync point
         self._trend = Trend()
-        self._first = True  # no step of training was seen by this object
-        self._ready = False  # the base class takes a first step while it is made; it is not one of training
+        self._first = True  # this object has seen no step of training
+        self._ready = False  # the base class takes a first step while it is made; it is no training step
 
         steps = total_steps
         if steps is None and epochs is not None and steps_per_epoch is not None:
@@ -158,8 +158,7 @@ class OneCycleAutoLR(OneCycleLR):
             timeout_s=timeout_s,
             groups=len(optimizer.param_groups),
         )
-        # Agreed on even at α = 0 where there are replicas: ranks with different α would otherwise wait for
-        # each other.
+        # Checked even at α = 0 if there are replicas: ranks with different α would otherwise wait for each other.
         has_group = self._replicas.across is not None
         self._settings = settings.agreed()
         roll = self._replicas.agree(
@@ -184,7 +183,7 @@ class OneCycleAutoLR(OneCycleLR):
             self._form = PaperForm(
                 paper, groups, alpha=self._alpha, warmup=self._warmup, interval=self._interval, steps=steps
             )
-        self._own = frozenset(vars(self)) | {"_own"}  # what is not the base class's
+        self._own = frozenset(vars(self)) | {"_own"}  # what the base class does not have
         super().__init__(
             optimizer,
             max_lr,
@@ -210,7 +209,7 @@ class OneCycleAutoLR(OneCycleLR):
         return self._alpha > 0 and self._replicas.size > 1
 
     def observe(self, loss: Tensor | float, weight: float = 1.0) -> None:
-        """Adds the loss of a micro-batch, which stands for `weight` samples; waits for no device."""
+        """Adds the loss of a micro-batch, which stands for `weight` samples; does not wait for the device."""
         self._meter.observe(loss, weight)
 
     def step(self, loss: Tensor | float | None = None) -> SyncReport | None:  # type: ignore[override]  # the seed's step
@@ -262,7 +261,7 @@ class OneCycleAutoLR(OneCycleLR):
         return state | {OWN: own}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on from a state, after model and optimizer have loaded their own; sets this replica's rates.
+        """Resumes from a state, after model and optimizer have loaded their own; sets this replica's rates.
 
         A collective: all ranks load, or all raise.
 
@@ -326,7 +325,7 @@ class OneCycleAutoLR(OneCycleLR):
         self._last_lr = list(rates)
 
     def _sync(self) -> SyncReport:
-        """Converges, and moves the rates if the warm-up is over."""
+        """Converges, and adapts the rates if the warm-up is over."""
         began = time.monotonic()
         if self._watch is not None:
             self._watch.meet(self._syncs + 1)
@@ -362,7 +361,7 @@ class OneCycleAutoLR(OneCycleLR):
         return report
 
     def _advance(self, losses: Sequence[float | None], *, move: bool) -> tuple[HyperparameterRecord, ...]:
-        """Moves every group and gives replicas new multipliers, if told to; records what was and what will be."""
+        """Updates every group and gives replicas new multipliers, if enabled; records the old and the new values."""
         fan = multipliers(self._replicas.size, self._alpha)
         groups = range(len(self.optimizer.param_groups))
         were, before = self._orders, self._centers()

@@ -1,6 +1,6 @@
-"""What is wrong with the settings of a `OneCycleAutoLR`, or with a state that it is to go on from.
+"""What is wrong with the settings of a `OneCycleAutoLR`, or with a state that it is to resume from.
 
-Each rank judges what it sees; `ReplicaGroup.agree` tells all of them.
+Each rank checks what it sees; `ReplicaGroup.agree` informs all of them.
 """
 
 import math
@@ -19,7 +19,7 @@ from headrace_torch.hdet.settings import not_seconds, not_whole
 
 VERSION = 2
 OWN = "hdet"
-"""Under which a state holds what follows, beside OneCycle's own."""
+"""The key under which a state holds the following, beside OneCycle's own."""
 HELD = frozenset(
     {
         "replicas",
@@ -51,7 +51,7 @@ FIXED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneCycleSettings:
-    """What the scheduler was given under the names of its arguments, not yet checked."""
+    """The scheduler's settings under the names of its arguments, not yet checked."""
 
     ensemble_lr_spread_ratio: float
     model_sync_interval: int
@@ -98,7 +98,7 @@ class OneCycleSettings:
         if self.enable_auto_lr and warmup >= steps:
             return (
                 f"auto_lr_warmup_steps ({warmup}) must be less than total_steps ({steps}), "
-                "or auto-LR would never begin; lower it, or set enable_auto_lr=False"
+                "or auto-LR would never start; lower it, or set enable_auto_lr=False"
             )
         rates = self.max_lr if isinstance(self.max_lr, list | tuple) else [self.max_lr]
         if len(rates) not in (1, self.groups):
@@ -133,7 +133,7 @@ class OneCycleSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """What a scheduler goes on from, beside its form's state."""
+    """The state from which a scheduler resumes, beside its form's state."""
 
     orders: tuple[tuple[int, ...], ...]
     syncs: int
@@ -144,7 +144,8 @@ class Resumed:
 
     @classmethod
     def of(cls, own: Mapping[str, Any], *, like: Sequence[Sequence[int]]) -> Self:
-        """Reads a state whose orders are as many and as long as others; raises what Python does where it cannot."""
+        """Reads a state whose orders must match others in number and length; raises Python's own errors if it
+        cannot."""
         return cls(
             orders=tuple(
                 tuple(int(place) for place, _ in zip(order, now, strict=True))
@@ -172,12 +173,12 @@ def cannot_resume(
         state: what `state_dict` gave.
         settings: the scheduler's own, of which those in `FIXED` are compared.
         replicas: the replicas of the scheduler.
-        interval: after how many steps replicas that differ are equal again; 1 where they never differ.
+        interval: after how many steps replicas that differ are equal again; 1 if they never differ.
         parameters: what this rank has loaded.
     """
     own = state.get(OWN)
     if own is None:
-        return "the state was not written by OneCycleAutoLR; begin a new run from the checkpoint's weights"
+        return "the state was not written by OneCycleAutoLR; start a new run from the checkpoint's weights"
     if own.get("version") != VERSION:
         return (
             f"the checkpoint has version {own.get('version')!r} of the scheduler's state, this is {VERSION}"
@@ -187,7 +188,7 @@ def cannot_resume(
     if own["replicas"] != replicas.size:
         return (
             f"the checkpoint was written with {own['replicas']} replicas and there are {replicas.size}: "
-            "multipliers and losses belong to replicas; resume with the same number, or begin a new run from "
+            "multipliers and losses belong to replicas; resume with the same number, or start a new run from "
             "the averaged weights"
         )
     for key in FIXED:

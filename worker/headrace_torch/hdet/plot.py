@@ -1,7 +1,7 @@
 """Draws a trajectory with its fan as an SVG: no plotting library on the training machine, no network in the file.
 
-One panel per hyperparameter: a band from the least to the greatest value that replicas explored, and the
-centre. The axis is logarithmic wherever all values are positive and span more than a factor of 1.5.
+One panel per hyperparameter: a band from the lowest to the highest value that replicas explored, and the centre.
+The axis is logarithmic wherever all values are positive and span more than a factor of 1.5.
 """
 
 import math
@@ -64,7 +64,7 @@ class _Axis:
         return self.start + (at - low) / (high - low) * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Values worth a grid line: 1, 2 and 5 times powers of ten that lie inside, or a few even steps."""
+        """Values for grid lines: 1, 2 and 5 times powers of ten within the range, or a few even steps."""
         if self.log:
             powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             inside = [m * 10.0**p for p in powers for m in (1, 2, 5) if self.low <= m * 10.0**p <= self.high]

@@ -1,8 +1,8 @@
 """Scores replicas on one common batch, at the end of an interval and before their parameters are averaged.
 
-Training losses of replicas differ mostly because their batches differ. On a common batch that noise is the
-same for all and cancels in the scores. The probe runs in evaluation mode (dropout off, BatchNorm's running
-statistics) without gradients; each module's mode and torch's global generators are what they were afterwards.
+Training losses of replicas differ mostly because their batches differ. On a common batch that noise is the same
+for all and cancels in the scores. The probe runs in evaluation mode (dropout off, BatchNorm's running statistics)
+without gradients; afterwards, each module's mode and torch's global generators are what they were before.
 """
 
 import warnings
@@ -60,7 +60,7 @@ class Probe:
 
 
 class SwitchedOff(Probe):
-    """A probe under which some hyperparameters have their value of the probe; their own afterwards."""
+    """A probe that runs with some hyperparameters at their probe values, and restores them afterwards."""
 
     def __init__(self, probe: Probe, off: Sequence[ScalarHyperparameter]) -> None:
         """Names the hyperparameters, each of which has a value for the probe."""
@@ -81,7 +81,7 @@ class SwitchedOff(Probe):
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, each module's own mode afterwards."""
+    """Evaluation mode; afterwards each module has its own mode again."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -42,13 +42,13 @@ class SyncReport:
         sync: its number, from 1.
         step: the optimizer steps taken so far.
         scored_by: `loss` (mean training loss of the interval) or `probe`.
-        losses: what replicas were scored by; `None` where nothing was observed, NaN or ±inf where a replica diverged.
+        losses: what replicas were scored by; `None` if nothing was observed, NaN or ±inf if a replica diverged.
         scores: s_r; `None` for replicas without a finite loss.
-        weights: w_r, which add to 1, or are all 0 if no replica has a finite loss.
+        weights: w_r, which add up to 1, or are all 0 if no replica has a finite loss.
         hyperparameters: one record each.
         left_out: replicas whose parameters were not finite; they received the mean of the others.
         updated: whether centres could move: not during the warm-up, nor with automatic updates off.
-        bytes_averaged: bytes that this rank gave to collectives for parameters, buffers and optimizer state.
+        bytes_averaged: bytes that this rank passed to collectives for parameters, buffers and optimizer state.
         seconds: the time that it took this rank, the probe included.
     """
 
@@ -68,7 +68,7 @@ class SyncReport:
         """Returns a hyperparameter's record.
 
         Raises:
-            KeyError: there is none of that name.
+            KeyError: there is no record of that name.
         """
         for record in self.hyperparameters:
             if record.name == name:
@@ -116,8 +116,8 @@ class JsonLines:
 def read_records(path: str | Path) -> list[SyncReport]:
     """Returns the records of a file in the order of their syncs.
 
-    A run that was resumed repeats the syncs since its checkpoint: the last record of each sync counts. A
-    last line that was cut off is dropped.
+    A resumed run repeats the syncs since its checkpoint: the last record of each sync counts. A truncated last
+    line is dropped.
     """
     by_sync: dict[int, SyncReport] = {}
     lines = Path(path).read_text(encoding="utf-8").split("\n")

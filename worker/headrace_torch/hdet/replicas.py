@@ -1,4 +1,4 @@
-"""The replicas: who they are, and the few things that they say to each other.
+"""The replicas: which ranks they are, and the few messages that they exchange.
 
 A replica is one copy of the model. Under plain DDP it is one rank. Under hybrid sharding or pipeline
 parallelism it is several ranks, the `within` group, each of which belongs to one `across` group that joins
@@ -7,9 +7,9 @@ the same part of all replicas:
     across = {the same shard or stage of every replica}     parameters are averaged here
     within = {all ranks of one replica}                     losses are added up here
 
-Nothing here decides anything. Every method that talks is a collective: all ranks of both groups call it in
-the same order. What one rank alone finds wrong is said to all by `agree`, which raises the same text on
-each; the check is made before any other collective, so that none is entered by some of the ranks only.
+Nothing here makes decisions. Every method that communicates is a collective: all ranks of both groups call it in
+the same order. If one rank alone finds an error, `agree` raises it with the same text on all ranks. That check
+comes before any other collective, so that none is entered by only some of the ranks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ from headrace_torch.hdet.watch import Watch
 
 @dataclass(frozen=True, slots=True)
 class _Voice:
-    """What one rank says in `agree`."""
+    """What one rank contributes to `agree`."""
 
     rank: int
     problem: str | None
@@ -41,7 +41,7 @@ class Roll:
 
     Attributes:
         ranks: the job's ranks in all replicas, in order.
-        name: a name for what was agreed on, equal on all of them and given to nothing else.
+        name: a name for what was agreed on, equal on all ranks and used for nothing else.
     """
 
     ranks: tuple[int, ...]
@@ -78,7 +78,7 @@ class ReplicaGroup:
 
     @classmethod
     def of(cls, given: "ReplicaGroup | dist.ProcessGroup | None") -> "ReplicaGroup":
-        """Returns what was given as replicas; a process group, or nothing, stands for its ranks."""
+        """Returns the argument as replicas; a process group, or None, stands for its ranks."""
         return given if isinstance(given, ReplicaGroup) else cls(given)
 
     @property
@@ -93,7 +93,7 @@ class ReplicaGroup:
 
     @property
     def part(self) -> int:
-        """Which part of its replica this rank holds; 0 where a replica is one rank."""
+        """Which part of its replica this rank holds; 0 if a replica is one rank."""
         return 0 if self.within is None else dist.get_rank(self.within)
 
     @property
@@ -110,7 +110,7 @@ class ReplicaGroup:
     ) -> Roll:
         """Raises on every rank, with the same text, if any rank has a problem or the configurations differ.
 
-        Returns who agreed.
+        Returns the ranks that agreed.
 
         Raises:
             HdetError: of the type `error`; the text names the ranks unless all say the same.
@@ -128,7 +128,7 @@ class ReplicaGroup:
         return Roll(tuple(sorted({voice.rank for voice in voices})), voices[0].token)
 
     def watch(self, roll: Roll, timeout_s: float | None) -> Watch | None:
-        """Returns a watch over the ranks that agreed; `None` where there is one rank, or no timeout is wanted."""
+        """Returns a watch over the ranks that agreed; `None` if there is only one rank, or no timeout is wanted."""
         if self.across is None or timeout_s is None or len(roll.ranks) == 1:
             return None
         return Watch(roll.ranks, rank=self.global_rank, name=roll.name, timeout_s=timeout_s)
@@ -162,16 +162,17 @@ class ReplicaGroup:
 
     @staticmethod
     def device(group: dist.ProcessGroup) -> torch.device:
-        """Where a group's backend wants its tensors."""
+        """The device on which a group's backend needs its tensors."""
         if "nccl" in dist.get_backend(group):
             return torch.device("cuda", torch.cuda.current_device())
         return torch.device("cpu")
 
 
 def judged(check: Callable[[], str | None]) -> str | None:
-    """Returns what a rank's check of its own input finds wrong; a check that fails found something, too.
+    """Returns what a rank's check of its own input finds wrong; a check that raises counts as a finding.
 
-    A setting of another type, or a state that is no state, must not end one rank while the others wait in `agree`.
+    A setting of the wrong type, or something that is not a state, must not end one rank while the others wait in
+    `agree`.
     """
     try:
         return check()
@@ -180,7 +181,7 @@ def judged(check: Callable[[], str | None]) -> str | None:
 
 
 def _dissent(voices: Sequence[_Voice]) -> str | None:
-    """Puts what ranks object to, or differ in, into one text."""
+    """Combines the objections of ranks, or their differences, into one text."""
     problems = {voice.rank: voice.problem for voice in voices if voice.problem is not None}
     if problems:
         if len(problems) == len(voices) and len(set(problems.values())) == 1:

@@ -5,9 +5,9 @@ replicas, spread α, multipliers ρ_r, losses L_r, scores s_r, weights w_r, sign
 arithmetic is in Python floats, which are IEEE doubles, and the same on every rank: ranks that gathered the
 same losses reach the same decision bit for bit.
 
-A loss has three readings. A finite number is a score. NaN or ±inf says that the replica diverged: its weight
-is 0, and it still counts in the plain mean, so the centre moves away from it. `None` says that nothing was
-observed: the replica takes no part at all.
+A loss has three readings. A finite number is a score. NaN or ±inf means that the replica diverged: its weight is
+0, and it still counts in the plain mean, so the centre moves away from it. `None` means that nothing was observed:
+the replica takes no part at all.
 """
 
 import math
@@ -19,7 +19,7 @@ RELATIVE_RESOLUTION = 1e-12
 
 
 def positions(n: int) -> tuple[float, ...]:
-    """Returns n places on [−1, 1], symmetric around 0: (r − (N−1)/2)/δ with δ = max((N−1)/2, ½) (Eq. 1)."""
+    """Returns n positions on [−1, 1], symmetric around 0: (r − (N−1)/2)/δ with δ = max((N−1)/2, ½) (Eq. 1)."""
     delta = max((n - 1) / 2, 0.5)
     return tuple((r - (n - 1) / 2) / delta for r in range(n))
 
@@ -68,7 +68,7 @@ def signal(weights: Sequence[float], values: Sequence[float], losses: Sequence[f
 
 
 def spread_of(losses: Sequence[float | None]) -> float:
-    """Returns the standard deviation of the finite losses, or 0 where it is no more than rounding."""
+    """Returns the standard deviation of the finite losses, or 0 if it is within rounding."""
     known = [_known(losses[r]) for r in scored(losses)]
     if len(known) < 2:
         return 0.0
@@ -89,7 +89,7 @@ def decay_rate(eta_warm: float, eta_floor: float, syncs: int) -> float:
 
 
 def chance(weights: Sequence[float], values: Sequence[float], losses: Sequence[float | None]) -> float:
-    """Returns the variance of `signal` over all ways of giving the values to the replicas that take part."""
+    """Returns the variance of `signal` over all assignments of the values to the replicas that take part."""
     part = [r for r, loss in enumerate(losses) if loss is not None]
     if len(part) < 2 or not any(weights):
         return 0.0
@@ -100,7 +100,8 @@ def chance(weights: Sequence[float], values: Sequence[float], losses: Sequence[f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """The signals of the last syncs, some 1/(1−β) of them: their mean, and its variance if values made no difference.
+    """The signals of the last syncs, about 1/(1−β) of them: their mean, and its variance if values made no
+    difference.
 
     That variance is known, since replicas take their positions by a permutation at random; see `chance`.
     """
@@ -109,14 +110,15 @@ class Evidence:
     variance: float = 0.0
 
     def after(self, delta: float, variance: float, beta: float = 0.9) -> "Evidence":
-        """Returns the evidence with a further signal, and that signal's variance by chance."""
+        """Returns the evidence after one more signal, given that signal's variance by chance."""
         return Evidence(
             velocity=beta * self.velocity + (1 - beta) * delta,
             variance=beta**2 * self.variance + (1 - beta) ** 2 * variance,
         )
 
     def share(self, step: float, doubt: float = 2.0) -> float:
-        """Returns the part of a step that it supports: (1 − (doubt/z)²)₊ for a mean z standard deviations from 0."""
+        """Returns the fraction of a step that it supports: (1 − (doubt/z)²)₊ for a mean z standard deviations from
+        0."""
         if self.velocity * step <= 0:
             return 0.0
         return max(0.0, 1 - doubt**2 * self.variance / self.velocity**2)
@@ -124,22 +126,23 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
-    """The replicas' mean loss over the last syncs, some 1/(1−β) of them, and its mean square distance from there."""
+    """The replicas' mean loss over about the last 1/(1−β) syncs, and its mean squared distance from there."""
 
     mean: float | None = None
     square: float = 0.0
 
     @classmethod
     def of(cls, saved: Sequence[float | None]) -> "Trend":
-        """Reads the mean and the square; raises what Python does where they cannot be read."""
+        """Reads the mean and the square; raises Python's own errors if they cannot be read."""
         mean, square = saved
         return cls(mean=None if mean is None else float(mean), square=float(_known(square)))
 
     def after(self, losses: Sequence[float | None], beta: float = 0.9) -> tuple["Trend", bool]:
-        """Returns the trend with a further sync, and whether the run improves.
+        """Returns the trend after one more sync, and whether the run improves.
 
-        It does where the loss lies below the mean by half of the usual distance. On a plateau that is so in three
-        syncs of ten, in a steady descent in all. A sync in which a replica diverged is no improvement.
+        It improves if the loss is below the mean by more than half of the usual distance. On a plateau that
+        happens in three syncs out of ten, in a steady descent in all. A sync in which a replica diverged is not an
+        improvement.
         """
         finite = [_known(losses[r]) for r in scored(losses)]
         diverged = len(finite) < sum(loss is not None for loss in losses)
@@ -155,7 +158,7 @@ class Trend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """A centre after a sync point, with what moved it."""
+    """A centre after a sync point, and what moved it."""
 
     center: float
     velocity: float
@@ -188,7 +191,7 @@ class PaperRule:
         gamma: float,
         floor: float,
     ) -> Moved:
-        """Moves a learning rate, given every replica's value in the interval that ends."""
+        """Updates a learning rate, given every replica's value in the interval that ends."""
         delta = signal(self.weights(losses), values, losses)
         velocity = self.beta * velocity + (1 - self.beta) * delta
         return Moved(
@@ -203,11 +206,11 @@ class FactorRule:
     Δ/(αη̄) is the signal over positions in [−1, 1], so the step does not depend on α: a sync changes f by at most the
     factor exp(reach·λ). Two things keep f from doing harm:
 
-    - z is v over the standard deviation that it would have if rates made no difference (`Evidence`). Below `doubt` of
-      them f stays where it is. Otherwise the noise of training losses would make it a random walk.
-    - While the loss falls (`Trend`), or the schedule does, f does not. A lower rate reduces the loss at once, because
-      it reduces noise, and costs progress later; so replicas ask for one in every run. Only a run without progress
-      needs one, and the schedule's own decay knows the end of the run.
+    - z is v divided by the standard deviation that it would have if rates made no difference (`Evidence`). If |z|
+      is below `doubt`, f does not move. Otherwise the noise of training losses would make it a random walk.
+    - While the loss (`Trend`) or the schedule falls, f must not fall. A lower rate reduces the loss at once,
+      because it reduces noise, and costs progress later; so replicas favour one in every run. Only a run without
+      progress needs one, and the schedule's own decay takes care of the end of the run.
 
     `sigma` has the unit of the loss.
     """
@@ -233,7 +236,7 @@ class FactorRule:
         losses: Sequence[float | None],
         held: bool,
     ) -> Moved:
-        """Moves a factor, given every replica's position in the interval that ends."""
+        """Updates a factor, given every replica's position in the interval that ends."""
         weights = self.weights(losses)
         delta = signal(weights, places, losses)
         evidence = evidence.after(delta, chance(weights, places, losses), self.beta)
@@ -250,7 +253,7 @@ class FactorRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSpaceRule:
-    """The update of `HDETController`, in the hyperparameter's own space (log, logit), free of units and rate-capped.
+    """The update of `HDETController`, in the hyperparameter's own space (log, logit), unit-free and rate-capped.
 
     Losses are standardised (σ = `temperature` · std of the losses), so the signal depends neither on the
     scale of the loss nor on α; it is taken over positions in [−1, 1]. Then v ← βv + (1−β)·signal and z ← z +
@@ -273,7 +276,7 @@ class LogSpaceRule:
         return None
 
     def scores(self, losses: Sequence[float | None]) -> tuple[float | None, ...]:
-        """Returns s_r = (L̄ − L_r)/σ; 0 for finite losses that do not differ."""
+        """Returns s_r = (L̄ − L_r)/σ; 0 for finite losses that are equal."""
         sigma = self.temperature * spread_of(losses)
         if sigma == 0:
             finite = set(scored(losses))
@@ -296,18 +299,19 @@ class LogSpaceRule:
         evidence: Evidence = Evidence(),
         held: bool = False,
     ) -> Moved:
-        """Moves a centre. At a bound the velocity that points outward is dropped: it leaves as the signal turns.
+        """Updates a centre. At a bound, a velocity that points outward is dropped, so that the centre leaves as
+        soon as the signal turns.
 
         Args:
-            center: where it is.
+            center: its current value.
             velocity: v.
             places: every replica's position in the interval that ends.
             losses: every replica's loss.
-            low: the centre's least value.
-            high: and its greatest.
+            low: the centre's lowest value.
+            high: the centre's highest value.
             evidence: what earlier syncs have shown.
-            held: whether it must not fall, and rises by evidence alone, as a learning rate while the loss falls; see
-                `FactorRule`.
+            held: whether it must not fall, and rises only on evidence, as for a learning rate while the loss
+                falls; see `FactorRule`.
         """
         weights = self.weights(losses)
         delta = signal(weights, places, losses)

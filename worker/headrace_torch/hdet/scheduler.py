@@ -1,4 +1,4 @@
-"""Any learning-rate schedule, times what the controller has learnt: LR = base(t) · exp(μ) · ρ."""
+"""Any learning-rate schedule, times what the controller has learned: LR = base(t) · exp(μ) · ρ."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,13 +16,13 @@ from headrace_torch.hdet.replicas import judged
 class HDETScheduler:
     """Multiplies a schedule's rates by the factors that a controller explores, and steps both.
 
-    The schedule never sees the factors: before it steps, each group has the rate that it set itself. So
-    schedules that compute a rate from the one before (cosine annealing, chained ones) stay what they are,
-    and momentum that they cycle stays cycled.
+    The schedule never sees the factors: before it steps, each group has the rate that the schedule itself set. So
+    schedules that compute a rate from the previous one (cosine annealing, chained ones) work unchanged, and so
+    does the momentum that they cycle.
     """
 
     def __init__(self, base_scheduler: LRScheduler, controller: HDETController) -> None:
-        """Applies the first factors at once: replicas differ from the first step. A collective.
+        """Applies the first factors at once: replicas differ from the first step on. A collective.
 
         Raises:
             HdetConfigError: the controller explores no learning rate of this schedule's optimizer, or ranks have
@@ -79,7 +79,7 @@ class HDETScheduler:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state, after the optimizer has loaded its own. A collective.
+        """Resumes from a state, after the optimizer has loaded its own. A collective.
 
         Raises:
             ResumeError: see `HDETController.load_state_dict`.

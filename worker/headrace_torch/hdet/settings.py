@@ -1,6 +1,6 @@
-"""What a controller is told, and what is wrong with it.
+"""A controller's settings, and what is wrong with them.
 
-Judged by each rank for itself, and compared between ranks.
+Each rank checks its own, and they are compared between ranks.
 """
 
 import math
@@ -20,14 +20,15 @@ CHOICES = {
 
 
 def not_whole(name: str, value: object, *, least: int, unit: str = "") -> str | None:
-    """Says that a count is none: a sync point every 2.5 steps would never be reached."""
+    """Says that a count is not a whole number, or below `least`: a sync point every 2.5 steps would never be
+    reached."""
     if not isinstance(value, int) or isinstance(value, bool):
         return f"{name} must be a whole number, at least {least}{unit}, not {value!r}"
     return None if value >= least else f"{name} must be at least {least}{unit}, not {value}"
 
 
 def not_seconds(name: str, value: float | None) -> str | None:
-    """Says that a duration is none."""
+    """Says that a duration is not valid."""
     if value is None or (math.isfinite(value) and value > 0):
         return None
     return f"{name} must be a positive number of seconds, or None, not {value}"
@@ -35,7 +36,7 @@ def not_seconds(name: str, value: float | None) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """A controller's settings, as they were given: names are not checked before `problem` does."""
+    """A controller's settings, as given: names are not checked before `problem` checks them."""
 
     sync_every: int
     mode: str

@@ -1,9 +1,9 @@
-"""Refuses what are not replicas: shards of one model, and optimizers that spread their state over the replica group.
+"""Rejects what is not a replica: shards of one model, and optimizers that spread their state over the replica group.
 
-Averaging shards mixes unrelated parameters without any error. Whatever can be recognised is refused with the
-reason: sharded tensors over the replica group, FSDP1, ZeRO. Shards that look like plain tensors (hand-made
-    tensor parallelism) are found by
-comparing a sample of the parameters: copies of one model, even after a warm initialisation, are close to their mean.
+Averaging shards mixes unrelated parameters without any error. Everything recognisable is rejected with the reason:
+sharded tensors over the replica group, FSDP1, ZeRO. Shards that look like plain tensors (hand-made tensor
+parallelism) are found by comparing a sample of the parameters: copies of one model, even after a warm
+initialisation, are close to their mean.
 """
 
 import math
@@ -20,13 +20,13 @@ from headrace_torch.hdet.errors import NotReplicasError
 from headrace_torch.hdet.replicas import ReplicaGroup
 
 SAMPLE = 4096  # elements compared
-CLOSE = 0.5  # copies lie within this fraction of their norm around their mean
+CLOSE = 0.5  # copies are within this fraction of their norm from their mean
 
 
 def refusal(
     model: nn.Module | None, parameters: Sequence[Tensor], optimizer: Optimizer, group: ReplicaGroup
 ) -> str | None:
-    """Says why these parameters are not one replica's, judged from this rank alone.
+    """Says why these parameters are not one replica's, as far as this rank can see.
 
     `None` if nothing speaks against it.
     """
@@ -67,13 +67,13 @@ def refusal(
 
 
 def shapes(parameters: Sequence[Tensor]) -> list[tuple[int, ...]]:
-    """Returns the shapes of what this rank holds; the same for the same part of each replica."""
+    """Returns the shapes of what this rank holds; equal for the same part of each replica."""
     return [tuple(local(parameter).shape) for parameter in parameters]
 
 
 @torch.no_grad()
 def stranger(parameters: Sequence[Tensor], group: ReplicaGroup) -> str | None:
-    """Says which replica's parameters are no copy of the others', judged by a sample.
+    """Says which replica's parameters are not a copy of the others', judging by a sample.
 
     The same text on every rank. A collective.
     """
@@ -111,5 +111,5 @@ def require_replicas(
 
 
 def _is(thing: object, name: str) -> bool:
-    """Whether a class of this name is among a thing's classes; importing them for isinstance takes seconds."""
+    """Whether one of a thing's classes has this name; importing them for isinstance takes seconds."""
     return any(kind.__name__ == name for kind in type(thing).__mro__)

@@ -1,8 +1,8 @@
-"""Where a thread of this process is, read while all of its threads run.
+"""Where a thread of this process is, read while all its threads run.
 
-`sys._current_frames` makes objects while it holds a lock of the interpreter. On Python 3.11 a garbage collection may
-start there, whose finalizers need that lock: then the process stands for good (python/cpython#106883). So the
-collector's threshold is 0 meanwhile. `faulthandler` takes no lock, and crashes at a thread that is being made.
+`sys._current_frames` makes objects while it holds a lock of the interpreter. On Python 3.11 a garbage collection
+may start there, whose finalizers need that lock: the process then hangs for ever (python/cpython#106883). So the
+collector's threshold is 0 meanwhile. `faulthandler` takes no lock, but crashes if a thread is just being created.
 """
 
 import gc
@@ -29,9 +29,10 @@ class Line(NamedTuple):
 
 
 def stack_of(thread: int) -> tuple[Line, ...]:
-    """The innermost 100 calls of a thread, named as by `threading.get_ident`, the innermost one first.
+    """The innermost 100 calls of a thread, which is given as by `threading.get_ident`; the innermost call comes
+    first.
 
-    Empty where the thread has ended or runs no Python.
+    Empty if the thread has ended or runs no Python.
     """
     frames: dict[int, FrameType]
     with _looking:

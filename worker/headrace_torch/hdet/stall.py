@@ -1,10 +1,10 @@
-"""Whether the ranks of a job stand still, and why: a judgement on what each rank says of itself, without a clock.
+"""Whether the ranks of a job stand still, and why: judged from what each rank says about itself, without a clock.
 
-A rank that is computing moves: its main thread is elsewhere in the program when it is looked at again. A rank that
-waits for others stands, at a sync point or inside a collective. A rank that stands elsewhere may be working: it waits
-for a disk, or for processes that prepare its data. So ranks that live are judged only if each waits for others, at
-places that differ. Ranks that all stand at one place after as many steps do the same work, as when a model is compiled,
-and are left alone.
+A rank that is computing moves: its main thread is elsewhere in the program at the next check. A rank that waits
+for others stands still, at a sync point or inside a collective. A rank that stands elsewhere may be working: it
+waits for a disk, or for processes that prepare its data. So living ranks are judged only if each of them waits for
+others, at places that differ. Ranks that all stand at one place after the same number of steps do the same work,
+as when a model is compiled, and are left alone.
 """
 
 from collections.abc import Mapping
@@ -16,16 +16,16 @@ State = Literal["trains", "waits", "ended"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
-    """What a rank says of itself.
+    """What a rank says about itself.
 
     Attributes:
         beat: grows while the process runs at all.
-        moves: grows while its main thread is somewhere else each time.
+        moves: grows while its main thread is at another place at each check.
         state: whether it trains, waits for the others at a sync point, or has left.
         step: the optimizer steps taken.
-        sync: the sync point that it waits at, or was at last.
+        sync: the sync point that it waits at, or last waited at.
         place: where its main thread is, as `file:line in function`.
-        blocked: whether that is inside a collective or a backward pass, or the device has work that is not done.
+        blocked: whether that is inside a collective or a backward pass, or the device has unfinished work.
     """
 
     beat: int
@@ -39,7 +39,7 @@ class Pulse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A rank's last pulse, and for how long it has been as it is, in seconds."""
+    """A rank's last pulse, and how long it has been silent and unmoved, in seconds."""
 
     pulse: Pulse | None
     silent_s: float
@@ -47,7 +47,7 @@ class Seen:
 
 
 def stalled(seen: Mapping[int, Seen], *, bound_s: float) -> str | None:
-    """Says which ranks keep the others waiting, and why that usually happens; `None` as long as any of them moves."""
+    """Says which ranks keep the others waiting, and the usual cause; `None` as long as any of them moves."""
     silent = [
         rank
         for rank, one in seen.items()
@@ -83,7 +83,7 @@ def stalled(seen: Mapping[int, Seen], *, bound_s: float) -> str | None:
 
 
 def _apart(here: Mapping[int, Pulse]) -> str:
-    """Why ranks that all live stand at different places."""
+    """Why living ranks stand at different places."""
     least, most = (choose(pulse.step for pulse in here.values()) for choose in (min, max))
     if least == most:
         return (

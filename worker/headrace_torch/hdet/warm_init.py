@@ -29,7 +29,7 @@ def warm_init_(
     the noise follows from (seed, replica, rank within the replica, number of the tensor).
 
     Args:
-        parameters: what to perturb; scalars and empty tensors are left.
+        parameters: what to perturb; scalars and empty tensors are left unchanged.
         nu: ν, the noise relative to the weights' root mean square.
         seed: the same on every rank.
         replica_group: the replicas; by default every rank is one.

@@ -1,21 +1,22 @@
-"""A watch over the ranks of a job: it ends a job that stands still, within a bound of its own, with rank and step.
+"""A watch over the ranks of a job: it ends a job that stands still, within its own time limit, and names rank and
+step.
 
 Without it a rank that is a step ahead, or frozen, keeps all others in a collective until the process group's timeout,
 which is half an hour by default and names no cause.
 
     publish   each rank has a thread that writes its pulse into the process group's store, every `beat`
     look      a rank whose main thread stands still reads the others' pulses; a job that trains reads nothing
-    judge     `headrace_torch.hdet.stall`: when all stand for longer than the bound, the first rank to see it writes the
-              verdict, so that all say the same
+    judge     `headrace_torch.hdet.stall`: when all ranks stand still for longer than the limit, the first rank to see
+              it writes the verdict, so that all report the same
     end       a rank that waits at a sync point raises `StallError`. One that is inside a collective cannot be reached
               from Python: it says where it stands and why it ends, to the leader of its gang too. Then its groups are
-              aborted, and where that does not free it, the process ends with the status 70, as NCCL's own watchdog
+              aborted, and if that does not free it, the process ends with the status 70, as NCCL's own watchdog
               ends it
 
-The bound is `timeout_s` over the slowest interval between sync points so far. At a sync point ranks meet by a counter
-in the store before the first collective, so most stalls end with an exception.
+The limit is `timeout_s` more than the slowest interval between sync points so far. At a sync point ranks meet
+through a counter in the store before the first collective, so most stalls end with an exception.
 
-The threads trust their own clocks for durations alone; no clock is compared with another's.
+The threads trust their own clocks only for durations; no clock is compared with another's.
 """
 
 import atexit
@@ -43,7 +44,7 @@ from headrace_torch.hdet.stall import Pulse, Seen, State, stalled
 TIMEOUT_S = 60.0
 EXIT_STATUS = 70
 GRACE_S = 2.0
-"""How long an aborted collective may take to come back."""
+"""How long an aborted collective may take to return."""
 _WAITS = ("torch/distributed", "torch/autograd", "torch/nn/parallel/distributed.py")
 """Files of torch in which a rank waits for others."""
 _live: "weakref.WeakSet[Watch]" = weakref.WeakSet()
@@ -53,7 +54,7 @@ class Watch:
     """One rank's watch over a controller's or scheduler's ranks. All ranks make one, with the same name."""
 
     def __init__(self, ranks: Sequence[int], *, rank: int, name: str, timeout_s: float) -> None:
-        """Begins with the first `step`."""
+        """Starts with the first `step`."""
         self._ranks, self._rank = tuple(ranks), rank
         self._timeout_s = timeout_s
         self._beat_s = min(5.0, timeout_s / 8)
@@ -95,7 +96,7 @@ class Watch:
             _live.add(self)
 
     def meet(self, sync: int) -> None:
-        """Waits until all ranks have come to a sync point.
+        """Waits until all ranks have reached a sync point.
 
         Raises:
             StallError: the ranks stand still; the text is the same on all.
@@ -127,7 +128,7 @@ class Watch:
             self._interval_at = monotonic()
 
     def look(self) -> bool:
-        """One beat of the thread: publishes, and judges if this rank stands still. Says whether to go on."""
+        """One beat of the thread: publishes, and judges if this rank stands still. Returns whether to continue."""
         if not dist.is_initialized():
             return False
         pulse, now = self._pulse(), monotonic()
@@ -154,11 +155,11 @@ class Watch:
         return self._end(self._store.compare_set("verdict", "", text).decode())
 
     def leave(self) -> None:
-        """Says that this rank's program has come to its end."""
+        """Says that this rank's program has ended."""
         self._stop.set()
         if self._thread is not None and dist.is_initialized():
             self._state = "ended"
-            with suppress(Exception):  # whoever held the store may have left before
+            with suppress(Exception):  # the rank that held the store may have left already
                 self._store.set_timeout(timedelta(seconds=2))
                 self._store.set(str(self._rank), _packed(self._pulse()))
 
@@ -187,7 +188,8 @@ class Watch:
     def _works(self) -> bool:
         """Whether the main thread, which must be alive, has used the processor since the last beat.
 
-        A loop in Python is always seen at the same place. With CUDA a thread that waits may use the processor, too.
+        A loop in Python may be seen at the same place every time. With CUDA, a waiting thread may use the
+        processor, too.
         """
         on_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         if self._state != "trains" or on_cuda or not hasattr(time, "pthread_getcpuclockid"):
@@ -196,16 +198,16 @@ class Watch:
         return self._used_s - before > 0.05 * self._beat_s
 
     def _waits_for_device(self) -> bool:
-        """Whether the device has work that is not done.
+        """Whether the device has unfinished work.
 
         With NCCL a rank waits for a collective wherever its program next needs the device.
         """
-        with suppress(Exception):  # a device in trouble answers nothing else
+        with suppress(Exception):  # a device in trouble raises here
             return self._stream is not None and not self._stream.query()
         return True
 
     def _seen(self, rank: int, now: float) -> Seen:
-        """Reads a rank's pulse, and how long it has been the same; counted from when this rank began to look."""
+        """Reads a rank's pulse, and how long it has been unchanged, counted from when this rank started to look."""
         assert self._looking_since is not None
         if not self._store.check([str(rank)]):
             return Seen(pulse=None, silent_s=now - self._looking_since, still_s=now - self._looking_since)
@@ -217,14 +219,14 @@ class Watch:
         return Seen(pulse=pulse, silent_s=now - beat_at, still_s=now - moved_at)
 
     def _end(self, text: str) -> Literal[False]:
-        """Ends this rank: by an exception where its main thread waits for it, else with the process."""
+        """Ends this rank: by an exception if its main thread waits for it, else with the process."""
         self._heard_verdict = text
         waits, standing = self._state == "waits", self._last_place
         if not waits:
             self._tell(text, formatted(stack_of(self._main)))
         time.sleep(
             3 * self._beat_s
-        )  # for the others to hear it, before this rank's end cuts their connections
+        )  # so that the others read it before this rank's end cuts their connections
         self.verdict = text
         if waits:
             return False
@@ -239,7 +241,7 @@ class Watch:
         return False
 
     def _tell(self, text: str, stack: str) -> None:
-        """Says where this rank stands, and last why it ends: an end without an exception is told by its last line."""
+        """Says where this rank stands, then why it ends: an end without an exception is reported by its last line."""
         print(
             f"{stack}headrace_torch.hdet: rank {self._rank} ends: {text}",
             file=sys.stderr,
@@ -247,12 +249,12 @@ class Watch:
         )
         if (
             ends := sys.modules.get("headrace.trial.ends")
-        ) is not None:  # it is a trial, in which all is installed
+        ) is not None:  # it is a trial, in which everything is installed
             ends.speak(error=f"StallError: {text}", traceback=stack)
 
 
 def _watch(watch: "weakref.ref[Watch]", stop: threading.Event, beat_s: float) -> None:
-    """The thread; it holds no watch that nobody else holds."""
+    """The thread; it does not keep alive a watch that nobody else holds."""
     while True:
         one = watch()
         if one is None:
@@ -271,8 +273,8 @@ def _watch(watch: "weakref.ref[Watch]", stop: threading.Event, beat_s: float) ->
 def _place(stack: Sequence[Line]) -> tuple[str, bool]:
     """Where a thread is in the user's program, and whether it is inside a collective or a backward pass.
 
-    Ranks that wait for an answer by other means (one for a scheduler, the others for that one) are at one place of the
-    program, in different libraries; so the libraries do not count.
+    Ranks that wait for an answer by other means (one for a scheduler, the others for that rank) are at one place
+    in the program, in different libraries; so the libraries do not count.
     """
     places = sysconfig.get_paths()
     libraries = [places["stdlib"], places["purelib"], places["platlib"], str(Path(torch.__file__).parent)]

@@ -4,7 +4,7 @@
     parametrize         the rule table behind it: what each parameter's settings are multiplied by
     coordinate_check    the gate: do activations move by the same amount at every width?
     fuse                many members of one model, each with its own hyperparameters, trained as one
-    optimizer           the one that trains a model, small copy or not
+    optimizer           the optimizer that trains a model, small copy or not
     transfer            the best of the small model on the large one, with the regret; what carries over
 
 Hu et al. 2023, "Hydro: Surrogate-Based Hyperparameter Tuning Service in Datacenters" (OSDI); Yang et al. 2022,

@@ -1,4 +1,4 @@
-"""What Hydro refuses, and why: every message names the layer, op or hyperparameter, its value and the remedy."""
+"""What Hydro rejects, and why: every message names the layer, op or hyperparameter, its value and the remedy."""
 
 
 class HydroError(Exception):
@@ -6,9 +6,9 @@ class HydroError(Exception):
 
 
 class ShrinkError(HydroError, ValueError):
-    """A model cannot be made smaller as asked; `layer` is the dotted name of the layer that is in the way.
+    """A model cannot be made smaller as asked; `layer` is the dotted name of the layer that prevents it.
 
-    The name is empty where no layer is to blame, and the root module's is `(model)`.
+    The name is empty if no layer is the cause; the root module's is `(model)`.
     """
 
     def __init__(self, message: str, *, layer: str = "") -> None:

@@ -1,7 +1,7 @@
-"""Looks at a study's surrogate before anything is spent: can it be made, and what does its gate depend on?
+"""Examines a study's surrogate before anything is spent: can it be made, and what does its gate depend on?
 
-Called by the preflight, in a process of its own with the study's folder first on the path. Nothing is trained; models
-are made for their shapes.
+Called by the preflight, in a separate process with the study's folder first on the path. Nothing is trained;
+models are made for their shapes.
 """
 
 import functools
@@ -29,7 +29,7 @@ _OURS = ("headrace", "headrace_torch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the study says of its surrogate, and a configuration of its space with each parameter's domain."""
+    """What the study says about its surrogate, and a configuration of its space with each parameter's domain."""
 
     model: str
     width: int | None
@@ -41,7 +41,7 @@ class Asked:
     params: Mapping[str, Any]
     domains: Mapping[str, Any]
     scales: tuple[int, ...] | None = None
-    """Those of a pilot, the greatest first; None where there is none."""
+    """The scales of a pilot, the largest first; None if there is no pilot."""
     all_scales: bool = False
     """Whether the user chose them: then each must be possible."""
 
@@ -56,8 +56,8 @@ class _ProblemError(Exception):
 def examine(asked: Asked) -> dict[str, Any]:
     """Returns the `key` of the gate; or a `field` of the study file, and the `error` that it has.
 
-    With a pilot there are the `scales` that the model can have too, and the key is empty: what the gate is going to
-    check is not known yet.
+    With a pilot, the result also has the `scales` that the model can have, and the key is empty: what the gate
+    will check is not known yet.
     """
     before = set(sys.modules)
     try:
@@ -70,7 +70,7 @@ def examine(asked: Asked) -> dict[str, Any]:
 
 
 def _possible(asked: Asked, scales: tuple[int, ...]) -> list[int]:
-    """The pilot's scales that the model can have: all of them if the user chose them, else one at least."""
+    """The pilot's scales that the model can have: all of them if the user chose them, else at least one."""
     found: list[int] = []
     refusal: _ProblemError | None = None
     for scale in scales:
@@ -92,7 +92,7 @@ def _possible(asked: Asked, scales: tuple[int, ...]) -> list[int]:
 
 
 def _made(asked: Asked) -> list[str]:
-    """Makes the surrogate and the members that the gate compares; returns the arguments that parameters give."""
+    """Makes the surrogate and the members that the gate compares; returns the arguments that come from parameters."""
     factory = _imported(asked.model, "surrogate.model")
     if asked.inputs:
         _imported(asked.inputs, "surrogate.inputs")
@@ -150,9 +150,9 @@ def _needed(factory: Callable[..., Any]) -> list[str]:
 
 
 def _key(asked: Asked, needed: list[str], modules: set[str]) -> str:
-    """A digest of the sources that were imported and are not installed, what was asked for, and the versions.
+    """A digest of the imported sources that are not installed, of what was asked for, and of the versions.
 
-    What a function imports when it is called counts too, as models were made. Data that it reads does not.
+    What a function imports when it is called counts too, since models were made. Data that it reads does not.
     """
     sources = {name: found for name in modules if (found := _source(name)) is not None}
     depends = {

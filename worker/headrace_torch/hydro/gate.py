@@ -1,8 +1,8 @@
 """Whether a surrogate has passed the gate: asked wherever its results are about to be used.
 
-`coordinate_check` leaves its report with the family of models that it checked. `fuse` finds it there; `transfer` and
-`choose_scale`, which see no surrogate, are given it. Without one they warn, after a failure they refuse, and
-`gate=False` says that the user goes on all the same.
+`coordinate_check` stores its report with the family of models that it checked. `fuse` finds it there; `transfer`
+and `choose_scale`, which see no surrogate, receive it as an argument. Without a report they warn, after a failed
+check they raise, and with `gate=False` the user continues anyway.
 """
 
 import warnings
@@ -24,23 +24,23 @@ class GateResult(Protocol):
         """Whether hyperparameters transfer."""
 
     def raise_if_refuted(self) -> object:
-        """Raises if the check says that they do not; not if it is inconclusive."""
+        """Raises if the check says that they do not transfer, but not if it is inconclusive."""
 
 
 Gate = GateResult | Literal[False] | None
 
 
 def same_rules(optimizer: str) -> str:
-    """Optimizers that share a check: Adam and AdamW move activations alike."""
+    """Optimizers that share a check: Adam and AdamW move activations in the same way."""
     return "adam" if optimizer == "adamw" else optimizer
 
 
 def ask(gate: Gate, *, what: str) -> None:
-    """Refuses, warns, or lets pass.
+    """Raises, warns, or lets pass.
 
     Args:
-        gate: a report; False goes on without one; None is no report.
-        what: what is about to be done, for the message.
+        gate: a report; False continues without one; None means that there is no report.
+        what: the operation that is about to start, for the message.
 
     Raises:
         CoordinateCheckError: the check failed, or `gate` is something else.

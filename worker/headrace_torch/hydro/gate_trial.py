@@ -1,8 +1,8 @@
 """The trial of a gate: checks a study's surrogate, and reports the steepest slope.
 
-Two steps. The first one runs the check, keeps its verdict and its plot in the checkpoint, and reports. The second one
-raises if the check did not pass. So a report is always there before the failure, which is then this trial's and no
-machine's, and a trial that is lost between the two does not check again.
+It has two steps. The first runs the check, stores its verdict and its plot in the checkpoint, and reports. The
+second raises if the check did not pass. So there is always a report before the failure, which is then attributed
+to this trial and not to a machine. A trial that is lost between the two does not check again.
 """
 
 import math
@@ -25,7 +25,7 @@ _OTHERWISE = "In the study file gate: {widths: [...]} compares other widths, and
 
 
 class Settings(Protocol):
-    """What the study says of its surrogate."""
+    """What the study says about its surrogate."""
 
     model: str
     width: int
@@ -36,7 +36,7 @@ class Settings(Protocol):
 
 
 class GateTrial(Protocol):
-    """The trial, as far as it is needed here; `headrace.trial.Trial` is one."""
+    """The trial, as far as it is needed here; `headrace.trial.Trial` implements it."""
 
     surrogate: Settings | None
     state: dict[str, Any]
@@ -46,20 +46,20 @@ class GateTrial(Protocol):
         """How many cores this process may use."""
 
     def with_arguments(self, factory: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-        """The factory with the arguments that the trial's parameters give it."""
+        """The factory, with the arguments that the trial's parameters give it."""
 
     def track(self, **named: Any) -> None:
-        """Keeps an object in the checkpoint."""
+        """Stores an object in the checkpoint."""
 
     def steps(self) -> Iterator[int]:
-        """The steps that are left."""
+        """The remaining steps."""
 
     def report(self, metrics: Mapping[str, float], /, *, save: bool = False) -> None:
         """Reports a step."""
 
 
 class Plot:
-    """The picture of a check, as a file of a checkpoint."""
+    """The plot of a check, as a file of a checkpoint."""
 
     def __init__(self) -> None:
         self.drawing = ""
@@ -81,7 +81,7 @@ def run(t: GateTrial) -> None:
     """
     torch.set_num_threads(
         t.cpus
-    )  # more threads than cores wait for each other at each of its many small operations
+    )  # more threads than cores would wait for each other at each of its many small operations
     plot = Plot()
     t.track(plot=plot)
     for step in t.steps():
@@ -94,13 +94,13 @@ def run(t: GateTrial) -> None:
 
 
 def _check(t: GateTrial, plot: Plot) -> tuple[str, float]:
-    """Why the check did not pass, or nothing; and the steepest slope, which is not a number where there is none."""
+    """Why the check did not pass, or nothing; and the steepest slope, NaN if there is none."""
     settings = t.surrogate
     assert settings is not None, "a gate's study has a surrogate"
     surrogate = _surrogate(t, settings)
     try:
         report = coordinate_check(surrogate, optimizer=settings.optimizer, widths=settings.widths or None)
-    except CoordinateCheckError as error:  # it could not be made: a loss that is not finite, say
+    except CoordinateCheckError as error:  # there was no report: a loss that is not finite, for example
         return str(error), math.nan
     print(report, flush=True)
     plot.drawing = draw_coordinate_check(report)

@@ -1,7 +1,7 @@
-"""A study's surrogate: from what its study file says to the model that a trial trains, with an optimizer to suit.
+"""A study's surrogate: from the study file to the model that a trial trains, with a suitable optimizer.
 
-`headrace.trial` calls this where a study has a `surrogate`. By hand nothing of it is needed but `optimizer`, which
-makes an ordinary optimizer for an ordinary model.
+`headrace.trial` calls this if a study has a `surrogate`. A user needs only `optimizer`, which makes an ordinary
+optimizer for an ordinary model.
 """
 
 import importlib
@@ -24,7 +24,7 @@ _with_optimizer: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
 
 class _Answered:
-    """What a study's gate says of one kind of optimizer."""
+    """What a study's gate says about one kind of optimizer."""
 
     def __init__(self, refusal: str = "") -> None:
         self._refusal = refusal
@@ -51,12 +51,12 @@ def surrogate_of(
     """Makes the small copy that a study asks for.
 
     Args:
-        factory: the user's; without an argument `width` its model is rebuilt, layer by layer.
-        width: the copy's.
+        factory: the user's; without an argument `width`, its model is rebuilt layer by layer.
+        width: the copy's width.
         scale: how many times narrower than the model it is.
-        optimizer: what the study's gate has checked it with.
+        optimizer: the optimizer that the study's gate has checked it with.
         inputs: `module:function` that returns a batch as forward() takes it; empty draws one that fits.
-        gated: whether there is a gate. `fuse` and `optimizer` refuse an optimizer that it has not checked.
+        gated: whether there is a gate. `fuse` and `optimizer` reject an optimizer that it has not checked.
 
     Raises:
         ShrinkError: the model cannot be made so small; names the layer.
@@ -94,13 +94,13 @@ def optimizer(model: nn.Module, name: str, *, lr: float, **settings: Any) -> tor
     Make it of the model itself, before that is compiled or wrapped.
 
     Args:
-        model: what trains.
-        name: of the optimizer.
+        model: the model to train.
+        name: the optimizer's name.
         lr: as for the user's model.
-        settings: further ones, as torch takes them.
+        settings: further settings, as torch takes them.
 
     Raises:
-        ParametrizationError: another optimizer, or a copy that is wrapped.
+        ParametrizationError: the optimizer is another one, or the copy is wrapped.
         CoordinateCheckError: the copy's gate has checked another optimizer.
     """
     kind = name.lower()

@@ -17,7 +17,7 @@ func main() {
 	trial.Main(train, trial.ByHand(headrace.Params{"x": 0.5}, 9))
 }
 
-// state is two whole numbers, in a file of its own.
+// state is two whole numbers, in its own file.
 type state struct {
 	Step int64 `json:"step"`
 	Sum  int64 `json:"sum"`

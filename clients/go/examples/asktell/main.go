@@ -1,4 +1,4 @@
-// Asktell tunes a function in a loop of its own: no worker, no trial program.
+// Asktell tunes a function in its own loop, without a worker or a trial program.
 //
 //	go run ./examples/asktell -loops 4
 //
@@ -84,7 +84,7 @@ func loop(ctx context.Context, study *headrace.Study) error {
 	return nil
 }
 
-// evaluate runs one trial until it is told to leave it. Each step looks at the function with less noise.
+// evaluate runs one trial until it is asked to leave. Each step evaluates the function with less noise.
 func evaluate(ctx context.Context, asked *headrace.Asked) error {
 	var at struct {
 		X float64 `param:"x"`

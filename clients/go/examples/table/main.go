@@ -18,7 +18,7 @@ import (
 	headracev1 "github.com/headrace/headrace/clients/go/headrace/v1"
 )
 
-// rows is how many trials are shown: the ones that something happened to last.
+// rows is how many trials are shown: those with the latest events.
 const rows = 12
 
 func main() {
@@ -45,7 +45,7 @@ func main() {
 	}
 }
 
-// row is a trial as its events tell of it.
+// row is a trial, built from its events.
 type row struct {
 	state  string
 	step   int64
@@ -54,7 +54,7 @@ type row struct {
 	seen   int64 // the cursor of the last event
 }
 
-// table keeps what the events say, so that nothing has to be asked for.
+// table keeps the content of the events, so that nothing has to be requested.
 type table struct {
 	out    io.Writer
 	plain  bool
@@ -107,7 +107,7 @@ func (t *table) draw(study *headracev1.Study) {
 	}
 }
 
-// word is the state in one word, or the reason of a trial that is over.
+// word is the state in one word, or the reason for a trial that is over.
 func word(moved *headracev1.TrialMoved) string {
 	if moved.GetTerminationReason() != headracev1.TerminationReason_TERMINATION_REASON_UNSPECIFIED {
 		return state(moved.GetTerminationReason().String())
@@ -115,7 +115,7 @@ func word(moved *headracev1.TrialMoved) string {
 	return state(moved.GetToState().String())
 }
 
-// state is an enum's name without its prefix. One that this program does not know is a number, and stays.
+// state is an enum's name without its prefix. A value that this program does not know remains a number.
 func state(name string) string {
 	for _, prefix := range []string{"TRIAL_STATE_", "STUDY_STATE_", "TERMINATION_REASON_"} {
 		name = strings.TrimPrefix(name, prefix)

@@ -15,7 +15,8 @@ import (
 	"github.com/headrace/headrace/clients/go/headrace/trial"
 )
 
-// model is all that the next step reads, and so all that a checkpoint holds: the line, its momentum, and the random numbers.
+// model is everything that the next step reads, and so everything in a checkpoint: the line, its momentum, and the
+// random numbers.
 type model struct {
 	Slope, Intercept             float64
 	SlopeSpeed, InterceptSpeed   float64

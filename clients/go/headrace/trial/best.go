@@ -9,7 +9,7 @@ import (
 // best follows the reports of a trial whose study keeps the checkpoint of the best value (`keep: best`). The scheduler decides
 // by the same rule.
 type best struct {
-	wanted *pb.KeepBest // nil where the study keeps none
+	wanted *pb.KeepBest // nil if the study keeps none
 	metric string
 	value  float64
 	has    bool
@@ -22,7 +22,7 @@ func bestOf(attached *pb.AttachResponse) best {
 	}
 }
 
-// take says whether a report is the best so far; it is remembered.
+// take remembers a report, and says whether it is the best so far.
 func (b *best) take(metrics map[string]float64) bool {
 	value, reported := metrics[b.metric]
 	if b.wanted == nil || !reported || math.IsNaN(value) || math.IsInf(value, 0) || !b.improves(value) {

@@ -12,7 +12,7 @@ import (
 	pb "github.com/headrace/headrace/clients/go/headrace/v1"
 )
 
-// byHand is the runtime of a program that no worker started: nobody compares it with others.
+// byHand is the runtime of a program that no worker started: it is not compared with others.
 type byHand struct {
 	params headrace.Params
 	steps  int64

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// State is what a trial tracks: it saves itself into a folder of its own, and loads itself from there.
+// State is what a trial tracks: it saves itself into its own folder, and loads itself from there.
 //
 // Save writes at least one file. A file may have any name. Both are called from the goroutine that reports or tracks.
 type State interface {
@@ -22,8 +22,8 @@ type State interface {
 	Load(folder string) error
 }
 
-// JSON tracks a value that encoding/json writes and reads, through a pointer to it. Numbers of floating point come back with
-// every bit.
+// JSON tracks a value that encoding/json writes and reads, through a pointer to it. Floating-point numbers are
+// restored exactly.
 func JSON(value any) State { return jsonState{value} }
 
 type jsonState struct{ value any }
@@ -52,7 +52,7 @@ type tracked struct {
 	state State
 }
 
-// load gives a state what the checkpoint in the folder holds of it.
+// load restores a state from the checkpoint in the folder.
 func (t tracked) load(checkpoint string) error {
 	folder := filepath.Join(checkpoint, t.name)
 	if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {
@@ -77,7 +77,8 @@ func namesIn(checkpoint string) string {
 	return strings.Join(names, ", ")
 }
 
-// write makes a checkpoint's folder of the states: it appears complete and durable, or not at all. A full disk is waited out.
+// write creates a checkpoint's folder from the states: it appears complete and durable, or not at all. If the disk is
+// full, it waits.
 func write(folder string, states []tracked, logger *slog.Logger) error {
 	for pause := time.Second; ; pause = min(30*time.Second, 2*pause) {
 		err := writeOnce(folder, states)
@@ -85,7 +86,7 @@ func write(folder string, states []tracked, logger *slog.Logger) error {
 			return err
 		}
 		logger.Warn("headrace: the disk is full; the trial waits until there is room for its checkpoint", "error", err)
-		time.Sleep(pause) // nobody tells when a disk has room again
+		time.Sleep(pause) // there is no notification when a disk has space again
 	}
 }
 
@@ -134,7 +135,8 @@ func syncOne(path string) error {
 	return errors.Join(file.Sync(), file.Close())
 }
 
-// checkName says why a name cannot be that of a tracked state. The empty name is the checkpoint's own folder, and stands alone.
+// checkName says why a name cannot be that of a tracked state. The empty name means the checkpoint's own folder, and
+// must be the only one.
 func checkName(name string, known []tracked) error {
 	if name == "." || name == ".." || strings.ContainsAny(name, `/\`) {
 		return fmt.Errorf("name %q is no name of a folder; give a word such as model", name)

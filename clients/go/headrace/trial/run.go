@@ -15,7 +15,7 @@ import (
 
 const (
 	statusFailed = 1
-	// statusDaemonGone is EX_TEMPFAIL of sysexits.h: the daemon, should it come back, knows a loss by it.
+	// statusDaemonGone is EX_TEMPFAIL of sysexits.h: if the daemon comes back, it recognizes a loss by it.
 	statusDaemonGone = 75
 	finishWithin     = 10 * time.Second
 )
@@ -32,19 +32,19 @@ type setting struct {
 	logger *slog.Logger
 }
 
-// ByHand names the parameters and the full budget of a run that no worker started.
+// ByHand sets the parameters and the full budget of a run that no worker started.
 func ByHand(params headrace.Params, steps int64) Option {
 	return func(s *setting) { s.params, s.steps = params, steps }
 }
 
-// WithLogger tells a logger what is wrong with how the program uses its trial. Without it the standard error is told, which
-// is the trial's log.
+// WithLogger logs problems in how the program uses its trial. Without it they go to the standard error, which is the
+// trial's log.
 func WithLogger(logger *slog.Logger) Option {
 	return func(s *setting) { s.logger = logger }
 }
 
-// Main runs the trial of this process and exits: with 0 for success, 1 for an error, which it prints, and 75 where the worker is
-// gone.
+// Main runs the trial of this process and exits: with 0 for success, 1 for an error, which it prints, and 75 if the
+// worker is gone.
 func Main(train Func, options ...Option) {
 	err := Run(context.Background(), train, options...)
 	var gone *DaemonGoneError
@@ -59,8 +59,8 @@ func Main(train Func, options ...Option) {
 	os.Exit(statusFailed)
 }
 
-// Run runs the trial of this process, tells the worker how it ended, and returns the error. A panic is an error too, with its
-// stack.
+// Run runs the trial of this process, reports to the worker how it ended, and returns the error. A panic is also an
+// error, with its stack.
 func Run(ctx context.Context, train Func, options ...Option) error {
 	set := setting{logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	for _, option := range options {
@@ -100,13 +100,13 @@ func runWith(ctx context.Context, side runtime, train Func, set setting) error {
 	var gone *DaemonGoneError
 	var refused *RefusedError
 	if errors.As(failure, &gone) || (errors.As(failure, &refused) && refused.Code == codes.NotFound) {
-		return failure // whoever is gone is told nothing, and a lease that is over has nothing to say
+		return failure // no report to a daemon that is gone, or under a lease that is over
 	}
 	text := ""
 	if failure != nil {
 		text = failure.Error()
 	}
-	// The caller's context may have ended, and is not what the daemon is to learn less for.
+	// The caller's context may have ended, but the daemon needs this report all the same.
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishWithin)
 	defer cancel()
 	if err := side.finish(last, text, stack); failure == nil {

@@ -24,9 +24,9 @@ const (
 
 	// callTimeout is long: an attach may wait for a checkpoint, a report for a scheduler that is being restarted.
 	callTimeout = 10 * time.Minute
-	// unreachableFor is how long a daemon that does not answer is called again.
+	// unreachableFor is how long calls to a daemon that does not answer are retried.
 	unreachableFor = 15 * time.Second
-	// toldBytes is as much of an error's text, and of a traceback, as is told.
+	// toldBytes is how much of an error's text, and of a traceback, is reported.
 	toldBytes = 16 << 10
 )
 
@@ -36,28 +36,28 @@ type runtime interface {
 	restored(ctx context.Context, took time.Duration) error
 	// report returns when there is a decision.
 	report(ctx context.Context, report *pb.ReportRequest) (headrace.Decision, error)
-	// finish says how the program ended; an empty text means success.
+	// finish reports how the program ended; an empty text means success.
 	finish(ctx context.Context, failure, traceback string) error
 	close() error
 }
 
-// DaemonGoneError is returned where the worker daemon does not answer any more. The program is to exit with status 75, which
+// DaemonGoneError is returned if the worker daemon no longer answers. The program should exit with status 75, which
 // Main does.
 type DaemonGoneError struct {
 	Address string
 	cause   error
 }
 
-// Error names the address.
+// Error includes the address.
 func (e *DaemonGoneError) Error() string {
 	return fmt.Sprintf("the worker at %s does not answer any more (%v)", e.Address, status.Convert(e.cause).Message())
 }
 
-// Unwrap is what gRPC said.
+// Unwrap is the error of gRPC.
 func (e *DaemonGoneError) Unwrap() error { return e.cause }
 
-// RefusedError is returned where the worker daemon refuses what the trial says: a step past the budget, or a trial that is
-// somebody else's by now.
+// RefusedError is returned if the worker daemon rejects a message of the trial: a step past the budget, or a trial
+// that somebody else holds by now.
 type RefusedError struct {
 	Message string
 	Code    codes.Code
@@ -66,7 +66,7 @@ type RefusedError struct {
 // Error is the daemon's text.
 func (e *RefusedError) Error() string { return "the worker refuses the trial's call: " + e.Message }
 
-// daemon is the line to the worker daemon that started this process: unary gRPC over its Unix socket.
+// daemon is the connection to the worker daemon that started this process: unary gRPC over its Unix socket.
 type daemon struct {
 	address string
 	lease   string
@@ -74,7 +74,7 @@ type daemon struct {
 	stub    pb.TrialRuntimeServiceClient
 }
 
-// fromEnvironment connects to the daemon; nil where no worker started this process.
+// fromEnvironment connects to the daemon; nil if no worker started this process.
 func fromEnvironment() (*daemon, error) {
 	address, lease := os.Getenv(runtimeVariable), os.Getenv(leaseVariable)
 	if address == "" && lease == "" {
@@ -130,8 +130,8 @@ func (d *daemon) finish(ctx context.Context, failure, traceback string) error {
 
 func (d *daemon) close() error { return d.conn.Close() }
 
-// tell calls until there is an answer. A call that runs into its deadline waits for a decision, and is repeated as it is: its
-// sequence says that it is the same.
+// tell calls until there is an answer. A call that runs into its deadline is waiting for a decision, and is repeated
+// unchanged: its sequence shows that it is the same.
 func tell[Request, Response any](
 	ctx context.Context,
 	d *daemon,
@@ -150,7 +150,7 @@ func tell[Request, Response any](
 		case ctx.Err() != nil:
 			return none, ctx.Err()
 		case status.Code(err) == codes.DeadlineExceeded:
-			silentSince = time.Time{} // the daemon is there
+			silentSince = time.Time{} // the daemon is alive
 			continue
 		case status.Code(err) != codes.Unavailable:
 			return none, &RefusedError{Message: status.Convert(err).Message(), Code: status.Code(err)}
@@ -175,5 +175,5 @@ func head(text string) string { return valid(text[:min(len(text), toldBytes)]) }
 
 func tail(text string) string { return valid(text[max(0, len(text)-toldBytes):]) }
 
-// valid replaces what is no UTF-8, such as a letter that was cut: a message could not be sent with it.
+// valid replaces invalid UTF-8, such as a truncated letter, because it could not be sent in a message.
 func valid(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }

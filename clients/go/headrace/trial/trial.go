@@ -38,8 +38,8 @@ type Trial struct {
 	readTime  time.Duration
 	trainFrom time.Time
 	left      *headrace.Decision
-	failure   error // of the word that the loop begins
-	untold    bool  // that nothing is tracked was said
+	failure   error // of the message that the loop starts
+	untold    bool  // whether it was logged that nothing is tracked
 }
 
 func attach(ctx context.Context, side runtime, logger *slog.Logger) (*Trial, error) {
@@ -65,7 +65,7 @@ func (t *Trial) Number() int64 {
 	return number
 }
 
-// Seed is the trial's own seed. Resumed, the trial has the same seed: track a generator to go on with its numbers.
+// Seed is the trial's own seed. A resumed trial has the same seed: track a generator to continue with its numbers.
 func (t *Trial) Seed() int64 { return t.attached.GetSeed() }
 
 // Step is the step being trained, or last trained; 0 before the first.
@@ -83,7 +83,7 @@ func (t *Trial) Resumed() bool { return t.attached.GetRestoreDir() != "" }
 // Slots are the indices of the granted slots.
 func (t *Trial) Slots() []int32 { return t.attached.GetSlots() }
 
-// Decision is what ended the trial; false while it may go on.
+// Decision is what ended the trial; false while it may continue.
 func (t *Trial) Decision() (headrace.Decision, bool) {
 	if t.left == nil {
 		return headrace.Decision{}, false
@@ -91,13 +91,13 @@ func (t *Trial) Decision() (headrace.Decision, bool) {
 	return *t.left, true
 }
 
-// SaveEvery also saves at the first report so many steps or more after the last save, so that less is lost with a machine. 0 turns
-// it off.
+// SaveEvery also saves at the first report at least this many steps after the last save, so that less is lost if a
+// machine fails. 0 turns it off.
 func (t *Trial) SaveEvery(steps int64) { t.saveEvery = steps }
 
-// Track saves a state with each checkpoint, and loads it now where the trial continues from one. It comes before the loop. All that
-// the next step reads is to be tracked, a generator of random numbers too. Each state has a folder of its name in the checkpoint; a
-// single one with an empty name has the whole folder.
+// Track saves a state with each checkpoint, and loads it now if the trial continues from one. Call it before the
+// loop. Track everything that the next step reads, including random number generators. Each state has a folder with
+// its name in the checkpoint; a single state with an empty name has the whole folder.
 func (t *Trial) Track(name string, state State) error {
 	if t.begun {
 		return fmt.Errorf("Track(%q): it comes before the loop; what is tracked later would miss checkpoints", name)
@@ -117,8 +117,8 @@ func (t *Trial) Track(name string, state State) error {
 	return nil
 }
 
-// Steps are the steps that are left, up to the full budget. It ends early when the trial is told to leave. Where the worker cannot
-// be told that the loop begins, there is no step, and Run returns the error.
+// Steps are the remaining steps, up to the full budget. It ends early if the trial is asked to leave. If the message
+// to the worker that the loop starts fails, there is no step, and Run returns the error.
 func (t *Trial) Steps(ctx context.Context) iter.Seq[int64] {
 	return func(yield func(int64) bool) {
 		if t.failure = t.begin(ctx); t.failure != nil {
@@ -134,20 +134,20 @@ func (t *Trial) Steps(ctx context.Context) iter.Seq[int64] {
 	}
 }
 
-// Report tells the result of the step. At the milestone it saves first, and waits for the decision. Put it last in the loop's
-// body: what changes after it is not in the checkpoint.
+// Report sends the result of the step. At the milestone it saves first, and waits for the decision. Put it last in
+// the loop's body: changes after it are not in the checkpoint.
 //
-// The error is a *RefusedError for a step that cannot be reported, and a *DaemonGoneError where the worker is gone.
+// The error is a *RefusedError for a step that cannot be reported, and a *DaemonGoneError if the worker is gone.
 func (t *Trial) Report(ctx context.Context, metrics map[string]float64) error {
 	return t.report(ctx, t.step, metrics, false)
 }
 
-// ReportSaved is Report, and saves before a milestone too.
+// ReportSaved is like Report, but also saves before a milestone.
 func (t *Trial) ReportSaved(ctx context.Context, metrics map[string]float64) error {
 	return t.report(ctx, t.step, metrics, true)
 }
 
-// ReportAt reports a step in a loop of another kind than over Steps. Ask Decision afterwards whether to go on.
+// ReportAt reports a step in a loop that is not over Steps. Check Decision afterwards to see whether to continue.
 func (t *Trial) ReportAt(ctx context.Context, step int64, metrics map[string]float64) error {
 	t.step = step
 	return t.report(ctx, step, metrics, false)
@@ -188,7 +188,7 @@ func (t *Trial) report(ctx context.Context, step int64, metrics map[string]float
 	return nil
 }
 
-// begin says, once, that the loop begins. The worker is told where a checkpoint was loaded.
+// begin handles, once, the start of the loop. It is reported to the worker if a checkpoint was loaded.
 func (t *Trial) begin(ctx context.Context) error {
 	if t.begun {
 		return nil
@@ -204,7 +204,7 @@ func (t *Trial) due(step int64) bool {
 	return step >= t.milestone || (t.saveEvery > 0 && step-t.savedStep >= t.saveEvery)
 }
 
-// save makes a checkpoint; the folder is empty where there is nothing to save, or nowhere to save it.
+// save writes a checkpoint; the folder is empty if there is nothing to save, or nowhere to save it.
 func (t *Trial) save(step int64) (string, error) {
 	root := t.attached.GetCheckpointDir()
 	if root == "" {

@@ -78,7 +78,7 @@ func attachedAt(t *testing.T, milestone int64) *pb.AttachResponse {
 	}
 }
 
-// walk is a random walk: each step needs the state of the one before, and the generator.
+// walk is a random walk: each step needs the state of the previous one, and the generator.
 type walk struct {
 	At     float64
 	Source []byte
@@ -177,7 +177,7 @@ func TestAnErrorAndAPanicAreTold(t *testing.T) {
 func TestAnErrorThatIsNoTextIsToldToo(t *testing.T) {
 	side := &worker{attached: attachedAt(t, 9), decide: goOn}
 	side.serve(t)
-	long := "\xff of a program's output: " + strings.Repeat("ü", toldBytes) // cut in the middle of a letter
+	long := "\xff of a program's output: " + strings.Repeat("ü", toldBytes) // truncated in the middle of a letter
 	if err := Run(t.Context(), func(context.Context, *Trial) error { return errors.New(long) }, quiet()); err == nil {
 		t.Fatal("no error")
 	}

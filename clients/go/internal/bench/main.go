@@ -1,5 +1,5 @@
-// Bench runs ask/tell loops of a study that exists, for benchmarks/clients: `bench STUDY LOOPS`. It prints how many trials it ran in how
-// many seconds.
+// Bench runs ask/tell loops of an existing study, for benchmarks/clients: `bench STUDY LOOPS`. It prints how many
+// trials it ran in how many seconds.
 package main
 
 import (
@@ -39,7 +39,7 @@ func main() {
 }
 
 func run(ctx context.Context, study *headrace.Study, loops int) (trials int64, took time.Duration, err error) {
-	if _, err := study.Get(ctx); err != nil { // the connection is there
+	if _, err := study.Get(ctx); err != nil { // the connection exists
 		return 0, 0, err
 	}
 	var done atomic.Int64

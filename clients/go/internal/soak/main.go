@@ -1,5 +1,5 @@
-// Soak runs ask/tell loops and a watch of one study to its end, and prints what was answered as JSON. A test kills the scheduler
-// meanwhile, and compares what is printed with what the scheduler knows afterwards.
+// Soak runs ask/tell loops and a watch of one study to its end, and prints the answered calls as JSON. A test kills
+// the scheduler meanwhile, and compares the output with what the scheduler knows afterwards.
 package main
 
 import (
@@ -16,11 +16,11 @@ import (
 	headracev1 "github.com/headrace/headrace/clients/go/headrace/v1"
 )
 
-// record is what is printed.
+// record is the output.
 type record struct {
-	// Reports has the trial and the step of each report that was answered.
+	// Reports has the trial and the step of each answered report.
 	Reports [][2]int64 `json:"reports"`
-	// Cursors has those of the watched events, in the order in which they came.
+	// Cursors has the cursors of the watched events, in order of arrival.
 	Cursors []int64 `json:"cursors"`
 	Trials  int     `json:"trials"`
 	Seconds float64 `json:"seconds"`

@@ -34,7 +34,7 @@ LEASE_TIME: Final = Span(1, 30 * 86_400)
 JOIN_TIME: Final = Span(1, 30 * 86_400)
 PEM: Final = Text(8192, prose=True, remedy="Send it in PEM.")
 
-# 0 is how the other of the two is left out, and no number to give.
+# 0 means that this field of the two is not set; it is not a valid number to give.
 _MORE_TRIALS: Final = Whole(0, n.TRIALS, remedy=f"Give how many trials more, from 1 to {n.TRIALS}.")
 _MORE_STEPS: Final = Whole(0, n.STEPS, remedy="Give the new full budget in steps, such as 81.")
 
@@ -82,7 +82,7 @@ _OWN: Final[dict[str, dict[str, Bound]]] = {
     "SetProjectRequest": {"request_id": REQUEST_ID, "name": PROJECT},
     "ProjectLimit": {"most": MOST},
 }
-"""What fields have for themselves."""
+"""Bounds of individual fields."""
 
 _BY_NAME: Final[dict[str, Bound]] = {
     "request_id": REQUEST_ID,
@@ -92,7 +92,7 @@ _BY_NAME: Final[dict[str, Bound]] = {
     "page_token": PAGE_TOKEN,
 }
 _NAMES: Final[dict[str, Bound]] = {"StudyRequest": STUDY, "TrialRequest": TRIAL}
-"""The field `name` of requests on one study or one trial, by how their messages end."""
+"""The bound of the field `name` in requests on one study or one trial, by the end of the message's name."""
 
 
 def _bounds(message: Descriptor) -> dict[str, Bound]:

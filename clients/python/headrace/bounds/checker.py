@@ -1,4 +1,4 @@
-"""Checks of whole messages, compiled from the table once for each type of message."""
+"""Checks of whole messages, compiled from the table once per message type."""
 
 from functools import cache
 
@@ -16,7 +16,7 @@ class UnboundedError(LookupError):
 
 @cache
 def check_of(message: Descriptor) -> Check:
-    """The check of a type of message. Raises UnboundedError for fields without a bound."""
+    """The check of a message type. Raises UnboundedError for fields without a bound."""
     checks = {field.number: inner for field in message.fields if (inner := _field_check(field)) is not None}
     most = SIZES.get(message.name)
     totals = TOTALS.get(message.name, ())
@@ -25,7 +25,7 @@ def check_of(message: Descriptor) -> Check:
         if most is not None and value.ByteSize() > most:
             size = f"{value.ByteSize()} bytes"
             return [Fault(path="", value=size, message=f"is larger than {most} bytes", remedy="Shorten it.")]
-        # First: what is too much in all is not looked at one by one.
+        # Totals first: if there are too many entries in all, they are not checked one by one.
         if totals and (excess := [one for total in totals for one in total.check(value)]):
             return excess
         found: list[Fault] | None = None
@@ -39,7 +39,7 @@ def check_of(message: Descriptor) -> Check:
 
 
 def bound_of(field: FieldDescriptor) -> Bound | None:
-    """The bound that the table has for a field; None where its type bounds it. Raises UnboundedError."""
+    """The table's bound for a field; None if its type bounds it. Raises UnboundedError."""
     message = field.containing_type
     bound = TABLE.get(message.name, {}).get(field.name) if message else None
     if bound is None and (
@@ -50,7 +50,7 @@ def bound_of(field: FieldDescriptor) -> Bound | None:
 
 
 def map_value(field: FieldDescriptor) -> FieldDescriptor | None:
-    """The values' field of a map; None for other fields."""
+    """The value field of a map; None for other fields."""
     entry = field.message_type
     return entry.fields_by_name["value"] if entry and entry.GetOptions().map_entry else None
 
@@ -68,7 +68,7 @@ def _field_check(field: FieldDescriptor) -> Check | None:
 
 
 def _type_check(field: FieldDescriptor) -> Check | None:
-    """What the type of a value asks for."""
+    """The check that a value's type requires, if any."""
     if field.message_type is not None:
         return check_of(field.message_type)
     if field.enum_type is not None:

@@ -1,7 +1,9 @@
-"""The interceptor that refuses requests out of bounds, at every server: the scheduler's, the planner's, the worker's.
+"""The interceptor that rejects out-of-bounds requests, on every server: the scheduler's, the planner's, the
+worker's.
 
-It looks at the one request of a call. On a stream each message is answered by itself, so the stream's method asks
-`headrace.bounds.violations` of every message and says how it is refused; the stream goes on.
+It checks the single request of a call. On a stream, each message is answered separately, so the stream's
+method passes every message to `headrace.bounds.violations` and reports how it is rejected; the stream
+continues.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,17 +19,17 @@ from headrace.error_status import to_status
 from headrace.errors import HeadraceError, InvalidFieldError, Violation
 
 _PACKAGE = "/headrace.v1."
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # generic in its stub alone
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # generic only in its stub
 Context = grpc.aio.ServicerContext[Any, Any]
 Wording = Callable[[Message, Sequence[Violation]], Sequence[Violation]]
-"""What is told of the violations of a request."""
+"""How the violations of a request are reported."""
 
 
 def refuse(context: Context, error: HeadraceError) -> None:
-    """Make an error the status of a call, whose method is to return now.
+    """Set an error as the status of a call. Its method must return immediately afterwards.
 
-    `context.abort` does the same by an exception, whose traceback and task hold each other, and the request with them,
-    until a full garbage collection: a caller could fill the memory with what is refused.
+    `context.abort` does the same with an exception. Its traceback and task refer to each other, and keep the
+    request alive until a full garbage collection: a client could fill the memory with rejected requests.
     """
     status = rpc_status.to_status(to_status(error))
     context.set_code(status.code)
@@ -36,7 +38,7 @@ def refuse(context: Context, error: HeadraceError) -> None:
 
 
 class BoundsInterceptor(grpc.aio.ServerInterceptor):
-    """Refuses with INVALID_ARGUMENT before the method sees the request. Methods must be asynchronous."""
+    """Rejects requests with INVALID_ARGUMENT before the method sees them. Methods must be asynchronous."""
 
     def __init__(self, wording: Wording = lambda _, found: found) -> None:
         self._wording = wording
@@ -46,7 +48,7 @@ class BoundsInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
-        """Wrap the methods of this contract that take one request."""
+        """Wrap the methods of this API that take one request."""
         handler = await continuation(handler_call_details)
         if (
             handler is None

@@ -1,7 +1,7 @@
 """The kinds of bounds: what a value may be, in words for people and as a check.
 
-A check returns None for a value within its bound, and otherwise what is wrong; it builds a path only then. Values that
-nobody set are not checked: they are 0 or empty, and whether they must be set is for the method to say.
+A check returns None for a value within its bound, and otherwise what is wrong; only then does it build a
+path. Unset values are not checked: they are 0 or empty, and whether they are required is up to the method.
 """
 
 import re
@@ -19,12 +19,12 @@ _CONTROL_IN_PROSE: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]')
 _SHOWN: Final = 64
 _TOLD: Final = 100
-"""Faults of one list or map that are told: an answer holds fewer."""
+"""The most faults that are reported of one list or map: an answer holds fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One value out of bounds: where it is below the checked value, and what is wrong with it."""
+    """One value out of bounds: its path from the checked value, and what is wrong with it."""
 
     path: str
     message: str
@@ -32,7 +32,7 @@ class Fault:
     value: str = ""
 
     def under(self, name: str) -> "Fault":
-        """The same fault seen from further out."""
+        """The same fault, with its path from the enclosing message."""
         joint = "." if self.path and not self.path.startswith("[") else ""
         return Fault(
             path=f"{name}{joint}{self.path}", message=self.message, remedy=self.remedy, value=self.value
@@ -49,7 +49,7 @@ def fault(value: object, message: str, remedy: str) -> list[Fault]:
 
 @dataclass(frozen=True, slots=True)
 class Unbounded:
-    """Whatever the field's type can hold; `why` says why that needs no bound."""
+    """Anything that the field's type can hold; `why` says why it needs no bound."""
 
     why: str
 
@@ -98,7 +98,7 @@ class Real:
         least, most = self.least, self.most
 
         def check(value: float) -> list[Fault] | None:
-            if least <= value <= most:  # false for NaN too
+            if least <= value <= most:  # also false for NaN
                 return None
             message = "is out of bounds" if isfinite(value) else "is not a finite number"
             return fault(value, message, f"Give a number from {least:g} to {most:g}.")
@@ -108,7 +108,7 @@ class Real:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """At most `longest` characters, no control characters; `prose` may have tabs and line ends."""
+    """At most `longest` characters, no control characters; `prose` may have tabs and line breaks."""
 
     longest: int
     prose: bool = False
@@ -135,7 +135,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """At most `longest` bytes, whatever they are."""
+    """At most `longest` bytes of any value."""
 
     longest: int
 
@@ -155,7 +155,9 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a program says of its end: never refused; of a longer text the beginning is kept, or with `end` the end."""
+    """What a program says about its end. It is never rejected: a longer text is cut to its beginning, or with
+    `end` to its end.
+    """
 
     longest: int
     end: bool = False
@@ -168,7 +170,7 @@ class Told:
         return None
 
     def kept(self, text: str) -> str:
-        """The text as it is stored."""
+        """The text as stored."""
         if len(text) > self.longest:
             text = f"…{text[-self.longest + 1 :]}" if self.end else f"{text[: self.longest - 1]}…"
         return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
@@ -227,7 +229,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """A list of at most `most` entries, each within `each`; None where the entries' own type bounds them."""
+    """A list of at most `most` entries, each within `each`; None if the type of the entries bounds them."""
 
     most: int
     each: "Scalar | None" = None
@@ -303,14 +305,14 @@ def _too_many(count: int, most: int, remedy: str) -> list[Fault]:
 
 
 def _shown_key(name: str) -> str:
-    """A key in a path: as it is where it is short and plain."""
+    """A key as shown in a path: unchanged if it is short and printable."""
     if len(name) <= _SHOWN and name.isprintable():
         return name
     return f"[{show_value(name)}]"
 
 
 def _depth(text: str) -> int:
-    """How deep brackets are nested, outside of strings."""
+    """How deeply brackets are nested, outside strings."""
     depth = deepest = 0
     for match in _BRACKETS.finditer(text):
         if match[0] in ("[", "{"):
@@ -322,7 +324,7 @@ def _depth(text: str) -> int:
 
 
 def number(value: int) -> str:
-    """A number as people read it: powers of two as such, thousands apart."""
+    """A number for people: powers of two as such, thousands separated."""
     for least in (10, 20, 30, 31, 32, 40, 50, 53, 63):
         for minus in (0, 1):
             if value > 4096 and value == 2**least - minus:

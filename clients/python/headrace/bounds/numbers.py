@@ -1,7 +1,7 @@
-"""The numbers behind the bounds; the models of a study take theirs from here too.
+"""The numbers behind the bounds. The models of a study use them too.
 
-Each leaves what is computed from it within 64 bits: a million trials of `STEPS` steps are 2^60 steps. Those of a space
-leave the work of a check within some tens of milliseconds.
+Each keeps everything computed from it within 64 bits: a million trials of `STEPS` steps are 2^60 steps. The
+bounds of a space keep the time of a check to some tens of milliseconds.
 """
 
 from typing import Final
@@ -9,7 +9,7 @@ from typing import Final
 STEPS: Final = 2**40
 """Steps of one trial."""
 TRIALS: Final = 1_000_000
-"""Trials that a study may be told to try."""
+"""Trials that a study may ask for."""
 SLOTS: Final = 10_000
 """Slots that a preview may assume."""
 PARAMETERS: Final = 1000
@@ -21,11 +21,11 @@ CONDITIONS_IN_ALL: Final = 2000
 VALUES_IN_ALL: Final = 20_000
 """Values that a whole space lists: those of its categorical parameters and of its conditions."""
 CONFIGURATION_CHECKS: Final = 200_000
-"""Configurations that are given at once times the parameters and conditions that each is held against."""
+"""Configurations given at once, times the parameters and conditions that each is checked against."""
 GRID_BRANCHES: Final = 20_000
-"""Branches that are told apart to count a grid, over all parameters."""
+"""Branches that are distinguished to count a grid, over all parameters."""
 GRID_POINTS: Final = 10_000
-"""Points of a grid on one dimension."""
+"""Points of a grid in one dimension."""
 RUNGS: Final = 256
 """Rungs of a ladder, and comparisons of a population."""
 BRACKETS: Final = 64
@@ -34,13 +34,13 @@ CONSTRAINTS: Final = 64
 POPULATION: Final = 10_000
 """Members of a generation, and candidates of a proposal."""
 RESULTS: Final = 100_000
-"""Results that a model is fitted to."""
+"""Results to which a model is fitted."""
 RESULTS_OF_A_MATRIX: Final = 2_000
-"""The same, where the model is a matrix with a row and a column for each: 32 MB, and seconds of a core."""
+"""The same for a model that is a matrix with a row and a column per result: 32 MB, and seconds on one core."""
 LAST_REPORTS: Final = 100
-"""Reports of a trial whose mean counts."""
+"""Reports of a trial that are averaged for its result."""
 WARM_TRIALS: Final = 10_000
-"""Trials of an earlier study to begin with."""
+"""Trials of an earlier study to start with."""
 WEIGHT: Final = 1e6
 PRIORITY: Final = 1000
 COUNT: Final = 1_000_000
@@ -50,7 +50,7 @@ ETA: Final = 1_000_000
 BYTES: Final = 2**50
 """A size in bytes."""
 EXACT: Final = 2**53
-"""Counts that run on: sequences, cursors. JSON readers keep them exactly."""
+"""Counters that keep growing: sequences, cursors. JSON readers represent them exactly."""
 ATTEMPT: Final = 10**9
 """Placements of one trial."""
 INT32: Final = 2**31 - 1
@@ -58,9 +58,9 @@ INT64: Final = 2**63 - 1
 SECONDS: Final = 10**9
 """A duration: 31 years."""
 HOURS: Final = 100_000
-"""How long a study may be told to go on at most: 11 years."""
+"""The longest time limit of a study: 11 years."""
 FOLDERS: Final = 1000
-"""Folders of studies that a worker asks about at once."""
+"""Study folders that a worker asks about at once."""
 EXTENSIONS: Final = 256
 """Full budgets that a study had before."""
 DEVICES: Final = 1024
@@ -70,9 +70,9 @@ SEATS: Final = 1024
 SOURCES: Final = 256
 """Source files of one attempt, and of one study, that are compared."""
 SOURCE_PATH: Final = 256
-"""The path of a source file, from the study's folder on."""
+"""The path of a source file, relative to the study's folder."""
 WIDTHS: Final = 64
-"""Widths that a gate compares, and scales that a pilot does."""
+"""Widths that a gate compares, and scales that a pilot compares."""
 PILOT: Final = 100
 """Configurations of a pilot."""
 HELD: Final = 4096

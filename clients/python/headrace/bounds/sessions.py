@@ -1,4 +1,4 @@
-"""Bounds of what workers say (worker.proto, trial.proto), and of what trials say to their workers (runtime.proto)."""
+"""Bounds of messages from workers (worker.proto, trial.proto), and from trials to their workers (runtime.proto)."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ WARNINGS: Final = Items(16, WARNING)
 SCHEDULE_NAME: Final = Told(200)
 LOG_TAIL: Final = Told(n.LOG_TAIL, end=True)
 LOG_CHUNK_BYTES: Final = 64 << 10
-"""Of a part of a log that is read over a session: it delays what else there is to say by a few milliseconds."""
+"""The size of a part of a log that is read over a session. It delays other messages by a few milliseconds."""
 MEMBERS: Final = Items(n.SEATS)
 FILES: Final = Items(n.SOURCES)
 RANK: Final = Whole(0, n.SLOTS)

@@ -1,4 +1,4 @@
-"""Bounds of what a user asks for (spec.proto). The models of `headrace.spec` say what must hold beyond them."""
+"""Bounds of a study's specification (spec.proto). The models of `headrace.spec` define what else must hold."""
 
 from typing import Final
 
@@ -105,7 +105,7 @@ _OWN: Final[dict[str, dict[str, Bound]]] = {
     },
     "WarmStart": {"max_trials": Whole(0, n.WARM_TRIALS)},
 }
-"""What differs from the bound of a field's type, and every list and map: nobody can guess how long one may be."""
+"""Fields whose bound differs from that of their type, and every list and map, as no default length fits them all."""
 
 _BY_TYPE: Final[dict[int, Bound]] = {
     FieldDescriptor.TYPE_INT32: COUNT,
@@ -122,7 +122,7 @@ def _bounds(message: Descriptor) -> dict[str, Bound]:
 
 
 def _usual(field: FieldDescriptor) -> Bound | None:
-    """The bound of a field's type; None where it has none, or needs none."""
+    """The bound of a field's type; None if it has or needs none."""
     if field.is_repeated:
         return None
     if field.message_type is not None:

@@ -1,8 +1,9 @@
 """The table: every field that a service receives, with its bound.
 
-A field is named by its message. Left out are fields whose type bounds them: flags, enumerations (a known value is
-asked for), and single messages, whose own fields are in the table. A test walks the descriptors and fails where a
-field has no bound. `SIZES` bounds messages as a whole, encoded; gRPC refuses whatever is over 4 MiB.
+Fields are listed under their message. Fields whose type bounds them are left out: flags, enumerations (a
+known value is required), and single messages, whose own fields are in the table. A test walks the descriptors
+and fails if a field has no bound. `SIZES` bounds the encoded size of whole messages; gRPC rejects anything
+over 4 MiB.
 """
 
 from typing import Final
@@ -24,7 +25,7 @@ LIMITS: Final[dict[str, dict[str, dict[str, Bound]]]] = {
     "Planner": PLANNING,
     "Bubble agents": BUBBLES,
 }
-"""The table by who sends the messages, as the reference page shows it."""
+"""The table, grouped by who sends the messages, as on the reference page."""
 
 TABLE: Final[dict[str, dict[str, Bound]]] = {
     **SPECS,

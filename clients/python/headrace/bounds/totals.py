@@ -1,7 +1,7 @@
-"""Bounds of what several fields of a message come to together, where each alone may be larger.
+"""Bounds on the total of several fields of a message, each of which alone may be larger.
 
-A spec is checked and stored in some tens of milliseconds because its space is small as a whole, and because a large
-space is tried with few configurations at once.
+A spec is checked and stored in some tens of milliseconds: its space is small in total, and a large space is
+checked against few configurations at once.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from headrace.bounds.kinds import Fault, number
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Total:
-    """A sum or a product of counts, at most `most`. `count` looks at no entry's content, so it is cheap."""
+    """A sum or a product of counts, at most `most`. `count` does not look into entries, so it is cheap."""
 
     field: str
     what: str
@@ -35,7 +35,7 @@ class Total:
 
 
 def _parameters(spec: Any) -> list[Any]:
-    """The parameters, of which the bound on their number is another's to check."""
+    """The parameters; another check bounds their number."""
     return list(spec.space[: n.PARAMETERS])
 
 
@@ -81,4 +81,4 @@ TOTALS: Final[dict[str, tuple[Total, ...]]] = {
         ),
     ),
 }
-"""By message."""
+"""Totals by message."""

@@ -1,10 +1,10 @@
 """`headrace check`: proves that pausing a script changes nothing, or names what a pause loses.
 
-The script runs straight, then again with saves and restores in new processes. Where and how it ends, reported
-metrics and the fingerprints of all training state that can be found in the process (weights, moments,
-settings, schedules, scalers, samplers, random generators) are compared bit by bit. `runner` starts the
-processes, `segment` is one of them, `discover` and `fingerprint` look into it, `compare` names the loss,
-`report` tells it.
+The script runs straight through, then again with saves and restores in new processes. The check compares, bit by
+bit, where and how each run ends, the reported metrics, and fingerprints of all training state that it can find
+in the process: weights, moments, settings, schedules, scalers, samplers, random generators. `runner` starts the
+processes, `segment` is one of them, `discover` and `fingerprint` inspect it, `compare` names the loss, and
+`report` presents it.
 """
 
 from headrace.check.report import CheckReport, Difference, Missing, render

@@ -1,4 +1,4 @@
-"""Values in `t.state` that are no copies: they lie in the memory of a tracked object, and change with it.
+"""Values in `t.state` that are not copies: they share memory with a tracked object, and change with it.
 
 After `t.state["best"] = model.state_dict()` a step also changes what `t.state` holds. After a restore it does not.
 """
@@ -28,7 +28,7 @@ def aliases(state: Mapping[str, Any], tracked: Mapping[str, Any]) -> dict[str, s
 
 
 def _places_of_all(target: Any, kinds: Classes) -> Iterator[Hashable]:
-    """Those of a module's tensors, and of any object's attributes."""
+    """The memory of a module's tensors, and of any object's attributes."""
     if issubclass(type(target), kinds.module):
         for tensor in (*target.parameters(), *target.buffers()):
             yield from _places(tensor, kinds)
@@ -37,7 +37,7 @@ def _places_of_all(target: Any, kinds: Classes) -> Iterator[Hashable]:
 
 
 def _places(value: Any, kinds: Classes, depth: int = _DEEPEST) -> Iterator[Hashable]:
-    """What can change of a value, by where it is."""
+    """The parts of a value that can change, by their location in memory."""
     if issubclass(type(value), kinds.tensor):
         yield from _address(value)
     elif issubclass(type(value), kinds.array):
@@ -57,7 +57,7 @@ def _places(value: Any, kinds: Classes, depth: int = _DEEPEST) -> Iterator[Hasha
 def _address(tensor: Any) -> Iterator[Hashable]:
     try:
         address = tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):  # a sparse tensor, say, has no storage of its own
+    except (RuntimeError, NotImplementedError):  # for example, a sparse tensor has no storage of its own
         return
     if address:
         yield "storage", address

@@ -1,4 +1,6 @@
-"""Functions with an `lru_cache` that a pause empties: pure. Most compute the same again, so they are only suspected."""
+"""Functions with an `lru_cache` that a pause empties. Pure functions. Most caches recompute the same values, so
+they are only suspects.
+"""
 
 from collections.abc import Iterator
 
@@ -30,7 +32,7 @@ def caches_emptied(before: SegmentResult, after: SegmentResult) -> Iterator[Miss
 
 
 def same_again(straight: SegmentResult, after: SegmentResult) -> frozenset[str]:
-    """The variables that are at the first report after a restore as they are there without a pause."""
+    """The variables that have the same value at the first report after a restore as without a pause."""
     unpaused = reported_by_step([straight])
     shown = next((at for at in reported_in(after) if at.step in unpaused), None)
     if shown is None:

@@ -1,4 +1,4 @@
-"""The classes whose objects hold training state, as far as the script has imported what they come from."""
+"""The classes whose objects hold training state, if the script has imported their libraries."""
 
 import random
 import sys
@@ -13,7 +13,7 @@ _LIGHTNING = ("pytorch_lightning", "lightning.pytorch")
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """The classes that matter, as far as the script has imported what they come from."""
+    """The relevant classes, if the script has imported their libraries."""
 
     module: tuple[type, ...] = ()
     optimizer: tuple[type, ...] = ()
@@ -34,7 +34,7 @@ class Classes:
         return (*self.lightning_callback, *self.trainer_callback)
 
     def owner(self, value: Any) -> OwnerKind | None:
-        """What it is to a framework that saves its state."""
+        """The role of a value in a framework that saves its state."""
         kinds = {
             OwnerKind.LIGHTNING_CALLBACK: self.lightning_callback,
             OwnerKind.LIGHTNING_MODULE: self.lightning_module,
@@ -70,6 +70,6 @@ class Classes:
 
 
 def _named(name: str, *modules: str) -> tuple[type, ...]:
-    """The class of this name in those of the modules that are imported."""
+    """The classes with this name in those of the modules that are imported."""
     found = (getattr(sys.modules.get(module), name, None) for module in modules)
     return tuple(kind for kind in found if isinstance(kind, type))

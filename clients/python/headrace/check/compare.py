@@ -1,13 +1,13 @@
-"""Names what a restore lost. Pure: results of processes in, findings out.
+"""Names what a restore lost. Pure: takes results of processes, returns findings.
 
-At each boundary three photographs of the same step are laid side by side: the state when the checkpoint was
-complete (end of one process), when the script came back to its loop, and when the next process began its
-loop. What was in the first and is not in the last was not restored; what changed between the first and the
-second was changed too late to be saved. Either counts as lost if it still differs at the next report from what a run
-without the pause has there. Because each boundary is judged by its own two processes, a loss at
-one is not blamed again on everything that it disturbs later.
+At each boundary three snapshots of the same step are compared: the state when the checkpoint was complete (the
+end of one process), when the script came back to its loop, and when the next process started its loop. Anything
+in the first and not in the last was not restored. Anything that changed between the first and the second changed
+too late to be saved. Either counts as lost if, at the next report, it still differs from a run without the
+pause. Each boundary is judged by its own two processes, so a loss at one boundary is not blamed again on
+everything that it disturbs later.
 
-Only when the curves or the ends part and no photograph explains it are weaker signs used (`suspects.py`).
+Weaker signs (`suspects.py`) are used only if the curves or the ends diverge and no snapshot explains why.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -51,10 +51,11 @@ _IN_FRAMEWORK = {
 def losses(
     chain: Sequence[SegmentResult], unpaused: SegmentResult | None = None, *, late: bool = False
 ) -> tuple[Missing, ...]:
-    """What these processes, each resumed from the one before, began their loops without.
+    """What these processes, each resumed from the previous one, lacked when they started their loops.
 
-    A framework may restore later than that: Lightning gives a callback its values when the next epoch starts. So with
-    the run that was `unpaused`, only what still differs there at the next report; or, with `late`, only what does not.
+    A framework may restore later: Lightning gives a callback its values when the next epoch starts. So with the
+    run that was `unpaused`, only state that still differs from it at the next report counts; with `late`, only
+    state that does not.
     """
     found: dict[tuple[str, str], Missing] = {}
     lasting: dict[tuple[str, str], set[bool]] = {}
@@ -75,7 +76,7 @@ def losses(
 
 
 def nothing_saved(result: SegmentResult) -> Missing:
-    """What to say of a process that left no checkpoint."""
+    """The finding for a process that left no checkpoint."""
     saved = result.last(Moment.REPORTED)
     untracked = {piece.subject: None for piece in saved.pieces if not piece.saved_as} if saved else {}
     return Missing(
@@ -91,7 +92,9 @@ def nothing_saved(result: SegmentResult) -> Missing:
 def first_difference(
     straight: SegmentResult, chain: Sequence[SegmentResult], *, to_the_end: bool = True
 ) -> Difference | None:
-    """Where the curves part first; where they never do and both are whole (`to_the_end`), where the state does."""
+    """Where the curves first diverge; if they do not and both are complete (`to_the_end`), where the state
+    diverges.
+    """
     resumed = [report for result in chain for report in result.reports]
     for mine, other in zip(straight.reports, resumed, strict=False):
         if mine.step != other.step:
@@ -109,7 +112,7 @@ def first_difference(
 
 
 def metric_differences(straight: SegmentResult, again: SegmentResult) -> Iterator[Difference]:
-    """Each metric that differs in two runs, where it does so first."""
+    """Each metric that differs between two runs, at the first place where it does."""
     found: dict[str, Difference] = {}
     for mine, other in zip(straight.reports, again.reports, strict=False):
         for difference in _differing(mine, other):
@@ -118,7 +121,7 @@ def metric_differences(straight: SegmentResult, again: SegmentResult) -> Iterato
 
 
 def end_difference(straight: SegmentResult, chain: Sequence[SegmentResult]) -> Difference | None:
-    """Whether two runs end at another step, or in another way."""
+    """How two runs differ in the step at which they end, or in the way; None if they do not."""
     mine, other = _end_of([straight]), _end_of(chain)
     if mine == other:
         return None
@@ -126,7 +129,7 @@ def end_difference(straight: SegmentResult, chain: Sequence[SegmentResult]) -> D
 
 
 def ends_elsewhere(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
-    """What to say of a resumed run that ends at another step, or in another way, by where it does."""
+    """The finding for a resumed run that ends at a different step, or in a different way."""
     if end_difference(straight, chain) is None:
         return ()
     (kind, step), (other_kind, other) = _end_of([straight]), _end_of(chain)
@@ -174,8 +177,9 @@ def _told_end(end: End, step: int) -> str:
 def _differs_next(
     restored: SegmentResult | None, unpaused: SegmentResult | None
 ) -> Callable[[Collection[str]], bool | None]:
-    """Whether any of these pieces is another at the first report after a restore than without a pause, or where the
-    script ended without one; None where nothing can be compared."""
+    """Whether any of these pieces differs from the run without a pause at the first report after a restore, or
+    where the script ended without one; None if nothing can be compared.
+    """
     if unpaused is None:
         return lambda _: True
     pair = next_reports(restored, unpaused)
@@ -186,8 +190,9 @@ def _differs_next(
 
 
 def next_reports(restored: SegmentResult | None, unpaused: SegmentResult) -> tuple[Snapshot, Snapshot] | None:
-    """The first report after a restore and the same one without a pause, or both where the script ends without one;
-    None where nothing can be compared."""
+    """The first report after a restore and the same report without a pause, or the ends of both runs if the
+    script ends without another report; None if nothing can be compared.
+    """
     others = reported_by_step([unpaused])
     shown = next((at for at in reported_in(restored) if at.step in others), None) if restored else None
     other = others[shown.step] if shown is not None else unpaused.last(Moment.RETURNED)
@@ -203,7 +208,7 @@ def _parts(pieces: Mapping[str, Piece], key: str) -> dict[str, str] | None:
 def _lost_at(
     saved: Snapshot, result: SegmentResult, restored: SegmentResult | None
 ) -> Iterator[tuple[Missing, set[str]]]:
-    """What the next process begins without, each with the keys of its pieces."""
+    """What the next process lacks when it starts, each with the keys of its pieces."""
     ended = result.last(Moment.BODY_ENDED)
     if ended is not None and ended.step == saved.step:
         for pieces in by_object(saved, ended):
@@ -226,7 +231,7 @@ _Differing = list[tuple[Piece, list[str]]]
 
 
 def by_object(one: Snapshot, other: Snapshot) -> list[_Differing]:
-    """The pieces that differ, with their differing parts; both sides of an optimizer together."""
+    """The pieces that differ, with the parts that differ; both sides of an optimizer together."""
     others = other.by_key()
     objects: dict[str, _Differing] = {}
     for piece in one.pieces:
@@ -250,11 +255,11 @@ def _not_restored(pieces: _Differing, step: int, *, given_back: bool, taken: set
     if not piece.saved_as:
         name = piece.variable if piece.variable.isidentifier() else f"<the {piece.label}>"
         finding = f"{piece.subject} is not tracked: {what}"
-        if role in taken:  # a second model, say: `model=` is another one's name
+        if role in taken:  # for example, a second model: the name `model=` is taken
             role = piece.variable if piece.variable.isidentifier() else f"{role}_2"
         remedy = f"add {role}={piece.variable or name} to t.track(...)"
         function, _, argument = piece.variable.removesuffix(")").partition("(")
-        if argument:  # the default of an argument, which no expression reads
+        if argument:  # an argument's default, which no expression can read
             remedy = (
                 f"make it before the loop, call {function}(..., {argument}={argument}), and add {role}={argument} to "
                 "t.track(...)"
@@ -324,7 +329,9 @@ def _first_state_difference(straight: SegmentResult, chain: Sequence[SegmentResu
 
 
 def _difference_at_the_end(straight: SegmentResult, last: SegmentResult) -> Difference | None:
-    """What is kept of a trial that ends by itself is what its script left, after its last report too."""
+    """For a trial that ends by itself, the state that the script leaves is kept, including changes after its
+    last report.
+    """
     mine, other = straight.last(Moment.RETURNED), last.last(Moment.RETURNED)
     if mine is None or other is None:
         return None
@@ -338,12 +345,12 @@ def _difference_at_the_end(straight: SegmentResult, last: SegmentResult) -> Diff
 
 
 def reported_in(result: SegmentResult) -> list[Snapshot]:
-    """Its snapshots at reports."""
+    """A process's snapshots at reports."""
     return [found for found in result.snapshots if found.moment is Moment.REPORTED]
 
 
 def reported_by_step(chain: Iterable[SegmentResult]) -> dict[int, Snapshot]:
-    """The first one of each step."""
+    """The first report snapshot of each step."""
     first: dict[int, Snapshot] = {}
     for found in (found for result in chain for found in reported_in(result)):
         first.setdefault(found.step, found)

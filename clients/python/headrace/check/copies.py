@@ -1,7 +1,8 @@
-"""Where the processes of a check run: in the script's own folder, or each in a copy of what is shipped of it.
+"""Where the processes of a check run: in the script's own folder, or each in a copy of the shipped files.
 
-A worker unpacks shipped code once for each attempt and deletes the copy at its end. So does a check, with the same
-archive: what one process writes into its folder, no later one has. Each copy has another path, as on a worker.
+A worker unpacks shipped code for each attempt and deletes the copy at the end. A check does the same, with the
+same archive: files that one process writes into its folder are gone for later ones. Each copy has a different
+path, as on a worker.
 """
 
 import shutil
@@ -22,11 +23,12 @@ def in_its_folder(control: Control) -> Iterator[Control]:
 
 
 class Copies:
-    """Fresh copies of what is shipped of a folder."""
+    """Fresh copies of the files that are shipped from a folder."""
 
     def __init__(self, script: Path, folder: Path, scratch: Path) -> None:
-        """Reads the folder now: an edit during the check changes nothing. Raises `FolderError`, and `CheckError` where
-        the script is not shipped."""
+        """Reads the folder now, so edits during the check have no effect. Raises `FolderError`, and `CheckError`
+        if the script is not shipped.
+        """
         if not script.is_relative_to(folder):
             raise CheckError(
                 f"{script} lies outside {folder}, so it is not shipped",

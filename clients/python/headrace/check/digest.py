@@ -1,4 +1,4 @@
-"""Digests of values: equal text exactly where every bit is equal."""
+"""Digests of values: two digests are equal exactly if every bit of the values is."""
 
 import re
 import sys
@@ -15,14 +15,15 @@ _copies: "re.Pattern[str] | None" = None
 
 
 def alike(copies: str) -> None:
-    """From now on, the folders whose paths begin so and end in a number have one digest: each process runs in another
-    of them."""
+    """From now on, folders whose paths have this prefix and end in a number share one digest, as each process
+    runs in a different one.
+    """
     global _copies
     _copies = re.compile(re.escape(copies) + r"\d+")
 
 
 def digest(value: Any) -> str:
-    """The value itself where it is short and plain, else a hash of its type, shape and bits."""
+    """The value itself if it is short and plain, otherwise a hash of its type, shape and bits."""
     if is_one_value(value) or (
         isinstance(value, list | tuple) and len(value) <= _SHORT and all(map(is_one_value, value))
     ):
@@ -40,9 +41,9 @@ def _told(value: Any) -> str:
 
 
 def _is_pickle(value: bytes) -> bool:
-    """An object that is pickled, read and pickled again may have other bytes though nothing of it changed.
+    """An object that is pickled, read and pickled again may have different bytes although nothing changed.
 
-    So pickles are compared by what the script computes with them, as objects are whose bits cannot be read.
+    So pickles are compared by what the script computes with them, like objects whose bits cannot be read.
     """
     return value[:1] == b"\x80" and value[-1:] == b"."
 
@@ -72,13 +73,13 @@ def _feed(hasher: "blake2b", value: Any) -> None:
         hasher.update(f"array {value.typecode} {value.tobytes()!r}".encode())
     elif is_one_value(value) or isinstance(value, int | float | str):
         hasher.update(f"{type(value).__name__} {_told(value)};".encode())
-    else:  # an object whose bits cannot be read: its kind is all that can be compared
+    else:  # an object whose bits cannot be read: only its type can be compared
         hasher.update(f"object {type(value).__qualname__};".encode())
 
 
 def _feed_tensor(hasher: "blake2b", tensor: Any, torch: Any) -> None:
     hasher.update(f"tensor {tensor.dtype} {tuple(tensor.shape)}".encode())
-    if hasattr(tensor, "to_local"):  # a DTensor: what this rank has of it
+    if hasattr(tensor, "to_local"):  # a DTensor: this rank's part of it
         tensor = tensor.to_local()
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
     if flat.numel():

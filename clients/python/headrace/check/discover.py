@@ -1,11 +1,10 @@
 """Finds the training state of a process without being told where it is.
 
-Two ways lead to it. The script's own variables are walked, from the outermost frame inwards and then
-through attributes, containers, closures, defaults of arguments, its own modules and classes, and
-suspended generators: this gives names, and finds generators that the collector does not know. And
-the garbage collector lists every module, optimizer, schedule, scaler, loader and callback, wherever it
-hides. Code of the standard library and of installed packages is not looked into: their variables are not
-the script's.
+There are two ways to find it. The first walks the script's own variables, from the outermost frame inwards and
+then through attributes, containers, closures, defaults of arguments, the script's modules and classes, and
+suspended generators. This gives names, and finds generators that the garbage collector does not list. The second
+asks the garbage collector for every module, optimizer, schedule, scaler, loader and callback, wherever it is.
+Code of the standard library and of installed packages is not inspected: its variables are not the script's.
 """
 
 import functools
@@ -42,7 +41,7 @@ _MOST_ITEMS = 256
 _DEPTH = 5
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _HOLDERS = (*_CONTAINERS, *WEAK, SimpleNamespace, Namespace, threading.local, ContextVar)
-"""Library classes whose objects hold nothing but what the script puts into them."""
+"""Library classes whose objects hold only what the script puts into them."""
 _PYTHON = {"builtins", "abc", "typing", "types", "_thread", "argparse"}
 _FOREIGN = (
     str(Path(headrace.__file__).parent),
@@ -64,13 +63,14 @@ def script_frames(frame: FrameType | None) -> list[FrameType]:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An object, and the shortest way to it from the script's variables."""
+    """An object, and the shortest path to it from the script's variables."""
 
     path: str
     value: Any
-    # Whether the way is the script's own: no library's object lies on it but containers and modules.
+    # Whether the path is the script's own: its only library objects are containers and modules.
     own: bool
-    # Whether a weak container leads to it: what keeps it alive is another way, and which object it is may change.
+    # Whether the path leads through a weak container: something else keeps the object alive, and it may be
+    # replaced.
     weak: bool = False
 
 
@@ -82,11 +82,11 @@ def walk(
     *,
     own_only: bool = False,
 ) -> Iterator[Found]:
-    """Every object that the variables lead to, breadth first. What is `closed`, by its id, is not looked into; nor,
-    with `own_only`, what is a library's.
+    """Every object that the variables lead to, breadth first. Objects in `closed` (ids) are not searched; with
+    `own_only`, nor are those of a library.
 
-    A plain value is found on every way to it, since Python shares small numbers; any other object once. `unread` takes
-    the ways to what the script's own variables hold beyond the limits.
+    A plain value is found on every path to it, as Python shares small numbers; any other object is found once.
+    `unread` collects the paths to what the script's own variables hold beyond the limits.
     """
     seen: set[int] = set()
     choices: set[int] = set()
@@ -100,7 +100,7 @@ def walk(
             if isinstance(value, ModuleType | type) and not is_transparent(value):
                 continue
             if id(value) in seen:
-                if found.own and named(value) is not None:  # a variable may hold another function later
+                if found.own and named(value) is not None:  # a variable may later hold a different function
                     yield found
                 if found.own and found.weak:
                     again = (Found(*child, own=True) for child in _children(found.path, value))
@@ -129,20 +129,20 @@ def walk(
                 continue
             if own and isinstance(value, _CONTAINERS) and len(value) > _MOST_ITEMS:
                 unread[found.path] = None
-            kind: Any = type(value)  # mypy takes no type[Any] for hashable
+            kind: Any = type(value)  # mypy does not accept type[Any] as hashable
             library = of_library(kind, _is_own_module) if own else frozenset()
             deeper.extend(
                 Found(path, child, own, isinstance(value, WEAK))
                 for path, child in _children(found.path, value, own=own)
                 if not (path.rpartition(".")[2] in library and (is_plain(child) or _is_librarys_own(child)))
             )
-        # Another way of this length is written sooner than one through a library's private attribute.
+        # Among paths of the same length, those through a library's private attribute come last.
         layer = sorted(deeper, key=lambda found: not found.own and "._" in found.path)
     unread.update((left.path, None) for left in layer if left.own and id(left.value) not in seen)
 
 
 def attributes_of(variables: dict[str, Any]) -> dict[str, Any]:
-    """What the objects of the script's own classes among the variables hold, as `variable.attribute`."""
+    """The attributes of those variables that are objects of the script's own classes, as `variable.attribute`."""
     found: dict[str, Any] = {}
     for name, value in variables.items():
         if is_of_script(value):
@@ -154,16 +154,16 @@ def attributes_of(variables: dict[str, Any]) -> dict[str, Any]:
 class Heap:
     """The garbage collector's view of the process.
 
-    An imported PyTorch is 400 000 objects, too many to look through at each instant. So what exists when
-    the trial begins is looked through once and then set aside (`gc.freeze`), and later looks see what the
-    script has made since.
+    An imported PyTorch is 400 000 objects, too many to search at each snapshot. So the objects that exist when
+    the trial starts are searched once and then set aside (`gc.freeze`). Later searches see only what the script
+    has created since.
     """
 
     def __init__(self) -> None:
         self._early: list[Any] = []
 
     def settle(self, classes: tuple[type, ...]) -> None:
-        """Sets everything aside that exists now; instances of the classes are remembered."""
+        """Sets aside everything that exists now, and remembers instances of the classes."""
         self._early += self._instances(classes)
         gc.freeze()
 
@@ -188,7 +188,7 @@ def global_generators() -> set[int]:
 
 @functools.cache
 def is_own(filename: str) -> bool:
-    """Whether code of this file is the script's, and no library's."""
+    """Whether code in this file is the script's own, not a library's."""
     return not (
         filename.startswith(("<", *_FOREIGN))
         or any(name in Path(filename).parts for name in _FOREIGN_FOLDERS)
@@ -196,7 +196,9 @@ def is_own(filename: str) -> bool:
 
 
 def is_transparent(value: Any) -> bool:
-    """Whether what an object holds is the script's own: of its classes, of containers, and of modules."""
+    """Whether the contents of an object are the script's own. True for the script's classes, containers and
+    modules.
+    """
     if isinstance(value, _HOLDERS):
         return True
     if isinstance(value, ModuleType):
@@ -225,19 +227,19 @@ def _is_module(value: Any) -> bool:
 
 
 def is_of_script(value: Any) -> bool:
-    """Whether its class is the script's own."""
+    """Whether a value's class is the script's own."""
     return _is_own_module(type(value).__module__)
 
 
 def has_attributes(value: Any) -> bool:
-    """Whether it is an object that the script may give attributes to, as it goes."""
+    """Whether a value is an object to which the script may add attributes while it runs."""
     if isinstance(value, SimpleNamespace | Namespace | threading.local | FunctionType):
         return True
     return is_of_script(value) or (isinstance(value, ModuleType | type) and is_transparent(value))
 
 
 def class_defaults(value: Any) -> Iterator[tuple[str, Any]]:
-    """What an object of the script's own has of its classes, and not by itself."""
+    """The attributes that an object of the script gets from its classes and does not have itself."""
     if not is_of_script(value):
         return
     named = {*attributes_of({"": value})}
@@ -249,12 +251,12 @@ def class_defaults(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_own_throughout(value: Any) -> bool:
-    """Whether no library's class but those that Python is made of stands behind it."""
+    """Whether all classes of a value are the script's own or Python's basic ones."""
     return all(base.__module__ in _PYTHON or _is_own_module(base.__module__) for base in type(value).__mro__)
 
 
 def _is_computed(kind: type, name: str) -> bool:
-    """Whether the attribute is kept there by a cached property, which computes it again."""
+    """Whether the attribute is stored by a cached property, which can compute it again."""
     return isinstance(getattr(kind, name, None), functools.cached_property)
 
 
@@ -263,12 +265,14 @@ def _is_own_module(name: str) -> bool:
 
 
 def _is_librarys_own(value: Any) -> bool:
-    """Whether it is a function or a class that the script has not written."""
+    """Whether a value is a function or a class that the script does not define."""
     return named(value) is not None and not _is_own_module(value.__module__)
 
 
 def _is_of_framework(value: Any) -> bool:
-    """Whether it is a module of a class such as Lightning's, whose private attributes are the framework's own."""
+    """Whether a value is a module of a class such as Lightning's, whose private attributes belong to the
+    framework.
+    """
     return any(
         hasattr(kind, "named_parameters")
         and not kind.__module__.startswith("torch.")
@@ -278,7 +282,7 @@ def _is_of_framework(value: Any) -> bool:
 
 
 def variables_of(frames: list[FrameType]) -> Iterator[tuple[str, Any]]:
-    """The frames' local variables, then their global ones."""
+    """The local variables of the frames, then their global ones."""
     for frame in frames:
         yield from ((name, value) for name, value in frame.f_locals.items() if not name.startswith("__"))
     for frame in frames:
@@ -301,7 +305,7 @@ def _children(name: str, value: Any, *, own: bool = True) -> Iterator[tuple[str,
         yield from _named_in(name, vars(value))
     elif isinstance(value, MethodType):
         held = value.__self__
-        # Lightning keeps the module's `log` on a callback, but nobody writes `callback.log.__self__`.
+        # Lightning stores the module's `log` on a callback, but nobody writes `callback.log.__self__`.
         yield f"{name}.__self__" if own or not is_of_script(held) else type(held).__name__, held
     elif isinstance(value, staticmethod | classmethod):
         yield name, value.__func__
@@ -321,7 +325,7 @@ def _children(name: str, value: Any, *, own: bool = True) -> Iterator[tuple[str,
             yield from ((f"{name}.{key}", item) for key, item in _in_slots(value))
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
-            # A module's mode is set by the script in every step.
+            # The script sets a module's mode in every step.
             hidden = ("_parameters", "_buffers", "_modules", "training")
             private = _is_of_framework(value)
             yield from (
@@ -342,7 +346,7 @@ def _items(name: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def _in_slots(value: Any) -> Iterator[tuple[str, Any]]:
-    """The attributes that are in `__slots__` of its class and of those it derives from, as far as they are set."""
+    """The attributes in `__slots__` of the value's class and of its base classes that are set."""
     for name in _slots_of(type(value)):
         try:
             yield name, getattr(value, name)
@@ -361,7 +365,9 @@ def _slots_of(kind: type) -> tuple[str, ...]:
 
 
 def _defaults_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """The defaults of its arguments, as `function(argument)`; a list among them keeps what a call puts into it."""
+    """The defaults of a function's arguments, as `function(argument)`. A list among them keeps what calls add to
+    it.
+    """
     code, defaults = function.__code__, function.__defaults__ or ()
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
     for argument, default in (*zip(names, defaults, strict=True), *(function.__kwdefaults__ or {}).items()):
@@ -373,7 +379,7 @@ def _named_in(name: str, attributes: Mapping[str, Any]) -> Iterator[tuple[str, A
 
 
 def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
-    """What a loader that only the collector knows holds: its samplers and generators."""
+    """The samplers and generators of a loader that only the garbage collector knows."""
     for name in ("sampler", "batch_sampler", "generator"):
         part = getattr(value, name, None)
         if part is not None:

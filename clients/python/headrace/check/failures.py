@@ -1,7 +1,7 @@
-"""What to say of a process that fails after a restore: pure.
+"""The findings for a process that fails after a restore. Pure functions.
 
-What the restore has lost or reset explains the error, which is then its evidence. The error is a finding of its own
-only where nothing of the kind is known, or where it comes from loading the checkpoint.
+If the restore has lost or reset something, that explains the error, which then becomes its evidence. The error
+is a finding of its own only if no such loss is known, or if the error comes from loading the checkpoint.
 """
 
 import re
@@ -25,7 +25,9 @@ _NAME = re.compile(r"[^\W\d]\w*")
 def explained(
     failure: SegmentResult, lost: Sequence[Missing], reset: Sequence[Missing]
 ) -> tuple[Missing, ...]:
-    """The causes of a failure: of what the restores have `reset` what its lines read, and what is `lost`; else all."""
+    """The causes of a failure: what is `lost`, and what the restores have `reset` if the failing lines read it;
+    if there are none, everything `reset`.
+    """
     error = _failed(failure)
     if not failure.resume_step or _comes_from_a_load(failure):
         return (*lost, error)
@@ -64,7 +66,7 @@ def _remedy(failure: SegmentResult) -> str:
 
 
 def _comes_from_a_load(failure: SegmentResult) -> bool:
-    """Whether what the checkpoint holds did not fit."""
+    """Whether the contents of the checkpoint did not fit."""
     return _MISFIT in failure.error or any(
         frame["function"] in _LOADS or PurePath(frame["file"]).parts[-3:] == _RESTORE
         for frame in _FRAME.finditer(failure.traceback)

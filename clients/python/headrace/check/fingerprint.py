@@ -1,8 +1,8 @@
-"""Turns what was discovered into pieces with fingerprints.
+"""Turns the discovered objects into pieces with fingerprints.
 
-An object's key is its name in `t.track(...)`, else the variable that leads to it, else its class and its
-place among the nameless of its class: the same in every process, because every process runs the same script
-to the same instant.
+An object's key is its name in `t.track(...)`, or else the variable that leads to it, or else its class and its
+position among the unnamed objects of its class. The key is the same in every process, because every process runs
+the same script to the same point.
 """
 
 import io
@@ -39,18 +39,18 @@ _MOST_ELEMENTS_AT_A_GLANCE = 1 << 16
 
 
 def nameless_classes() -> tuple[type, ...]:
-    """What is looked for on the heap, even where no variable leads to it."""
+    """The classes searched for on the heap, even if no variable leads to the object."""
     found = Classes.imported()
     return (*found.module, *found.optimizer, *found.schedule, *found.scaler, *found.loader)
 
 
 def heap_classes() -> tuple[type, ...]:
-    """All that is looked for on the heap."""
+    """All classes searched for on the heap."""
     return (*nameless_classes(), *Classes.imported().callback)
 
 
 def capture(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment, step: int) -> Snapshot:
-    """All the state that can be found from here."""
+    """A snapshot of all state that can be found from this frame."""
     frames = discover.script_frames(frame)
     finds = _Finds(t.tracked_objects(), t.shared_objects())
     iterators = heap.find(finds.classes.loader_iterator)
@@ -67,7 +67,7 @@ def capture(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Mome
             whole.add(found.path)
         elif found.own and _is_iterator(found.value) and not is_plain(found.value):
             path = found.path
-            # `.0` is what a generator expression iterates over: the expression itself has a name.
+            # `.0` is the iterable of a generator expression; the expression itself has a name.
             if not path.startswith(".") and not any(path.startswith((f"{one}.", f"{one}[")) for one in whole):
                 iterating[path] = None
         if issubclass(type(found.value), finds.classes.loader):
@@ -105,8 +105,10 @@ def tracked_modules(t: Trial) -> dict[str, Any]:
 
 
 def glance(t: Trial, frame: FrameType | None) -> tuple[dict[str, int], Callable[[], dict[str, int]]]:
-    """What a snapshot compares, by name, hashed, as far as it can be looked at in each step: the variables, and what
-    reads the rest. Large arrays are left out, and weights and moments, which are another in each step."""
+    """What a snapshot compares, by name, hashed, as far as it can be inspected at each step: the variables, and
+    a function that reads the rest. Large arrays are left out, and so are weights and moments, which differ at
+    each step.
+    """
     finds = _Finds(t.tracked_objects(), t.shared_objects())
     values = Variables(finds.classes, room=_MOST_ELEMENTS_AT_A_GLANCE)
     variables = discover.variables_of(discover.script_frames(frame))
@@ -118,16 +120,17 @@ def glance(t: Trial, frame: FrameType | None) -> tuple[dict[str, int], Callable[
 
 
 def framework_of(tracked: dict[str, Any]) -> Framework | None:
-    """Who owns the loop, by the callback that is tracked."""
+    """The framework that owns the loop, found by the tracked callback."""
     modules = {kind.__module__ for value in tracked.values() for kind in type(value).__mro__}
     return next((found for found in Framework if f"headrace_torch.{found.value}" in modules), None)
 
 
 def _held_by_savers(tracked: dict[str, Any]) -> set[int]:
-    """The ids of the libraries' objects, such as a trainer, that a tracked object with `save_files` holds.
+    """The ids of library objects, such as a trainer, that a tracked object with `save_files` holds.
 
-    It saves them in their own way, which may count otherwise before a save than after: what they hold beside modules,
-    optimizers, schedules and generators is their own matter. That of the curves is compared all the same.
+    It saves them in its own way, and their counters may differ before and after a save. So anything that they
+    hold besides modules, optimizers, schedules and generators is not compared. The curves are compared all the
+    same.
     """
     savers = [target for target in tracked.values() if hasattr(target, "save_files")]
     return {
@@ -160,15 +163,15 @@ class _Finds:
         self._found[id(value)] = (value, known or path)
 
     def settings(self) -> dict[str, str]:
-        """What the modules and optimizers have beside their state_dict()."""
+        """The state of modules and optimizers outside their state_dict()."""
         return settings_of(self._named("module"), self._named("optimizer"))
 
     def at_a_glance(self) -> Iterator[tuple[str, Hashable]]:
-        """What can be read in each step of what no variable holds as a plain value."""
+        """State that no variable holds as a plain value and that can be read at each step."""
         yield from self.settings().items()
         for path, module in self._named("module").items():
             for name, part in module.named_modules():
-                if not discover.is_of_script(part):  # else its attributes are variables
+                if not discover.is_of_script(part):  # otherwise its attributes are variables
                     yield f"attributes of {path}.{name}", tuple(plain_attributes(part))
         for value, path in self._roots:
             if self._name(value):  # saved
@@ -184,14 +187,14 @@ class _Finds:
                 yield f"state of {path}", digest(_state(value))
 
     def _named(self, kind: str) -> dict[str, Any]:
-        """The objects of a kind that no other holds, by variable or by their names in `t.track(...)`."""
+        """The objects of a kind that no other object holds, by variable or by name in `t.track(...)`."""
         found = {path or self._name(value): value for value, path in self._roots if self._is(value, kind)}
         found.pop("", None)
         return found
 
     @cached_property
     def _roots(self) -> list[tuple[Any, str]]:
-        """Once all are added."""
+        """The objects that are not part of another. To be read only when all are added."""
         parts = {id(part) for value, _ in self._found.values() for part in self._parts(value)}
         return [
             (value, path)
@@ -233,7 +236,7 @@ class _Finds:
         )
 
     def _parts(self, value: Any) -> list[Any]:
-        """What belongs to `value` and is told of with it."""
+        """The parts of `value`, which are reported together with it."""
         if self._is(value, "module"):
             return list(value.modules())[1:]
         if self._is(value, "schedule"):
@@ -322,7 +325,7 @@ def _has_state(value: Any) -> bool:
 def _state(value: Any) -> dict[str, Any]:
     try:
         state = value.state_dict() if _has_state(value) else {}
-    except AttributeError:  # a wrapper around an object that has none, as a loader of Accelerate
+    except AttributeError:  # a wrapper around an object without one, such as a loader of Accelerate
         return {}
     return state if isinstance(state, dict) else {"state": state}
 
@@ -336,7 +339,7 @@ def _generator_state(value: Any) -> Any:
 
 
 def _is_iterator(value: Any) -> bool:
-    """Whether it may lose its place: a file that is only written has none, and `t.steps()` is restored."""
+    """Whether a value may lose its position: a file that is only written has none, and `t.steps()` is restored."""
     if isinstance(value, io.IOBase):
         return not value.closed and value.readable()
     if isinstance(value, GeneratorType) and value.gi_code.co_filename.startswith(_HEADRACE):

@@ -1,14 +1,15 @@
-"""Which files of its folder one process of a check reads, though a pause or a kill changes what is in them.
+"""Which files in its folder one process of a check reads although a pause or a kill changes their contents.
 
-In a copy of shipped code, what a process writes is gone after a pause. So a file matters that the process reads in a
-later step than it wrote it. In the script's own folder, files survive a pause. There a file matters that the process
-reads as an earlier process of the same run left it: after a kill it may be ahead of the checkpoint. If two runs without
-a pause differ, a file matters that the second reads as the first left it.
+In a copy of shipped code, files that a process writes are gone after a pause. So a file matters if the process
+reads it in a later step than it wrote it. In the script's own folder, files survive a pause. There a file
+matters if the process reads it as an earlier process of the same run left it: after a kill, the file may be
+ahead of the checkpoint. If two runs without a pause differ, a file matters if the second reads it as the first
+left it.
 
-Python tells which files are opened (audit events), and a file's change time when it was written. Change times are
-compared with those of a marker, a file of the check, as a file system's clock is coarser than the machine's. If the
-folder is on a file server whose clock is off, a file may be missed. Not seen is what child processes open, and what
-libraries open without Python.
+Python reports which files are opened (audit events), and a file's change time shows when it was written. Change
+times are compared with those of a marker, a file of the check, because a file system's clock is coarser than the
+machine's. If the folder is on a file server whose clock is off, a file may be missed. Files opened by child
+processes, or by libraries without Python, are not seen.
 """
 
 import os
@@ -32,18 +33,18 @@ class FolderReads:
         self._marker = result_of(f"{control.result_file}.marker", rank)
         self._began_ns = self._reported_ns = stamp(self._marker)
         self._shipped = dict(_files(self._folder)) if self._is_copy else {}
-        # Written in this step, from nothing; and what an earlier one left, extended.
+        # Files written from scratch in this step; and files of earlier steps that this one extends.
         self._fresh: set[str] = set()
         self._extended: set[str] = set()
         self._read: dict[str, None] = {}
         self._rebuilt: tuple[str, ...] = ()
 
     def begin(self) -> None:
-        """Watches from now on, to the end of the process."""
+        """Watch from now on, until the process ends."""
         sys.addaudithook(self._audit)
 
     def begun(self) -> None:
-        """The loop begins: every process writes what was written by now."""
+        """The loop starts. Every process writes the files that have been written by now."""
         self._rebuilt = tuple(self.written())
 
     def reported(self) -> None:
@@ -52,8 +53,9 @@ class FolderReads:
         self._fresh.clear()
 
     def written(self) -> dict[str, int]:
-        """What the process has written in its copy, with the change times. Nothing in the script's own folder, where
-        it stays."""
+        """The files that the process has written in its copy, with their change times. Empty in the script's own
+        folder, where files persist.
+        """
         return {
             self._name(path): changed_ns
             for path, changed_ns in (_files(self._folder) if self._is_copy else ())
@@ -61,7 +63,7 @@ class FolderReads:
         }
 
     def found(self) -> FolderFiles:
-        """All that was found."""
+        """All findings."""
         return FolderFiles(
             written=tuple(sorted(self.written())), read=tuple(self._read), rebuilt=self._rebuilt
         )
@@ -69,7 +71,7 @@ class FolderReads:
     def _name(self, path: str) -> str:
         return os.path.relpath(path, self._folder)
 
-    def _audit(self, event: str, args: tuple[Any, ...]) -> None:  # Any: an event has arguments of its own
+    def _audit(self, event: str, args: tuple[Any, ...]) -> None:  # Any: each event has its own arguments
         if event == "open":
             path, flags = args[0], args[2]
         elif event == "sqlite3.connect":
@@ -103,7 +105,7 @@ class FolderReads:
             self._fresh.add(path)
 
     def _is_older(self, path: str) -> bool:
-        """Whether it is as an earlier step, or an earlier process, wrote it."""
+        """Whether the file is as an earlier step, or an earlier process, wrote it."""
         changed_ns = _changed_ns(path)
         if not changed_ns or path in self._fresh:
             return False
@@ -113,13 +115,13 @@ class FolderReads:
 
 
 def stamp(marker: Path) -> int:
-    """The time now, as the file system of a marker has it, in nanoseconds."""
+    """The current time by the clock of the marker's file system, in nanoseconds."""
     marker.touch()
     return marker.stat().st_ctime_ns
 
 
 def _files(folder: str) -> Iterator[tuple[str, int]]:
-    """The files below a folder, with their change times, as far as they are watched."""
+    """The watched files below a folder, with their change times."""
     count = 0
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(HIDDEN)]
@@ -133,7 +135,7 @@ def _files(folder: str) -> Iterator[tuple[str, int]]:
 
 
 def _changed_ns(path: str) -> int:
-    """When it was written or renamed last; 0 where it is not there."""
+    """When the file was last written or renamed; 0 if it does not exist."""
     try:
         return os.stat(path).st_ctime_ns  # noqa: PTH116  (as above)
     except (OSError, ValueError):

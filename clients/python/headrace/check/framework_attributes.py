@@ -1,8 +1,8 @@
-"""Which attributes of a trainer of the script's own class, or of a wrapped model, are the library's.
+"""Which attributes of a wrapped model, or of a trainer of the script's own class, belong to the library.
 
-A subclass of the Trainer is the script's, but most of what its objects hold is set by the library's methods. The
-checkpoint that the library itself writes has that, or the library makes it again. So it is not blamed as the script's
-state: nobody could keep `trainer._tr_loss` in `t.state`.
+A script may subclass the Trainer, but the library's methods set most of what its objects hold. The library
+either writes those attributes to its own checkpoint or computes them again. So they are not blamed as the
+script's state: nobody could keep `trainer._tr_loss` in `t.state`.
 """
 
 import dis
@@ -17,12 +17,14 @@ _KEEP_THEIR_OWN = {
     "pytorch_lightning.trainer.trainer.Trainer",
     "torch.nn.parallel.distributed.DistributedDataParallel",
 }
-"""The classes whose attributes the framework saves, or makes again. A callback's are not, unless it says so."""
+"""The classes whose attributes the framework saves or recreates. It does not save a callback's, unless the
+callback says so.
+"""
 
 
 @cache
 def of_library(kind: type, is_own_module: Callable[[str], bool]) -> frozenset[str]:
-    """The attributes that methods of the library's classes, among those that `kind` derives from, set."""
+    """The attributes set by methods of those base classes of `kind` that belong to a library."""
     bases = [base for base in kind.__mro__ if not is_own_module(base.__module__)]
     if not any(f"{base.__module__}.{base.__qualname__}" in _KEEP_THEIR_OWN for base in bases):
         return frozenset()
@@ -39,7 +41,7 @@ def _methods(kind: type) -> Iterator[FunctionType]:
 
 
 def _set_by(method: FunctionType) -> Iterator[str]:
-    """The names in `self.name = ...`."""
+    """The names in assignments `self.name = ...`."""
     code = method.__code__
     this, before = code.co_varnames[:1], None
     for instruction in dis.get_instructions(code):

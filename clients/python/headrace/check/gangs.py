@@ -1,7 +1,7 @@
-"""What the ranks of a gang found, as one: pure.
+"""Combines what the ranks of a gang found. Pure functions.
 
-Every rank is judged by its own processes. What all of them lost alike is told once; what some lost is told with their
-numbers.
+Every rank is judged by its own processes. A loss that all ranks share is reported once; a loss on some ranks is
+reported with their numbers.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,16 +12,16 @@ from headrace.check.snapshot import SegmentResult
 from headrace.trial.ends import End, cause
 
 Ranks = tuple[SegmentResult, ...]
-"""What one process of each rank did, by rank."""
+"""The results of one process per rank, by rank."""
 
 
 def chain_of(chain: Sequence[Ranks], rank: int) -> list[SegmentResult]:
-    """The processes of one rank, each resumed from the one before."""
+    """The processes of one rank, each resumed from the previous one."""
     return [results[rank] for results in chain]
 
 
 def failed(results: Ranks) -> SegmentResult | None:
-    """The rank that failed first, whose end the others echo; None where all ended well."""
+    """The rank that failed first, which made the others fail; None if all ended well."""
     broken = {result.rank or 0: result for result in results if result.error}
     if not broken:
         return None
@@ -31,7 +31,7 @@ def failed(results: Ranks) -> SegmentResult | None:
 
 
 def by_rank(world: int, judge: Callable[[int], Sequence[Missing]]) -> tuple[Missing, ...]:
-    """What each rank lost, with the ranks that lost it where they are not all."""
+    """What the ranks lost, with the numbers of the ranks unless all lost it."""
     found: dict[tuple[str, str], tuple[Missing, list[int]]] = {}
     for rank in range(world):
         for missing in judge(rank):
@@ -43,7 +43,7 @@ def by_rank(world: int, judge: Callable[[int], Sequence[Missing]]) -> tuple[Miss
 
 
 def first_of(world: int, judge: Callable[[int], Difference | None]) -> Difference | None:
-    """Where the first rank parts that does."""
+    """The difference on the first rank that has one."""
     for rank in range(world):
         found = judge(rank)
         if found is not None:

@@ -1,7 +1,8 @@
-"""What a restore changes, and what the next report nevertheless has as without a pause: pure.
+"""What a restore changes, but the next report shows as it would be without a pause. Pure functions.
 
-A step that sets a mode or a variable before it reads it does not notice what the restore has made of it. So where the
-report after each restore has the same metrics and the same state, what is the same there again explains nothing.
+A step that sets a mode or a variable before reading it does not notice how the restore changed it. So if the
+report after each restore has the same metrics and the same state, whatever is the same there again explains
+nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,12 +17,13 @@ from headrace.check.snapshot import Moment, SegmentResult, by_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Harmless:
-    """What explains nothing of where two runs part."""
+    """What does not explain why two runs diverge."""
 
     # The names of variables, and those of the settings of modules, optimizers and the process.
     variables: frozenset[str] = frozenset()
     settings: frozenset[str] = frozenset()
-    # Whether the end is explained without any loss: the curves are equal, and the script decides after its report.
+    # Whether the end is explained without a loss: the curves are equal, and the script decides to end after its
+    # report.
     end_explained: bool = False
 
 
@@ -29,9 +31,9 @@ NOTHING = Harmless()
 
 
 def harmless(straight: SegmentResult, chain: Sequence[SegmentResult], unpaused: SegmentResult) -> Harmless:
-    """What each restore before the parting leaves as it is; nothing where one is followed by another report.
+    """What every restore before the divergence leaves unchanged; nothing if the report after one of them differs.
 
-    `unpaused` is a run without a pause that looks at the state after each restore, which `straight` may not.
+    `unpaused` is a run without a pause that captures the state after each restore, which `straight` may not.
     """
     end = end_difference(straight, chain)
     parting = first_difference(straight, chain, to_the_end=end is None)
@@ -43,7 +45,7 @@ def harmless(straight: SegmentResult, chain: Sequence[SegmentResult], unpaused: 
         if saved is None or saved.step >= parted:
             continue
         pair = next_reports(after, unpaused)
-        if pair is None:  # it trains on behind the end of the straight run
+        if pair is None:  # it continues to train beyond the end of the straight run
             end_may_depend = end_may_depend or not straight.decides_after_report
             continue
         mine, other = pair
@@ -59,7 +61,7 @@ def harmless(straight: SegmentResult, chain: Sequence[SegmentResult], unpaused: 
 
 
 class _Names:
-    """Names, by whether they have had the same value at all places that were compared."""
+    """Names, grouped by whether they had the same value wherever they were compared."""
 
     def __init__(self) -> None:
         self._same: set[str] = set()

@@ -1,4 +1,4 @@
-"""Where two runs part, and which metrics are no part of the judgement: pure."""
+"""Where two runs diverge, and which metrics are left out of the comparison. Pure functions."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -18,14 +18,14 @@ _MEASURED = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """Where a run parts from the straight one."""
+    """Where a run diverges from the straight one."""
 
     trajectory: Difference | None = None
     end: Difference | None = None
 
     @property
     def first(self) -> Difference | None:
-        """What differs; None where nothing does."""
+        """The first difference; None if there is none."""
         return self.trajectory or self.end
 
     @classmethod
@@ -33,7 +33,7 @@ class Judged:
         """Compares the runs of all ranks."""
         world = len(straight)
         end = first_of(world, lambda rank: end_difference(straight[rank], chain_of(chain, rank)))
-        # Of runs of another length, only what both reported is compared.
+        # If the runs have different lengths, only what both reported is compared.
         trajectory = first_of(
             world,
             lambda rank: first_difference(straight[rank], chain_of(chain, rank), to_the_end=end is None),
@@ -42,7 +42,9 @@ class Judged:
 
 
 def noise_of(straight: Ranks, again: Ranks) -> tuple[Difference, ...]:
-    """The metrics that differ between two straight runs, if all else is equal: each where it does so first."""
+    """The metrics that differ between two straight runs, each where it first does; empty if anything else
+    differs too.
+    """
     found = tuple(
         {
             difference.what: difference
@@ -57,7 +59,7 @@ def noise_of(straight: Ranks, again: Ranks) -> tuple[Difference, ...]:
 
 
 def is_measured(name: str) -> bool:
-    """Whether a metric is, by its name, a time, a speed or a memory, which differ in each run."""
+    """Whether a metric is, by its name, a time, a speed or a memory size, which differ in each run."""
     return _MEASURED.search(name) is not None
 
 
@@ -67,12 +69,12 @@ def without(results: Ranks, names: Collection[str]) -> Ranks:
 
 
 def metrics_of(results: Iterable[SegmentResult]) -> tuple[str, ...]:
-    """The names of all that was reported."""
+    """The names of all reported metrics."""
     return tuple(sorted({name for one in results for reported in one.reports for name in reported.metrics}))
 
 
 def files_read(chain: Iterable[Ranks]) -> tuple[str, ...]:
-    """The files of the folder that a process reads as an earlier one of the run left them."""
+    """The files in the folder that a process reads as an earlier process of the run left them."""
     return tuple(sorted({name for results in chain for result in results for name in result.files.read}))
 
 

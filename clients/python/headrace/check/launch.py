@@ -9,7 +9,7 @@ from headrace.grants import WORLD_SIZE
 
 
 def launch(control_file: Path, log_file: Path, ranks: int) -> None:
-    """Returns when all of them have ended; what they print goes to the log."""
+    """Returns when all of them have ended. Their output goes to the log."""
     segment = [sys.executable, "-m", "headrace.check.segment", str(control_file)]
     gang = [sys.executable, "-m", "headrace.trial.gang"] if ranks > 1 else []
     with log_file.open("wb") as log:

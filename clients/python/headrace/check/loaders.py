@@ -1,8 +1,9 @@
-"""What a torch DataLoader holds at a report that no checkpoint takes: read from its live iterator.
+"""What a torch DataLoader holds at a report and no checkpoint saves, read from its live iterator.
 
-Without `persistent_workers` an iterator lives for one epoch. Between two epochs there is none, and nothing to lose: the
-next one draws its workers' seed from a generator that is saved. A persistent one draws it once, so a pause also moves
-that generator on; and its workers, which draw from their own, live on.
+Without `persistent_workers` an iterator lives for one epoch. Between two epochs there is none, and nothing to
+lose: the next one draws its workers' seed from a generator that is saved. A persistent iterator draws that seed
+only once, so a pause also advances that generator; and its workers, which draw from their own generators,
+outlive the epoch.
 """
 
 from collections.abc import Container, Iterable
@@ -11,18 +12,20 @@ from typing import Any
 
 
 class LoaderState(StrEnum):
-    """One thing that a pause loses of a loader."""
+    """One part of a loader's state that a pause loses."""
 
-    # Its workers have fetched batches that the loop has not had.
+    # Its workers have fetched batches that the loop has not used yet.
     AHEAD = "ahead"
     # Its workers, their generators and their copies of the dataset outlive the epoch.
     PERSISTENT = "persistent"
-    # The loop has had some of the epoch's batches, in an order that nobody saves.
+    # The loop has used some of the epoch's batches, in an order that is not saved.
     WITHIN = "within"
 
 
 def states(loader: Any, iterators: Iterable[Any], saved: Container[int]) -> tuple[LoaderState, ...]:
-    """What a pause loses of the loader now. `iterators` are all that live; `saved` are the ids of what is tracked."""
+    """What a pause at this point loses of the loader. `iterators` are all live ones; `saved` has the ids of
+    tracked objects.
+    """
     order = getattr(loader, "_index_sampler", None)
     found: dict[LoaderState, None] = {}
     for iterator in iterators:
@@ -43,5 +46,5 @@ def _is_within(iterator: Any, order: Any) -> bool:
     yielded = getattr(iterator, "_num_yielded", 0)
     try:
         return bool(0 < yielded < len(order))
-    except TypeError:  # an order that is not counted
+    except TypeError:  # an order without a length
         return bool(yielded)

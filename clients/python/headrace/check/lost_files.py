@@ -1,6 +1,6 @@
-"""Files that the script writes into its copy of shipped code, and that a pause therefore loses: pure.
+"""Files that the script writes into its copy of shipped code, and that a pause therefore loses. Pure functions.
 
-`straight` is the run without a pause, `chain` the processes of the resumed one.
+`straight` is the run without a pause, `chain` the processes of the resumed run.
 """
 
 import re
@@ -17,7 +17,7 @@ _NOT_THERE = re.compile(r"no such file|not found|does not exist|unable to open",
 def named_by(
     error: SegmentResult, straight: SegmentResult, chain: Sequence[SegmentResult]
 ) -> tuple[Missing, ...]:
-    """What to say of a resumed process that fails, where its error names a file that an earlier one wrote."""
+    """The finding for a resumed process that fails with an error that names a file of an earlier process."""
     if _NOT_THERE.search(error.error) is None:
         return ()
     written = _unique(result.files.written for result in (straight, *chain))
@@ -26,12 +26,12 @@ def named_by(
 
 
 def read_later(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
-    """What is written in one step and read in a later one."""
+    """The files written in one step and read in a later one."""
     return _lost(_unique(result.files.read for result in (straight, *chain)), _first_restore(chain))
 
 
 def not_rebuilt(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
-    """The part of it that a resumed process does not write itself, before its loop."""
+    """The files of `read_later` that a resumed process does not itself write before its loop."""
     resumed = [set(result.files.rebuilt) for result in chain if result.resume_step]
     rebuilt = set.intersection(*resumed) if resumed else set()
     names = _unique(result.files.read for result in (straight, *chain))
@@ -39,7 +39,9 @@ def not_rebuilt(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tupl
 
 
 def all_written(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
-    """Whatever is written: for where nothing else explains a difference, as not every way to read a file is seen."""
+    """All written files. Used if nothing else explains a difference, as not every way of reading a file is
+    detected.
+    """
     return _lost(_unique(result.files.written for result in (straight, *chain)), _first_restore(chain))
 
 

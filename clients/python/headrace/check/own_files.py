@@ -1,7 +1,8 @@
-"""Files that a check's runs write into the script's own folder, where they stay.
+"""Files that a check's runs write into the script's own folder, where they persist.
 
-All runs of a check have one `t.id`, which no trial and no other check has. So a file or a folder with it in its name is
-the check's own: each run starts without those of the run before, as each trial of a study does, and none stay.
+All runs of a check share one `t.id`, which no trial and no other check has. So a file or a folder with this id
+in its name belongs to the check. Each run starts without those of earlier runs, as each trial of a study does,
+and all are deleted.
 """
 
 import os
@@ -14,7 +15,7 @@ from headrace.trial.shared_files import HIDDEN, MOST, times
 
 
 def new_id() -> str:
-    """What `t.id` is in a check."""
+    """A new `t.id` for a check."""
     return f"check-{secrets.randbelow(10**9):09}"
 
 
@@ -27,7 +28,7 @@ class OwnFolders:
         self._before = self._times()
 
     def clear(self) -> None:
-        """Deletes what carries the check's id: at most so far as `MOST` entries go."""
+        """Deletes files and folders with the check's id in their names. Searches about `MOST` entries at most."""
         for place in self._places:
             count = 0
             for folder, folders, names in os.walk(place):
@@ -39,7 +40,7 @@ class OwnFolders:
                     break
 
     def changed(self) -> tuple[str, ...]:
-        """The names of the files that were written since the check began, without those that its own output goes to."""
+        """The names of files written since the check started, except those that its own output goes to."""
         changed = {path for path, at in self._times().items() if self._before.get(path) != at}
         return tuple(sorted({path.name for path in changed if not _is_output(path)}))
 
@@ -58,5 +59,5 @@ def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        with suppress(OSError):  # a folder that is the script's affair
+        with suppress(OSError):  # for example, a folder with permissions of the script's own
             path.unlink()

@@ -1,8 +1,8 @@
-"""When the script's variables hold what a fresh start does not have: pure.
+"""When the script's variables hold values that a fresh start does not have. Pure.
 
-A restore finds a variable that it resets only while that holds something. A dictionary that is filled in steps 7 to 9
-and cleared in step 10 is empty at any other step, and a restore there changes nothing. So the straight run looks at
-each step, and `plan.py` puts a restore into each phase.
+A restore reveals that a variable is reset only while the variable holds something. A dictionary that is filled
+in steps 7 to 9 and cleared in step 10 is empty at any other step, and a restore there changes nothing. So the
+straight run checks each step, and `plan.py` plans a restore in each phase.
 """
 
 from collections.abc import Hashable, Iterator, Mapping
@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from headrace.check.snapshot import Phase
 
 _MOST = 8
-"""So many phases of a variable are kept, the most telling ones."""
+"""How many phases of a variable are kept: the most informative ones."""
 
 
 class Phases:
-    """Looks at the variables, report by report. A value is anything that is equal where the variable is."""
+    """Records the variables at each report. A value is anything that is equal if the variable is."""
 
     def __init__(self) -> None:
         self._fresh: Mapping[str, Hashable] = {}
@@ -23,12 +23,12 @@ class Phases:
         self._step = 0
 
     def begin(self, values: Mapping[str, Hashable]) -> None:
-        """As a fresh start has them. Of several calls, the last one before a report counts."""
+        """Take the values of a fresh start. Of several calls, the last one before a report counts."""
         if not self._step:
             self._fresh = values
 
     def saw(self, step: int, values: Mapping[str, Hashable]) -> None:
-        """As they are at the report of this step."""
+        """Take the values at the report of this step."""
         for name in self._lives.keys() | values.keys():
             life = self._lives.get(name)
             if life is None:
@@ -37,9 +37,9 @@ class Phases:
         self._step = step
 
     def found(self) -> tuple[Phase, ...]:
-        """The phases of each variable, the most telling first: those in which it changes, then the longest.
+        """The phases of each variable, the most informative first: those in which it changes, then the longest.
 
-        Of variables that live alike, one stands for all.
+        Of variables that change at the same times, one represents all.
         """
         alike: dict[tuple[tuple[int, int], ...], tuple[Phase, ...]] = {}
         for name in sorted(self._lives):
@@ -51,16 +51,16 @@ class Phases:
 
 @dataclass(slots=True)
 class _Life:
-    """One variable. None is the value of one that is not there."""
+    """The history of one variable. None is the value of a variable that does not exist."""
 
     fresh: Hashable
     value: Hashable
     # The steps of the phases so far, and whether the variable changes in them.
     _done: list[tuple[int, int, bool]] = field(default_factory=list)
-    # Since when it has its value; before the first report it had the fresh one.
+    # The step since which it has its value; before the first report it had the fresh one.
     _since: int = 0
     _stays: bool = True
-    # Since when, and until when, it has changed with every report.
+    # The first and the last step of the stretch in which it changed with every report.
     _changing: tuple[int, int] | None = None
 
     def saw(self, step: int, before: int, value: Hashable) -> None:
@@ -77,7 +77,7 @@ class _Life:
             yield Phase(variable=name, first=first, last=end, changes=changes)
 
     def _close(self, last: int) -> None:
-        """The value so far was there up to a step."""
+        """End the current value's stretch at a step."""
         is_fresh = self.value == self.fresh
         if not (self._stays or is_fresh):
             first = self._changing[0] if self._changing is not None else self._since

@@ -1,9 +1,10 @@
-"""After which reports a check restores: pure.
+"""After which reports a check restores. Pure functions.
 
-First come the restores that are made however late the check is: at the ends of the run, and where the study itself
-pauses. One before the end finds a count that ends the script, such as a patience; one at the end finds a script that
-trains on; the first finds most of what is not saved. Then one for each variable, while it holds what a fresh start does
-not have. Those after that are a sample: where the script saves on its way, in further such phases, and between.
+Some restores are made no matter how long the check takes: at the ends of the run, and where the study itself
+pauses. One before the end finds a count that ends the script, such as a patience; one at the end finds a script
+that keeps training; the first finds most of what is not saved. Next comes one per variable, while the variable
+holds something that a fresh start does not have. The others are a sample: where the script saves while it runs,
+in further such phases, and in between.
 """
 
 from bisect import bisect_left
@@ -14,24 +15,24 @@ from math import ceil
 from headrace.check.snapshot import LEAST, Phase
 
 STRAIGHT_SHARE = 3
-"""The straight run is cut after one part in so many of the time limit."""
+"""The straight run is cut after this fraction (one in N) of the time limit."""
 RESTORES = 10
-"""The sample fills up to so many restores where no number of steps is given."""
+"""How many restores are made, with those of the sample, if no number of steps is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The reported steps after which to restore."""
 
-    # All of them, those that tell most first.
+    # All of them, the most informative first.
     order: tuple[int, ...]
-    # Those that are made however long they take.
+    # Those that are made no matter how long they take.
     always: frozenset[int] = frozenset()
-    # Those that something points to: the study pauses there, or a variable holds something that a restore may lose.
+    # Those with a specific reason: the study pauses there, or a variable holds something that a restore may lose.
     pointed_at: frozenset[int] = frozenset()
 
     def first(self, count: int) -> tuple[int, ...]:
-        """The `count` that tell most, but at least those that are always made; ascending."""
+        """The `count` most informative ones, but at least those that are always made; ascending."""
         return tuple(sorted(self.order[: max(count, len(self.always))]))
 
 
@@ -45,8 +46,8 @@ def planned(
 ) -> Plan:
     """Where to restore in a run that reported these steps.
 
-    The last one is among them only where the script ends there by itself: a trial may be resumed from there. A study
-    `pauses` a trial at the first report of a step or a later one; the script `saves` at others.
+    The last step is included only if the script ends there by itself: a trial may be resumed from there. A study
+    `pauses` a trial at the first report of a step or a later one; the script `saves` at other steps.
     """
     found = possible(steps, ends_by_itself=ends_by_itself)
     if not found:
@@ -96,7 +97,8 @@ def saved_at(steps: Sequence[int], every: int | None, rungs: Collection[int]) ->
 
 
 def affordable(wanted: int, *, limit_s: float, spent_s: float, train_s: float) -> int:
-    """How many of so many restores there is time for after a straight run of `spent_s`, of which it trained `train_s`.
+    """How many of `wanted` restores fit in the time limit after a straight run of `spent_s`, which trained for
+    `train_s`.
 
     Each restore costs the start of a process; the resumed run trains as long as the straight one.
     """
@@ -108,10 +110,10 @@ def affordable(wanted: int, *, limit_s: float, spent_s: float, train_s: float) -
 def limit_for_all(
     restores: int, *, tried_s: float, straight_s: float, train_s: float, share: float, process_s: float
 ) -> int:
-    """The time limit, in seconds, that covers all: at this run's speed and half as much again, in whole minutes.
+    """The time limit, in seconds, that covers everything: at this run's speed plus half, in whole minutes.
 
-    The straight run took `straight_s`, of which it trained `train_s` for a `share` of the budget, and each process of
-    the resumed run `process_s`. More than the limit that was `tried_s`, whatever else took time.
+    The straight run took `straight_s`, of which it trained `train_s` for a `share` of the budget. Each process
+    of the resumed run took `process_s`. The result is larger than the limit `tried_s`, whatever else took time.
     """
     whole_s = train_s / share
     needed_s = max(STRAIGHT_SHARE * whole_s, straight_s + 2 * whole_s + (restores + 1) * process_s)
@@ -125,15 +127,17 @@ def _reports(found: Sequence[int], steps: Iterable[int]) -> list[int]:
 
 
 def _telling_part(phase: Phase) -> Phase:
-    """Where in a phase a restore shows what it loses. What changes is lost at the end most. What keeps one value is
-    set at the beginning, and may be reset before it is read in the step after the phase: a restore at the end of such
-    a phase changes nothing."""
+    """Where in a phase a restore shows what it loses. A variable that changes loses the most at the end. A
+    variable that keeps one value is set at the start, and may be reset before it is read in the step after the
+    phase: a restore at the end of such a phase changes nothing.
+    """
     return phase if phase.changes else replace(phase, last=phase.first + (phase.last - phase.first) // 4)
 
 
 def _last_of_each(phases: Iterable[Phase], made: Collection[int], found: Sequence[int]) -> list[int]:
-    """The fewest steps that lie in all phases in which no restore is made: each at a phase's end, where it holds
-    most."""
+    """The fewest steps that cover all phases without a restore, each at the end of a phase, where the variable
+    holds the most.
+    """
     chosen = [*made]
     for phase in sorted(phases, key=lambda phase: (phase.last, phase.first)):
         inside = [step for step in found[bisect_left(found, phase.first) :] if step <= phase.last]
@@ -143,14 +147,14 @@ def _last_of_each(phases: Iterable[Phase], made: Collection[int], found: Sequenc
 
 
 def _spread(places: Sequence[int], most: int) -> list[int]:
-    """At most so many of the places, as far apart as they may be."""
+    """At most this many of the places, as far apart as possible."""
     if len(places) <= most:
         return [*places]
     return [places[(2 * place + 1) * len(places) // (2 * most)] for place in range(most)]
 
 
 def _middle_first(places: Sequence[int]) -> list[int]:
-    """The places in an order of which each beginning is spread over all of them."""
+    """The places in an order whose every prefix is spread over all of them."""
     order: list[int] = []
     parts = [list(places)]
     while parts:

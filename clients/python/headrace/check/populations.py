@@ -17,9 +17,9 @@ def unused_parameter(
     restored: SegmentResult,
     changed: SegmentResult,
 ) -> Missing | None:
-    """Whether a member that goes on with another value trains as before: both are restored from one checkpoint.
+    """The finding for a member that trains the same with a different value; None if the value has an effect.
 
-    A metric that only repeats the value is no effect.
+    Both runs are restored from one checkpoint. A metric that only repeats the value is not an effect.
     """
     step = restored.resume_step
     change = f"{name} changed from {plain(params[name])} to {plain(mutated[name])} at step {step}"

@@ -1,6 +1,6 @@
-"""How a script keeps a variable over a pause, in the words of the documentation: pure.
+"""How a script keeps a variable across a pause, in the words of the documentation. Pure.
 
-As its section on early stopping does: a short key in `t.state`, read before the loop with the first value as the
+As in its section on early stopping: a short key in `t.state`, read before the loop with the first value as the
 default, and set before each report.
 """
 
@@ -23,7 +23,7 @@ _COUNT = "count("
 
 
 class Keys:
-    """The keys in `t.state` for the variables that change in a run, and the values that they begin with."""
+    """The keys in `t.state` for the variables that change in a run, and their initial values."""
 
     def __init__(self, straight: SegmentResult) -> None:
         begun, ended = straight.begun, straight.last(Moment.REPORTED)
@@ -37,12 +37,14 @@ class Keys:
         )
 
     def of(self, name: str) -> str:
-        """The last part of the name; all of it where another variable has that part, or `t.state` has such a key."""
+        """The last part of the name; the whole name if another variable has that part, or if `t.state` has such
+        a key.
+        """
         last = _last(name)
         return "_".join(filter(str.isidentifier, _parts(name))) if last in self._taken else last
 
     def is_out_of_reach(self, name: str) -> bool:
-        """Whether it is a variable of a closure or of a generator, which the loop cannot set."""
+        """Whether the variable belongs to a closure or a generator, so that the loop cannot set it."""
         return name.isidentifier() and name not in self._of_frames
 
     def is_set_before(self, name: str) -> bool:
@@ -50,7 +52,7 @@ class Keys:
         return name in self._first
 
     def first(self, name: str) -> str:
-        """The first value as code; the variable itself where that cannot be told, or is no constant."""
+        """The first value as code; the variable itself if the value is unknown or not a constant."""
         value = self._first.get(name, name)
         try:
             ast.literal_eval(value)
@@ -68,7 +70,7 @@ def how_kept(
     *,
     iterates: bool = False,
 ) -> str:
-    """What to write for this variable, which was `saved` with these values."""
+    """The remedy for this variable, which was `saved` with these values."""
     path, _, attribute = name.rpartition(".")
     owner, value = owners.get(path), saved.get(name, "#")
     function, _, argument = name.removesuffix(")").partition("(")

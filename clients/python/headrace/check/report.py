@@ -1,7 +1,7 @@
-"""What a check found, and how it is told.
+"""What a check found, and how it is presented.
 
-One missing piece is a root cause: an object, what is wrong with it, and the line to write. What follows
-from it (a loss that differs) is evidence below, never a finding of its own.
+A finding is one root cause: an object, what is wrong with it, and the line to write. Its consequences (a loss that
+differs) are listed below it as evidence, never as findings of their own.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,9 +12,9 @@ from headrace.check.snapshot import End, Kind
 from headrace.trial.shared_files import is_checkpoint, is_numbered, listed, told
 
 UNTRACKED = "nothing is tracked: the script saves no checkpoint, so a trial starts again after a pause"
-"""The finding on a script that leaves nothing to resume from."""
+"""The finding for a script that leaves nothing to resume from."""
 THE_END = "the end"
-"""What parts where two runs end at another step, or in another way."""
+"""The name of the difference between two runs that end at a different step, or in a different way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +25,12 @@ class Missing:
     # What happens, in one sentence.
     finding: str
     remedy: str
-    # The step at whose checkpoint it showed first.
+    # The step of the first checkpoint at which it appeared.
     step: int
     evidence: tuple[str, ...] = ()
-    # The ranks of a gang that lose it; empty where all do.
+    # The ranks of a gang that lose it; empty if all do.
     ranks: tuple[int, ...] = ()
-    # The variable of the script that a restore resets; empty where it is something else.
+    # The variable of the script that a restore resets; empty for other findings.
     variable: str = ""
 
     @property
@@ -41,7 +41,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Where two runs part first, or a metric of them does."""
+    """Where two runs, or one of their metrics, first diverge."""
 
     step: int
     # The metric, or the piece of state.
@@ -51,14 +51,16 @@ class Difference:
 
 
 class Verdict(StrEnum):
-    """What a check came to. The value is its name in `--json`."""
+    """The outcome of a check. The value is its name in `--json`."""
 
-    # Nothing differs, and all that was asked for was covered.
+    # Nothing differs, and everything that was asked for was covered.
     PASSED = "passed"
-    # Nothing differs up to the end of what was to be run, and what was left out is a sample, or was not asked for.
+    # Nothing differs up to the end of the requested run. What was left out is part of a sample, or was not asked
+    # for.
     PASSED_IN_PART = "passed in part"
-    # Nothing differs, and something points to what there was no time for: the end was not reached, the study pauses
-    # there, or a variable is lost that it may read.
+    # Nothing differs, but there was no time for something that matters: the end was not reached, the study
+    # pauses there,
+    # or a variable may be lost that the script may read.
     UNDECIDED = "undecided"
     FAILED = "failed"
 
@@ -69,7 +71,7 @@ class Limit(StrEnum):
     TIME = "time"
     STEPS = "steps"
     GANG = "gang"
-    # Nobody says how many there are.
+    # The number of steps is unknown.
     UNKNOWN = "unknown"
 
 
@@ -78,58 +80,60 @@ class CheckReport:
     """The outcome of `headrace check`."""
 
     script: str
-    # How many steps were reported in the straight run.
+    # The number of steps reported in the straight run.
     steps: int
     # How often the resumed run was saved, ended and restored in a new process.
     restores: int
-    # The processes that train together.
+    # The number of processes that train together.
     world_size: int = 1
     missing: tuple[Missing, ...] = ()
-    # Where the resumed run leaves the straight one; None where every bit is equal.
+    # Where the resumed run diverges from the straight one; None if every bit is equal.
     trajectory: Difference | None = None
-    # How the resumed run ends otherwise; None where it ends at the same step, in the same way.
+    # How the end of the resumed run differs; None if it ends at the same step, in the same way.
     end_difference: Difference | None = None
-    # Variables of the script that a restore resets, beside those that are missing.
+    # Variables of the script that a restore resets, besides those that are missing.
     warnings: tuple[Missing, ...] = ()
-    # Where two straight runs part: then a difference says nothing about checkpoints.
+    # Where two straight runs diverge. If they do, a difference says nothing about checkpoints.
     nondeterminism: Difference | None = None
     metrics: tuple[str, ...] = ()
     # The last step of the straight run, the script's budget, and how the run ended.
     last_step: int = 0
     budget: int = 0
     end: End = End.BUDGET
-    # Why the steps after the last one were not covered; None where the run ended by itself.
+    # Why the steps after the last one were not covered; None if the run ended by itself.
     limit: Limit | None = None
     # The steps after which it was restored.
     restored_after: tuple[int, ...] = ()
-    # Those after which it would have been, had there been time, and those of them that something points to.
+    # The steps after which it would have been restored with more time, and those of them with a specific reason.
     not_restored_after: tuple[int, ...] = ()
     pointed_at: tuple[int, ...] = ()
-    # The time limit that covers all, by the speed of this run; a whole number of minutes.
+    # The time limit that would cover everything at the speed of this run, in seconds; a whole number of minutes.
     enough_s: int = 0
     # The steps after which the study pauses trials.
     pauses: tuple[int, ...] = ()
     # The one configuration that was trained.
     params: dict[str, bool | int | float | str] = field(default_factory=dict)
-    # The metrics that two straight runs report differently though all else is equal.
+    # The metrics that differ between two straight runs although everything else is equal.
     noise: tuple[Difference, ...] = ()
-    # What the script's variables hold beyond what is looked at.
+    # The parts of the script's variables that are not inspected.
     unread: tuple[str, ...] = ()
-    # Files of that folder that a process read as an earlier one of the resumed run had left them.
+    # Files in that folder that a process read as an earlier process of the resumed run had left them.
     kept_files: tuple[str, ...] = ()
-    # What the runs wrote into the folder that all trials share.
+    # The files that the runs wrote into the folder that all trials share.
     left_files: tuple[str, ...] = ()
-    # Of two straight runs that differ: files that the second read as an earlier run had left them.
+    # If two straight runs differ: the files that the second read as an earlier run had left them.
     read_files: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
-        """Pausing and resuming changes nothing of what was covered, and nothing hints that it does elsewhere."""
+        """Whether pausing and resuming changes nothing that was covered, and nothing suggests a change
+        elsewhere.
+        """
         return self.verdict in (Verdict.PASSED, Verdict.PASSED_IN_PART)
 
     @property
     def verdict(self) -> Verdict:
-        """The outcome in a word."""
+        """The outcome in one word."""
         if self.missing or (self.trajectory or self.end_difference or self.nondeterminism) is not None:
             return Verdict.FAILED
         if self.limit in (Limit.TIME, Limit.GANG, Limit.UNKNOWN) or self.pointed_at:
@@ -140,7 +144,7 @@ class CheckReport:
 
     @property
     def pauses_left_out(self) -> tuple[int, ...]:
-        """The pauses of the study that lie behind the steps that were run."""
+        """The study's pauses after the last step that was run."""
         return () if self.limit is None else tuple(step for step in self.pauses if step >= self.last_step)
 
     @property
@@ -150,12 +154,12 @@ class CheckReport:
 
 
 def render(report: CheckReport) -> str:
-    """The report as plain text, the verdict first."""
+    """The report as plain text, starting with the verdict."""
     return "\n".join([*_lines(report), *_warnings(report), *_left(report)])
 
 
 def in_checkpoint(files: Sequence[str]) -> str:
-    """How the checkpoint holds what is in these files."""
+    """How to keep the contents of these files in the checkpoint."""
     they_hold, them = ("it holds", "it") if len(files) == 1 else ("they hold", "them")
     return (
         f"keep what {they_hold} in t.state, or track an object whose save_files(folder) writes {them} into the "
@@ -176,7 +180,7 @@ def _warnings(report: CheckReport) -> Iterator[str]:
 
 
 def _tested(report: CheckReport) -> str:
-    """What is known of a variable that a restore resets."""
+    """The text about a variable that a restore resets."""
     if report.verdict is Verdict.FAILED:
         return "Whether anything depends on it shows when the rest is fixed"
     if report.limit is None and _restored_everywhere(report):
@@ -199,7 +203,7 @@ def _coverage(report: CheckReport) -> Iterator[str]:
     if report.params:
         values = " ".join(f"{name}={plain(value)}" for name, value in report.params.items())
         yield f"        one configuration was tried, {values}: another may take another way through the script"
-    no_time = f"for want of time: --time-limit {report.enough_s} covers all, at the speed of this run"
+    no_time = f"for lack of time: --time-limit {report.enough_s} covers all, at the speed of this run"
     if report.pointed_at:
         where = "where the study pauses, or a variable holds what a fresh start does not have"
         yield f"        NOT COVERED: pauses after {_steps(report.pointed_at)}, {where}, {no_time}"
@@ -299,7 +303,7 @@ def _lines(report: CheckReport) -> Iterator[str]:
 
 
 def _left_by_an_earlier_run(report: CheckReport) -> Iterator[str]:
-    """Why two straight runs may differ, and what to do."""
+    """The text on why two straight runs may differ, and what to do."""
     files = report.read_files or report.own_checkpoints
     if not files:
         return

@@ -1,4 +1,4 @@
-"""The resumed run of a check, its processes on all ranks, and what they say of a pause: pure."""
+"""The resumed run of a check: its processes on all ranks, and what they reveal about a pause. Pure."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -15,33 +15,35 @@ from headrace.check.suspects import resets, suspects
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumedRun:
-    """The processes, each resumed from the one before, up to the end or to what stopped them."""
+    """The processes, each resumed from the previous one, until the run ended or was stopped."""
 
     chain: Sequence[Ranks]
     # Whether each process runs in a copy of the folder, which is deleted when it ends.
     is_copy: bool
-    # The process that failed after these; of a gang, that of the rank that failed first.
+    # The process that failed after these; in a gang, that of the rank that failed first.
     failure: SegmentResult | None = None
     # What else is known to have stopped them.
     stopped: tuple[Missing, ...] = ()
 
     @property
     def broken(self) -> bool:
-        """Whether it did not come to its end."""
+        """Whether the run did not reach its end."""
         return self.failure is not None or bool(self.stopped)
 
     @property
     def resumed_at(self) -> tuple[int, ...]:
-        """The steps from which its processes were resumed, the one that failed left out."""
+        """The steps from which its processes were resumed, without the process that failed."""
         return tuple(one[0].resume_step for one in self.chain if one[0].resume_step)
 
     def without(self, names: Collection[str]) -> "ResumedRun":
-        """The same without these metrics."""
+        """The same run without these metrics."""
         last = None if self.failure is None else without((self.failure,), names)[0]
         return replace(self, chain=[without(results, names) for results in self.chain], failure=last)
 
     def lost(self, straight: Ranks, again: Ranks | None = None) -> tuple[Missing, ...]:
-        """What stopped it, and what each restore loses: with the run `again`, which is not paused, for good."""
+        """What stopped the run, and what each restore loses. With the unpaused run `again`, only what is lost
+        for good.
+        """
         lost = by_rank(
             len(straight), lambda rank: losses(self._of(rank), again[rank] if again is not None else None)
         )
@@ -59,7 +61,7 @@ class ResumedRun:
         return by_rank(len(straight), of_rank)
 
     def suspects(self, straight: Ranks, again: Ranks) -> tuple[Missing, ...]:
-        """What may explain that the runs part."""
+        """What may explain why the runs diverge."""
 
         def of_rank(rank: int) -> tuple[Missing, ...]:
             chain = self._of(rank)
@@ -72,6 +74,6 @@ class ResumedRun:
         return by_rank(len(straight), of_rank)
 
     def _of(self, rank: int) -> Sequence[SegmentResult]:
-        """The processes of one rank, with the one that failed."""
+        """The processes of one rank, including the one that failed."""
         failed = () if self.failure is None or (self.failure.rank or 0) != rank else (self.failure,)
         return (*chain_of(self.chain, rank), *failed)

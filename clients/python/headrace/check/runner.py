@@ -1,16 +1,17 @@
 """Runs the processes of a check, and draws the conclusion.
 
-A straight run; then the same steps with a save, an end and a restore in a new process at some of the reports, or at
-all. Both run to where the script ends, by itself or with its budget, so that the ends are compared too: the resumed run
-may run past the end of the straight one. If they differ, a second straight run tells a script that is not deterministic
-by itself from one that a pause changes. Every process is really new: with its own hash seed, its own import order and
-its own memory, as on another machine. A script that trains on several ranks runs as a gang of them, and each rank is
-judged by itself.
+A straight run comes first. Then the same steps run with a save, an end and a restore in a new process after some
+or all of the reports. Both continue until the script ends, by itself or with its budget, so that the ends are
+compared too: the resumed run may continue past the end of the straight one. If they differ, a second straight
+run shows whether the script itself is not deterministic or a pause changes it. Every process is really new: with
+its own hash seed, import order and memory, as on another machine. A script that trains on several ranks runs as
+a gang of them, and each rank is judged separately.
 
-A budget may be long. So without a number of steps the straight run is cut after a third of the time limit, and the
-resumed run is restored as often as the rest of it allows, but at least where that tells most (`plan.py`): where the
-study pauses, and while the script's variables hold what a restore may lose (`phases.py`). The report says which steps
-and restores were not covered. A metric that differs between two straight runs alone, such as a time, is left out.
+A budget may be long. So without a number of steps, the straight run is cut after a third of the time limit, and
+the resumed run is restored as often as the remaining time allows, but at least where it is most informative
+(`plan.py`): where the study pauses, and while the script's variables hold something that a restore may lose
+(`phases.py`). The report says which steps and restores were not covered. A metric that differs between two
+straight runs while all else is equal, such as a time, is left out.
 """
 
 import tempfile
@@ -40,7 +41,7 @@ from headrace.check.source import training_function
 from headrace.trial.runtime import Value
 
 LIMIT_S = 60.0
-"""The time limit where no number of steps is given."""
+"""The time limit if no number of steps is given."""
 
 Params = Mapping[str, Value]
 Progress = Callable[[str, int, int], None]
@@ -73,19 +74,22 @@ def run_check(
 ) -> CheckReport:
     """Proves that pausing `script` changes nothing, or names what a pause loses.
 
-    `steps` are reported in each run, of a budget of `max_steps` (the script's own), and each is followed by a restore.
-    Without `steps` the whole budget is run, as far as `limit_s` allows: at least 3 steps, however long they take, and 3
-    in a gang. `params` override the script's defaults. `callable` is `function` or `module:function` where the script
-    does not call `trial.main` itself; left out, it is the function that takes a trial. At its `rungs` a study saves a
-    trial; where it `pauses` trials there, each is tried. `ranks` processes train together, as those of a study with
-    `processes: per_slot` do. `mutations` are, by parameter, configurations in which a population has changed it: each
-    must have an effect. Metrics that are `ignored` are not compared, and of others than the `objectives` those that
-    differ without a pause. The script runs in `folder` (the current one), as a trial runs in its study's `working_dir`:
-    what it writes there stays, but for files named by `t.id`. Where the study `ships` that folder, each process runs in
-    a fresh copy of what is shipped, as on a worker. With `arguments` it runs as `python SCRIPT ARGUMENTS` or, with a
-    `module`, `python -m MODULE ARGUMENTS` does, and asks for its trial itself; `env` is the study's. `progress(what,
-    done, total)` is told before each process; the total is 0 where it is not known yet. Raises `CheckError` where the
-    script fails without any pause.
+    Each run reports `steps` steps, of a budget of `max_steps` (by default the script's own), and each step is
+    followed by a restore. Without `steps` the whole budget is run, as far as `limit_s` allows: at least 3 steps,
+    and 3 in a gang, no matter how long they take. `params` override the script's defaults. `callable` is
+    `function` or `module:function`, for a script that does not call `trial.main` itself; by default, it is the
+    function that takes a trial. At its `rungs` a study saves a trial; if it also `pauses` trials there, each
+    rung is tried. `ranks` processes train together, as in a study with `processes: per_slot`. `mutations` are,
+    by parameter, configurations in which a population has changed that parameter: each change must have an
+    effect. `ignored` metrics are not compared, nor are metrics other than the `objectives` that differ without a
+    pause.
+
+    The script runs in `folder` (by default the current one), as a trial runs in its study's `working_dir`: files
+    that it writes there persist, except those named by `t.id`. If the study `ships` that folder, each process
+    runs in a fresh copy of the shipped files, as on a worker. With `arguments` the script runs like `python
+    SCRIPT ARGUMENTS` or, with a `module`, like `python -m MODULE ARGUMENTS`, and asks for its trial itself;
+    `env` is the study's. `progress(what, done, total)` is called before each process; the total is 0 while it is
+    not known. Raises `CheckError` if the script fails without any pause.
     """
     script = script.resolve()
     if not script.is_file():
@@ -116,7 +120,7 @@ def run_check(
             restore_dir="",
             checkpoint_dir="",
             result_file="",
-            # The clocks of a gang's ranks differ, and its ranks must end at the same report.
+            # The clocks of a gang's ranks differ, but the ranks must end at the same report.
             most=LEAST if steps is None and ranks > 1 else steps,
             limit_s=limit_s / STRAIGHT_SHARE if steps is None and ranks == 1 else None,
             ranks=ranks,
@@ -167,7 +171,7 @@ class _Check:
         deadline_s: float | None,
         clock: Callable[[], float],
     ) -> None:
-        """`deadline_s`: what it may take; None where each of a given number of steps is followed by a restore."""
+        """`deadline_s` is the time limit; None if each of a given number of steps is followed by a restore."""
         self._rungs = rungs
         self._pauses = pauses
         self._objectives = frozenset(objectives)
@@ -207,7 +211,7 @@ class _Check:
         )
         plan = self._plan(first)
         straight_s = self._clock() - self._began
-        # The same budget, whatever ends the runs that follow; and no longer than it takes to see that one goes on.
+        # All later runs have the same budget, and only as many extra steps as show that a run continues.
         bounded = replace(
             self._control, max_steps=first.max_steps, most=len(first.steps) + LEAST, limit_s=None
         )
@@ -260,7 +264,7 @@ class _Check:
         )
 
     def _straight_again(self, first: SegmentResult, resumed: ResumedRun) -> Ranks:
-        """A second straight run, which looks at the state after each restore."""
+        """A second straight run, which captures the state after each restore."""
         failed_from = () if resumed.failure is None else (resumed.failure.resume_step,)
         after = (
             next((step for step in first.steps if step > at), 0) for at in (*resumed.resumed_at, *failed_from)
@@ -270,7 +274,7 @@ class _Check:
         return self._process("second straight run", control)
 
     def _limit(self, first: SegmentResult) -> Limit | None:
-        """What ended the straight run before the script did."""
+        """What cut the straight run short of the script's own end."""
         if first.end is End.BUDGET and not first.names_steps and self._deadline_s is not None:
             return Limit.UNKNOWN
         if first.end is not End.CUT:
@@ -280,7 +284,9 @@ class _Check:
         return Limit.STEPS if self._deadline_s is None else Limit.GANG
 
     def _may_leave_out(self, names: frozenset[str], reported: Collection[str]) -> bool:
-        """Whether the others can judge: by the study's objectives, or what the names of these say."""
+        """Whether the other metrics suffice for the comparison: by the study's objectives, or by these metrics'
+        names.
+        """
         if self._objectives:
             return names.isdisjoint(self._objectives)
         return len(names) < len(reported) and all(map(is_measured, names))
@@ -303,7 +309,7 @@ class _Check:
                 yield missing
 
     def _resumed_run(self, first: SegmentResult, plan: Plan) -> ResumedRun:
-        """Runs the processes, each resumed from the one before, up to the end."""
+        """Runs the processes, each resumed from the previous one, to the end."""
         chain: list[Ranks] = []
         resumed = ResumedRun(chain=chain, is_copy=self._control.is_copy)
         self._own.clear()
@@ -333,7 +339,7 @@ class _Check:
             control = replace(control, resume_step=result.checkpoint_step, restore_dir=result.checkpoint_dir)
 
     def _plan(self, first: SegmentResult) -> Plan:
-        """Where to restore: after each of a number of steps, or where it tells most."""
+        """Where to restore: after each of a number of steps, or where it is most informative."""
         by_itself = first.end is End.RETURNED
         if self._deadline_s is None:
             return Plan(order=possible(first.steps, ends_by_itself=by_itself))
@@ -346,14 +352,14 @@ class _Check:
         )
 
     def _restores(self, first: SegmentResult, wanted: int) -> int:
-        """How many restores of so many there is time for."""
+        """How many of the `wanted` restores there is time for."""
         if self._deadline_s is None:
             return wanted
         spent_s = self._clock() - self._began
         return affordable(wanted, limit_s=self._deadline_s, spent_s=spent_s, train_s=first.train_s)
 
     def _enough_s(self, first: SegmentResult, restores: int, straight_s: float, processes: int) -> int:
-        """The time limit that would cover all."""
+        """The time limit that would cover everything."""
         return limit_for_all(
             restores,
             tried_s=self._deadline_s or 0.0,
@@ -389,4 +395,4 @@ class _Check:
 
 
 def _silent(what: str, done: int, total: int) -> None:
-    """Nobody is looking."""
+    """Ignores the progress."""

@@ -1,9 +1,9 @@
 """One process of a check: `python -m headrace.check.segment CONTROL`.
 
-Runs the script as its author would, but stands behind `headrace.trial` itself: hands out the parameters,
-says where to continue, takes the reports, and photographs the state at each instant that matters. A segment
-ends where it is told to pause, as a trial does at a rung, at the script's own end, or where the check has seen
-enough; the straight run saves nothing.
+Runs the script as its author would, but takes the place of the host behind `headrace.trial`: it hands out the
+parameters, says where to continue, receives the reports, and captures the state at each moment that matters. A
+segment ends where it is asked to pause, as a trial does at a rung, at the script's own end, or when the check
+has seen enough. The straight run saves nothing.
 """
 
 import functools
@@ -48,17 +48,19 @@ from headrace.trial.session import Observer
 from headrace.trial.target import import_target
 
 _PHOTOGRAPHED = 16
-"""The state is looked at in so many first steps. After that it is where the process pauses or ends, and ever more
-seldom."""
+"""The state is captured in this many first steps. After that, it is captured where the process pauses or ends,
+and at steps that become ever rarer.
+"""
 _LOOKS_S = 1.0
 _LOOKS_SHARE = 0.05
-"""How long the looks at the variables may take, in seconds and of the time of training: the larger of the two. Those at
-what is beside them may take as long."""
+"""How long inspecting the variables may take: the larger of a time in seconds and a share of the training time.
+Inspecting the other state may take as long again.
+"""
 _SEEDING = {"random": ("seed",), "numpy.random": ("seed",), "torch": ("manual_seed", "seed")}
 
 
 class CheckFaultError(RuntimeError):
-    """The check itself failed, looking at the script's state."""
+    """The check itself failed while it inspected the script's state."""
 
 
 class Segment:
@@ -85,7 +87,7 @@ class Segment:
         self._params: dict[str, Value] = {}
         self._unknown: tuple[str, ...] = ()
         self.attached = False
-        """Whether the script has its trial."""
+        """Whether the script has asked for its trial."""
         self._reports: list[Reported] = []
         self._steps: list[int] = []
         self._snapshots: list[Snapshot] = []
@@ -94,22 +96,22 @@ class Segment:
         self._error = self._traceback = ""
 
     def runtime(self, defaults: Defaults) -> tuple[Runtime, Observer]:
-        """The host's part: the script's defaults are known now."""
+        """Called by the trial API when the script's defaults are known."""
         self._defaults = defaults
         self._names_steps = True
         control = self._control
-        if control.max_steps is None:  # a study file has a space of its own
+        if control.max_steps is None:  # a study file has its own space
             self._unknown = unknown_parameters(Path(control.script), control.params, defaults.params)
         if self._unknown:
             raise ValueError(f"no parameters of this script: {', '.join(self._unknown)}")
         return self, self
 
     def watch_files(self) -> None:
-        """From now on; what is imported before is none of the script's."""
+        """Start watching files; modules imported earlier are not the script's."""
         self._files.begin()
 
     def attach(self) -> Assignment:
-        """The configuration, and the checkpoint of the segment before."""
+        """The configuration, and the checkpoint of the previous segment."""
         control = self._control
         self.attached = True
         self._began = self._clock()
@@ -132,17 +134,17 @@ class Segment:
         )
 
     def restored(self, *, read_time_s: float) -> None:
-        """Nobody waits for it here."""
+        """Does nothing: nobody waits for this here."""
 
     def tracked(self, t: Trial) -> None:
-        """As `t.track(...)` left it; a script may still change it before its loop."""
-        self._seeded.clear()  # what was seeded before is undone by the restore
+        """Capture the state as `t.track(...)` left it; the script may still change it before its loop."""
+        self._seeded.clear()  # the restore undoes earlier seeding
         self._capture(t, Moment.TRACKED, t.step)
         if self._control.watched:
             self._phases.begin(self._glance(t, sys._getframe(1)))
 
     def begun(self, t: Trial) -> None:
-        """As the first step will find it."""
+        """Capture the state as the first step will find it."""
         self._trial = t
         self._seeded.clear()
         self._capture(t, Moment.BEGUN, t.step)
@@ -151,11 +153,11 @@ class Segment:
             self._phases.begin(self._glance(t, sys._getframe(1)))
 
     def reporting(self, t: Trial, step: int) -> None:
-        """Everything the checkpoint should hold is in memory now."""
+        """Capture the state at a report: everything that the checkpoint should hold is in memory now."""
         self._trial, self._reported_in = t, t.step
         if self._is_photographed(step):
             self._capture(t, Moment.REPORTED, step)
-            if self._control.watched and self._control.ranks == 1:  # sharded ones have their own ways
+            if self._control.watched and self._control.ranks == 1:  # sharded gradients work differently
                 self._gradients.watch(fingerprint.tracked_modules(t), step)
         if self._is_looked_at(step):
             began, beside_s = self._clock(), self._beside_s
@@ -163,12 +165,12 @@ class Segment:
             self._looked_s += self._clock() - began - (self._beside_s - beside_s)
 
     def body_ended(self, t: Trial) -> None:
-        """What the body did after its report is in no checkpoint."""
+        """Capture the state again: changes after the report are in no checkpoint."""
         if self._snapshots and self._snapshots[-1].moment is Moment.REPORTED:
             self._capture(t, Moment.BODY_ENDED, t.step)
 
     def report(self, report: Report) -> Decision:
-        """Goes on to the budget, or to where the check has seen enough; or leaves at its pause."""
+        """Continue to the budget, or until the check has seen enough; or leave at the pause."""
         self._files.reported()
         self._reports.append(
             Reported(step=report.step, metrics={name: value.hex() for name, value in report.metrics.items()})
@@ -189,23 +191,23 @@ class Segment:
         return Decision(action=Action.CONTINUE)
 
     def finish(self, *, error: str, traceback: str, own: OwnEnd = TOLD) -> None:  # noqa: ARG002  (its runtime's signature)
-        """Keeps how the script ended."""
+        """Record how the script ended."""
         self._error, self._traceback = error, traceback
         if not error and self._end is End.RETURNED and self._trial is not None:
             self._capture(self._trial, Moment.RETURNED, self._trial.step)
 
     def seeding(self, name: str, frame: FrameType | None) -> None:
-        """A global generator is being seeded: after the restore, that undoes it."""
+        """Record that a global generator is seeded, which undoes the restore if it happens afterwards."""
         if not self._snapshots or self._control.resume_step == 0:
             return
         if frame is not None and frame.f_globals.get("__name__") == rng.__name__:
-            return  # a library that the script imports late is seeded then
+            return  # the trial API seeds a library that the script imports late
         own = script_frames(frame)
         if own:
             self._seeded[f"{name} ({Path(own[-1].f_code.co_filename).name}:{own[-1].f_lineno})"] = None
 
     def result(self) -> SegmentResult:
-        """All that happened."""
+        """Everything that happened."""
         left_in = 0 if self._trial is None else self._trial._left_in()
         return SegmentResult(
             attached=self.attached,
@@ -249,14 +251,14 @@ class Segment:
         return limit_s is not None and count >= LEAST and self._clock() - self._began >= limit_s
 
     def _is_photographed(self, step: int) -> bool:
-        """Whether the state at the report of this step, which comes next, is looked at: that takes its time."""
+        """Whether to capture the state at the coming report of this step, which takes time."""
         count = len(self._steps) + 1
         due = step >= self._budget or self._has_seen_enough(step, count) or self._pauses(step)
         due = due or step in self._control.photographed
         return due or count <= _PHOTOGRAPHED or count & (count - 1) == 0
 
     def _is_looked_at(self, step: int) -> bool:
-        """Whether the variables are looked at: at the reports of new steps, and not for long in all."""
+        """Whether to inspect the variables: at the reports of new steps, within a time limit in total."""
         if not self._control.watched or (self._steps and step <= self._steps[-1]):
             return False
         return self._is_in_time(self._looked_s)
@@ -265,12 +267,12 @@ class Segment:
         return looked_s <= max(_LOOKS_S, _LOOKS_SHARE * (self._clock() - self._began))
 
     def _glance(self, t: Trial, frame: FrameType | None) -> dict[str, int]:
-        """The variables, and the files that a pause loses as it does them."""
+        """The variables, and the files that a pause loses like variables."""
         files = {f"file {name}": changed_ns for name, changed_ns in self._files.written().items()}
         variables, beside = fingerprint.glance(t, frame)
         if self._is_in_time(
             self._beside_s
-        ):  # a large model takes longer than the variables: it has its own time
+        ):  # a large model takes longer than the variables, so it has its own time limit
             began = self._clock()
             self._beside = beside()
             self._beside_s += self._clock() - began
@@ -282,7 +284,7 @@ class Segment:
         except Exception as error:
             if Path(traceback.extract_tb(error.__traceback__)[-1].filename).parent == Path(__file__).parent:
                 raise CheckFaultError(repr(error)) from error
-            raise  # by something of the script's, such as its state_dict()
+            raise  # raised by the script's code, such as a state_dict()
 
 
 def run_segment(control: Control, rank: int = 0) -> SegmentResult:
@@ -298,10 +300,10 @@ def run_segment(control: Control, rank: int = 0) -> SegmentResult:
     try:
         if control.target:
             function = import_target(control.target, str(script.parent))
-            if takes_bundle(function):  # one member, of which the reports are compared
+            if takes_bundle(function):  # one member, whose reports are compared
                 solo = SoloBundle(segment)
                 run_bundle(function, solo, solo.attach())
-            elif not segment.attached:  # else it asked when it was imported, and has run
+            elif not segment.attached:  # otherwise it asked when it was imported, and has run
                 run(function, segment, segment.attach(), segment)
         else:
             sys.argv = [str(script), *control.arguments]
@@ -321,7 +323,9 @@ def run_segment(control: Control, rank: int = 0) -> SegmentResult:
 
 
 def _watch_seeding(notify: Callable[[str, FrameType | None], None]) -> None:
-    """Tells of every later call that seeds a global generator, also of libraries that are imported later."""
+    """Report every later call that seeds a global generator, including those of libraries that are imported
+    later.
+    """
     for module_name, names in _SEEDING.items():
 
         def watch(module: ModuleType, names: tuple[str, ...] = names) -> None:
@@ -343,7 +347,7 @@ def _noticed(
 
 
 def main(control_file: str) -> int:
-    """Reads the control, runs, and writes the result, completely or not at all; returns the exit status.
+    """Read the control file, run, write the result atomically, and return the exit status.
 
     A rank that fails ends with status 1, so that its gang ends with it.
     """

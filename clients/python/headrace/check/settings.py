@@ -1,10 +1,10 @@
-"""What modules, optimizers and the process have beside every state_dict(). No checkpoint holds it.
+"""State of modules, optimizers and the process outside every state_dict(). No checkpoint holds it.
 
 Gradients, requires_grad, modes, hooks, attributes, environment variables.
 
-A gradient is left over at nearly every report, and nearly every next step clears it first. So it is watched, in the
-straight run, what the first backward pass after a report does: whether it adds to the gradient that was there. A
-gradient that was cleared is another object, or has been written once more.
+A gradient is left over at nearly every report, and nearly every next step clears it first. So the straight run
+watches what the first backward pass after a report does: whether it adds to the existing gradient. A gradient
+that was cleared is a different object, or has been written once more.
 """
 
 import os
@@ -14,22 +14,22 @@ from typing import Any
 from headrace.check.digest import digest
 
 TRAINED, FROZEN = "True", "False"
-"""What requires_grad is."""
+"""The values of requires_grad."""
 TRAINING, EVALUATING = "in train mode", "in eval mode"
 HOOKS, ENVIRONMENT = "hooks of ", "os.environ["
-"""How the names begin of what is counted, and of what the whole process has."""
+"""Prefixes of the names of counted hooks, and of the process's environment variables."""
 _LONG = "-" * 64
 _HOOKS_OF_MODULE = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _HOOKS_OF_OPTIMIZER = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
 def is_hook(path: str) -> bool:
-    """Whether it is a hook of a module or an optimizer: those are counted."""
+    """Whether a path leads to a hook of a module or an optimizer. Hooks are only counted."""
     return any(f".{kind}[" in path for kind in (*_HOOKS_OF_MODULE, *_HOOKS_OF_OPTIMIZER))
 
 
 class Gradients:
-    """The gradients that a step takes over from the one before."""
+    """Gradients that carry over from one step to the next."""
 
     def __init__(self) -> None:
         self._hooks: list[Any] = []
@@ -37,7 +37,7 @@ class Gradients:
         """The parameters that had such a gradient at a step's report."""
 
     def watch(self, modules: Mapping[str, Any], step: int) -> None:
-        """Begins with what there is at the report of this step."""
+        """Start with the gradients at the report of this step."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = [
@@ -62,8 +62,9 @@ class Gradients:
 
 
 def settings_of(modules: Mapping[str, Any], optimizers: Mapping[str, Any]) -> dict[str, str]:
-    """By path, whether each parameter is trained, each module's mode, how many hooks there are, the attributes of
-    optimizers; and the environment, as digests."""
+    """The settings by path: whether each parameter is trained, each module's mode, the number of hooks,
+    attributes of optimizers; and the environment, as digests.
+    """
     found = {name: TRAINED if one.requires_grad else FROZEN for name, one in _parameters(modules)}
     for variable, module in modules.items():
         for name, part in module.named_modules():
@@ -73,12 +74,12 @@ def settings_of(modules: Mapping[str, Any], optimizers: Mapping[str, Any]) -> di
     for variable, optimizer in optimizers.items():
         found |= _hooks(variable, optimizer, _HOOKS_OF_OPTIMIZER)
         found |= {f"{variable}.{name}": digest(value) for name, value in plain_attributes(optimizer)}
-    # As digests of lists that are too long to stand as they are: a variable may be a secret.
+    # As digests of lists too long to be shown as they are: a variable may be a secret.
     return found | {f"{ENVIRONMENT}{name!r}]": digest([value, _LONG]) for name, value in os.environ.items()}
 
 
 def plain_attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    """The public ones of an object, but for a module's mode."""
+    """The public plain attributes of an object, except a module's mode."""
     for name, item in vars(value).items():
         if (
             not name.startswith("_")
@@ -103,5 +104,5 @@ def _parameters(modules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def listed_briefly(names: Sequence[str]) -> str:
-    """`model.0.weight`, and how many more."""
+    """The first name, such as `model.0.weight`, and how many more there are."""
     return f"`{names[0]}`" + (f" and {len(names) - 1} more" if names[1:] else "")

@@ -1,6 +1,6 @@
-"""What one process of a check leaves behind: its reports, and fingerprints of its state at the instants that matter.
+"""The output of one process of a check: its reports, and fingerprints of its state at the moments that matter.
 
-Everything here is plain data that goes through a file from the process that trained to the one that compares.
+Everything here is plain data, passed in a file from the process that trained to the one that compares.
 """
 
 import re
@@ -11,12 +11,12 @@ from pathlib import Path
 
 from headrace.check.loaders import LoaderState
 
-# What follows a container's name on the way to one of its items.
+# What follows a container's name in the path to one of its items.
 _ITEMS = re.compile(r"(\[[^\[\]]*\])+$")
 
 
 class Kind(StrEnum):
-    """What a piece of state is; the value is its name in a report, the order that of suspicion."""
+    """The kind of a piece of state. The value is its name in a report; the most suspicious kinds come first."""
 
     WEIGHTS = "weights"
     GRADIENTS = "gradients"
@@ -38,17 +38,17 @@ class Kind(StrEnum):
 class Piece:
     """The fingerprint of one object (or of one side of it) at one instant."""
 
-    # The same for the same object in every process of a check.
+    # Identifies the same object in every process of a check.
     key: str
     kind: Kind
-    # The class, and the variable it was found in; the variable is empty for what only the collector knows.
+    # The class, and the variable it was found in, which is empty if only the garbage collector knows the object.
     label: str
     variable: str = ""
-    # Its name in `t.track(...)`, or "(global)" for what the trial API saves by itself; empty where nobody saves it.
+    # Its name in `t.track(...)`, or "(global)" for what the trial API saves by itself; empty if it is not saved.
     saved_as: str = ""
     # Whether the script says that it is the same on all ranks.
     shared: bool = False
-    # Part to digest, or to the value itself where it is short.
+    # Maps each part to its digest, or to the value itself if it is short.
     parts: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -58,41 +58,41 @@ class Piece:
 
 
 class End(StrEnum):
-    """How a process that did not fail came to its end."""
+    """How a process ended that did not fail."""
 
     # The script ended by itself: its function returned, or it exited with status 0.
     RETURNED = "returned"
     # It reported the last step of its budget.
     BUDGET = "budget"
-    # The check told it so: to resume from there, or because it has seen enough.
+    # The check ended it: to resume from there, or because it has seen enough.
     PAUSED = "paused"
     CUT = "cut"
 
 
 class Moment(StrEnum):
-    """When a snapshot was taken."""
+    """The moment at which a snapshot was taken."""
 
     # At the end of `t.track(...)`.
     TRACKED = "tracked"
-    # When the loop begins.
+    # When the loop starts.
     BEGUN = "begun"
     # In `t.report(...)`, when the checkpoint is complete, or would be.
     REPORTED = "reported"
     # When the script came back to `t.steps()`.
     BODY_ENDED = "body ended"
-    # When the script had ended by itself: what is kept of the trial.
+    # When the script had ended by itself: the state that is kept of the trial.
     RETURNED = "returned"
 
 
 class Framework(StrEnum):
-    """Who owns the loop, where it is not the script; a callback of `headrace_torch` makes it a trial."""
+    """The framework that owns the loop in place of the script; a callback of `headrace_torch` makes it a trial."""
 
     LIGHTNING = "lightning"
     TRANSFORMERS = "transformers"
 
 
 class OwnerKind(StrEnum):
-    """An object of a class of the script's own, whose state a framework saves where it is asked to."""
+    """The kind of an object of the script's own class whose state a framework saves on request."""
 
     LIGHTNING_CALLBACK = "Lightning callback"
     LIGHTNING_MODULE = "Lightning module"
@@ -101,7 +101,7 @@ class OwnerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """What such an object is, and its class."""
+    """The kind of such an object, and its class."""
 
     kind: OwnerKind
     label: str
@@ -109,7 +109,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All the state that could be found at one instant."""
+    """All state that was found at one moment."""
 
     moment: Moment
     step: int
@@ -118,21 +118,22 @@ class Snapshot:
     variables: dict[str, str]
     # Variables that hold objects with attributes, and whether their classes are the script's own throughout.
     holders: dict[str, bool]
-    # Attributes that only the classes of the objects have, not the objects themselves.
+    # Attributes that are set on the classes of objects, not on the objects themselves.
     defaults: dict[str, str]
     # Variables that hold a generator or an iterator.
     iterators: tuple[str, ...]
-    # The variables of the script's frames, which its loop may set: other plain names are a closure's or a generator's.
+    # The variables of the script's frames, which its loop can set. Other plain names belong to closures or
+    # generators.
     of_frames: tuple[str, ...] = ()
-    # Loaders of which a pause loses something.
+    # Loaders that lose something in a pause.
     loaders: dict[str, tuple[LoaderState, ...]] = field(default_factory=dict)
-    # What the modules have beside their state_dict(): see `settings`.
+    # State of the modules outside their state_dict(): see `settings`.
     settings: dict[str, str] = field(default_factory=dict)
     # The script's functions with an lru_cache, and how many results each holds.
     caches: dict[str, int] = field(default_factory=dict)
-    # Variables that are a framework's to save, with what they are.
+    # Variables that a framework saves, with their kinds.
     owners: dict[str, Owner] = field(default_factory=dict)
-    # Variables that are too large, too deep or too many to be looked at.
+    # Variables that are too large, too deep or too many to inspect.
     unread: tuple[str, ...] = ()
     # Keys of `t.state` whose values share memory with a tracked object, with its name.
     aliases: dict[str, str] = field(default_factory=dict)
@@ -144,18 +145,18 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """Steps at whose reports a variable of the script holds what a fresh start does not have."""
+    """Steps at whose reports a variable of the script holds a value that a fresh start does not have."""
 
     variable: str
     first: int
     last: int
-    # Whether it changes from report to report; else it keeps one value.
+    # Whether it changes from report to report; otherwise it keeps one value.
     changes: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reported:
-    """One report; the metrics are `float.hex()`, so that text compares like bits."""
+    """One report. The metrics are in `float.hex()` form, so that equal text means equal bits."""
 
     step: int
     metrics: dict[str, str]
@@ -163,12 +164,13 @@ class Reported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderFiles:
-    """What a process did to the files of its folder, by their paths from there."""
+    """What a process did to the files in its folder; paths are relative to it."""
 
-    # In a copy: what it wrote, and what of it was there when its loop began.
+    # In a copy: the files that it wrote, and those of them that existed when its loop started.
     written: tuple[str, ...] = ()
     rebuilt: tuple[str, ...] = ()
-    # In a copy: what it read that an earlier step of it wrote. Else: that an earlier process of the resumed run wrote.
+    # The files that it read and that, in a copy, an earlier step wrote; otherwise, an earlier process of the
+    # resumed run.
     read: tuple[str, ...] = ()
 
 
@@ -181,110 +183,113 @@ class SegmentResult:
     resume_step: int
     reports: tuple[Reported, ...]
     snapshots: tuple[Snapshot, ...]
-    # The steps that were reported, ascending. One that is reported again, or after a later one, counts once.
+    # The reported steps, ascending. A step reported again, or after a later one, is listed once.
     steps: tuple[int, ...] = ()
     # The finished checkpoint, and the step it was reported with.
     checkpoint_dir: str = ""
     checkpoint_step: int = 0
     end: End = End.RETURNED
-    # Whether the script left its loop over `t.steps()` within a step, and whether it was the one that it reported last.
+    # Whether the script left its loop over `t.steps()` within a step, and whether that was the step that it last
+    # reported.
     left: bool = False
     left_after_report: bool = False
     # The script's whole budget, and how long it trained, in seconds.
     max_steps: int = 0
     train_s: float = 0.0
-    # Whether the script or the study has said that budget. Else it is the check's own.
+    # Whether the script or the study defines that budget. Otherwise it is the check's own.
     names_steps: bool = True
-    # The configuration that it trained.
+    # The configuration that was trained.
     params: dict[str, bool | int | float | str] = field(default_factory=dict)
-    # The parameters in the script's defaults, where one was given that it does not know: then it did not run.
+    # The parameters in the script's defaults, if an unknown one was given. The script did not run then.
     known_params: tuple[str, ...] = ()
-    # Of the straight run: when variables hold what a fresh start does not have, the most telling of each first.
+    # In the straight run: when variables hold values that a fresh start does not have; the most informative
+    # phases first.
     phases: tuple[Phase, ...] = ()
-    # Of the straight run: by step, the parameters whose gradients the next step added to.
+    # In the straight run: by step, the parameters whose gradients the next step added to.
     carried: dict[int, list[str]] = field(default_factory=dict)
-    # What the script gave `t.steps(checkpoint_every=...)`.
+    # The script's value of `t.steps(checkpoint_every=...)`.
     checkpoint_every: int | None = None
     # Where a global generator was seeded after the restore, as `torch.manual_seed (train.py:12)`.
     seeded: tuple[str, ...] = ()
-    # Who owns the loop; None: the script.
+    # The framework that owns the loop; None: the script does.
     framework: Framework | None = None
-    # Of a gang: which of its processes.
+    # In a gang: the rank of this process.
     rank: int | None = None
     files: FolderFiles = field(default_factory=FolderFiles)
-    # The exception's line and its traceback; empty for success.
+    # The exception's message and traceback; empty on success.
     error: str = ""
     traceback: str = ""
 
     def last(self, moment: Moment) -> Snapshot | None:
-        """The newest snapshot of this moment."""
+        """The latest snapshot of this moment."""
         return next((found for found in reversed(self.snapshots) if found.moment is moment), None)
 
     @property
     def decides_after_report(self) -> bool:
-        """Whether the script itself ends its loop between a report and the next step. In a framework every end lies
-        there."""
+        """Whether the script ends its loop between a report and the next step. In a framework, every run ends
+        there.
+        """
         return self.left_after_report and self.framework is None
 
     @property
     def begun(self) -> Snapshot | None:
-        """The state that the loop began with; for a script without `t.steps()`, as `t.track(...)` left it."""
+        """The state at the start of the loop; for a script without `t.steps()`, as `t.track(...)` left it."""
         return self.last(Moment.BEGUN) or self.last(Moment.TRACKED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """What one process is to do."""
+    """The instructions for one process."""
 
     # The trial's `t.id`.
     id: str
     script: str
     # `module:function`; empty: the script is run as `__main__`.
     target: str
-    # Where it runs.
+    # The folder in which it runs.
     folder: str
     params: dict[str, bool | int | float | str]
-    # None: as the script's own defaults say.
+    # None: the script's own default.
     max_steps: int | None
     seed: int
     resume_step: int
     restore_dir: str
-    # Empty for the straight run, which saves nothing.
+    # Empty for the straight run, which does not save.
     checkpoint_dir: str
     result_file: str
-    # Pauses it at the first report of this step or a later one; 0: never.
+    # Pause at the first report of this step or a later one; 0: never.
     pause_at: int = 0
-    # Ends it at the first report of this step or a later one; 0: its budget does, or the script itself.
+    # End at the first report of this step or a later one; 0: when the budget or the script ends.
     until: int = 0
-    # Ends it when it has reported so many steps.
+    # End when this many steps were reported.
     most: int | None = None
-    # Ends it at the first report after so many seconds, but not before `LEAST` steps.
+    # End at the first report after this many seconds, but not before `LEAST` steps.
     limit_s: float | None = None
-    # Whether the variables are looked at in each step, for `SegmentResult.phases`.
+    # Whether to inspect the variables at each step, for `SegmentResult.phases`.
     watched: bool = False
-    # The steps at whose reports the state is looked at, whatever else is.
+    # The steps at whose reports the state is captured in any case.
     photographed: tuple[int, ...] = ()
-    # Whether the folder is a copy of its own, which is deleted when it ends.
+    # Whether the folder is the process's own copy, which is deleted when it ends.
     is_copy: bool = False
-    # Reading what was written from this time on, and before the process began, is told; by the clock of the check's
-    # folder; 0: none is.
+    # Report reads of files that were written after this time and before the process started. By the clock of the
+    # check's folder; 0: report none.
     older_from_ns: int = 0
     # How many processes train together, each with a result file of its own (`result_of`).
     ranks: int = 1
-    # The arguments of a script that a command runs; and the name that `python -m` is given, if it is run so.
+    # The arguments of a script that a command runs; and the module name for `python -m`, if it is run that way.
     arguments: tuple[str, ...] = ()
     module: str = ""
-    # What the study's `env` sets.
+    # The variables in the study's `env`.
     env: dict[str, str] = field(default_factory=dict)
 
 
 def name_of(path: str) -> str:
-    """The variable that a path leads into: a dictionary or a list, and all that it holds, is one."""
+    """The variable that a path leads into: a dictionary or a list and everything in it is one variable."""
     return _ITEMS.sub("", path)
 
 
 def by_name(variables: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """The values by name: a dictionary or a list, and all that it holds, is one."""
+    """The values by name: a dictionary or a list and everything in it is one variable."""
     found: dict[str, dict[str, str]] = {}
     for path, value in variables.items():
         found.setdefault(name_of(path), {})[path] = value
@@ -292,9 +297,9 @@ def by_name(variables: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 
 LEAST = 3
-"""So many steps are run however long they take: one before a restore, and one before and after another."""
+"""This many steps are run no matter how long they take: one before a restore, and one before and after another."""
 
 
 def result_of(result_file: str, rank: int) -> Path:
-    """Where a rank's result goes."""
+    """The path of a rank's result."""
     return Path(f"{result_file}.rank-{rank}") if rank else Path(result_file)

@@ -23,7 +23,7 @@ class CheckError(RuntimeError):
 
 
 def refuse_own_fault(result: SegmentResult, name: str) -> None:
-    """Raises `CheckError` where the check itself failed in a process: that says nothing of the script."""
+    """Raises `CheckError` if the check itself failed in a process, which says nothing about the script."""
     kind, found, what = result.error.partition(_OWN)
     if found and kind in ("", "headrace.check.segment."):
         raise CheckError(
@@ -35,7 +35,7 @@ def refuse_own_fault(result: SegmentResult, name: str) -> None:
 def require_sound(
     result: SegmentResult, control: Control, reported: Collection[str], left_out: Collection[str]
 ) -> None:
-    """Raises `CheckError` where the straight run shows that there is nothing to compare.
+    """Raises `CheckError` if the straight run shows that there is nothing to compare.
 
     `reported` are its metrics, and `left_out` those that are not to be compared.
     """
@@ -73,7 +73,7 @@ def require_sound(
 
 
 def _or_its_study(control: Control) -> str:
-    """What else to check, where a script is checked by itself."""
+    """A hint to check the study file, if a script is checked on its own."""
     if control.max_steps is not None:  # as a study file says
         return ""
     return (

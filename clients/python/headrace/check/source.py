@@ -1,7 +1,7 @@
-"""What a script's text says before it runs: which function trains, and which parameters it reads.
+"""What a script's source shows before it runs: which function trains, and which parameters it reads.
 
-A script that asks for its trial itself (`trial.main`, `trial.current`) is run as it is. In one that only defines a
-function for a study, that function is found by what it does with its trial.
+A script that asks for its trial itself (`trial.main`, `trial.current`) runs unchanged. In a script that only
+defines a function for a study, that function is recognized by how it uses its trial.
 """
 
 import ast
@@ -15,11 +15,11 @@ _ASKING = {
     "headrace.trial.main": ("",),
     "headrace.trial.current": ("",),
 }
-"""What follows the name of something imported in a call that asks for the trial."""
+"""The rest of a call that asks for the trial, after the imported name."""
 
 
 def training_function(script: Path) -> str | None:
-    """The function that takes a trial, in a script that never asks for one; None where that is not clear."""
+    """The function that takes a trial, in a script that never asks for one; None if that is ambiguous."""
     tree = _parsed(script)
     if tree is None or _asks(tree):
         return None
@@ -30,15 +30,16 @@ def training_function(script: Path) -> str | None:
 
 
 def parameters_read(script: Path) -> tuple[str, ...]:
-    """The parameters that the script reads as `….params["name"]`, in order."""
+    """The parameters that the script reads as `….params["name"]`, in order of appearance."""
     tree = _parsed(script)
     reads = [(node.lineno, node.col_offset, name) for node, name in _reads(tree)] if tree is not None else []
     return tuple(dict.fromkeys(name for _, _, name in sorted(reads)))
 
 
 def unknown_parameters(script: Path, given: Collection[str], defaults: Collection[str]) -> tuple[str, ...]:
-    """Those of the given parameters that a script with these defaults cannot know: its text has no such string either,
-    as in `t.params.get("width", 32)`. Without defaults it says nothing of its parameters, so none is unknown."""
+    """The given parameters that a script with these defaults cannot know: its text also has no such string, as in
+    `t.params.get("width", 32)`. A script without defaults does not declare its parameters, so none is unknown.
+    """
     tree = _parsed(script)
     if not defaults or tree is None:
         return ()
@@ -50,11 +51,11 @@ def _parsed(script: Path) -> ast.Module | None:
     try:
         return ast.parse(script.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, SyntaxError, ValueError):
-        return None  # running it says what is wrong
+        return None  # running the script shows what is wrong
 
 
 def _asks(tree: ast.Module) -> bool:
-    """Whether the script calls `main` or `current` of `headrace.trial`, by whatever names it imports them."""
+    """Whether the script calls `main` or `current` of `headrace.trial`, under any imported name."""
     called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     return not called.isdisjoint(_names_to_ask_by(tree))
 
@@ -69,7 +70,7 @@ def _names_to_ask_by(tree: ast.Module) -> Iterator[str]:
 
 
 def _takes_a_trial(function: ast.FunctionDef) -> bool:
-    """Whether its only required argument is a trial, by what is called on it."""
+    """Whether the function's only required argument is a trial, judging by the attributes used."""
     given = [*function.args.posonlyargs, *function.args.args]
     if len(given) - len(function.args.defaults) != 1:
         return False

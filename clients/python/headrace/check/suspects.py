@@ -1,7 +1,7 @@
-"""Weaker signs, for where curves or ends part and no photograph explains it: pure.
+"""Weaker signs, used if curves or ends diverge and no snapshot explains why. Pure functions.
 
-A counter in a variable, a generator seeded once more, an iterator that starts over. A variable that a restore resets is
-always reported: where nothing that was compared depends on it, as a warning.
+Examples are a counter in a variable, a generator that is seeded again, an iterator that starts over. A variable
+that a restore resets is always reported; if nothing that was compared depends on it, as a warning.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from headrace.check.snapshot import Kind, Moment, SegmentResult, Snapshot, by_na
 from headrace.check.unsaved import trained_otherwise, unsaved
 
 _GENERATORS = {"random": "global python", "numpy.random": "global numpy", "torch": "global torch"}
-"""The module whose functions seed a generator, and the generator's key."""
+"""Maps the module whose functions seed a generator to the generator's key."""
 _OF_LOADERS = {
     LoaderState.AHEAD: (
         "the workers of DataLoader `{name}` fetch batches ahead of the loop: a save skips them",
@@ -41,9 +41,10 @@ _OF_LOADERS = {
 def resets(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
     """The variables that a restore resets, each once.
 
-    One that is reset again and again never comes far in the resumed run: a patience that starts over with every process
-    counts nothing. So a variable counts as reset too where it had changed by then in the straight run, and is as in a
-    fresh start: but not behind the step at which the runs part, where all that follows from a loss differs too.
+    A variable that is reset again and again never gets far in the resumed run: a patience that starts over with
+    every process counts nothing. So a variable also counts as reset if it had changed by then in the straight
+    run and is as in a fresh start. This holds only up to the step at which the runs diverge, as later everything
+    that follows from a loss differs too.
     """
     found: dict[str, Missing] = {}
     parting = first_difference(straight, chain, to_the_end=False)
@@ -63,8 +64,9 @@ def resets(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Mis
 def suspects(
     straight: SegmentResult, chain: Sequence[SegmentResult], unpaused: SegmentResult
 ) -> tuple[Missing, ...]:
-    """What may explain that the runs part, where `losses` found nothing. `unpaused` is a second straight run, which
-    looks at the state after each restore."""
+    """What may explain why the runs diverge if `losses` found nothing. `unpaused` is a second straight run,
+    which captures the state after each restore.
+    """
     excused = harmless(straight, chain, unpaused)
     late = () if excused.end_explained else _restored_late(chain, unpaused)
     steps = tuple(_steps_repeated(straight)) or tuple(_loop_variables(straight, chain))
@@ -76,7 +78,7 @@ def suspects(
         caches = tuple(caches_emptied(before, after))
         doubted = same_again(unpaused, after) if caches else frozenset()
         iterators = tuple(_iterators_restarted(before, after))
-        # What holds more than can be looked at may act at any later step.
+        # State that is too large to inspect may have an effect at any later step.
         hidden = (
             *_aliased(before),
             *_gradients_carried(straight, after),
@@ -91,7 +93,7 @@ def suspects(
             *(() if excused.end_explained else positions),
         )
         for missing in signs:
-            # A variable is named once, whatever its values at later boundaries.
+            # A variable is named once, no matter what its values at later boundaries are.
             found.setdefault(missing.remedy if missing.kind is Kind.VALUE else missing.finding, missing)
     for missing in resets(straight, chain):
         found.setdefault(missing.remedy, missing)
@@ -103,7 +105,7 @@ def suspects(
 
 
 def _restored_late(chain: Sequence[SegmentResult], unpaused: SegmentResult) -> tuple[Missing, ...]:
-    """What a process begins its loop without, and has again at the next report."""
+    """What a process lacks when it starts its loop, and has again at the next report."""
     return tuple(_doubted(missing) for missing in losses(chain, unpaused, late=True))
 
 
@@ -112,7 +114,7 @@ def _doubted(missing: Missing) -> Missing:
 
 
 def _aliased(before: SegmentResult) -> Iterator[Missing]:
-    """What `t.state` held at the save that a restore makes a copy of."""
+    """Values in `t.state` that shared memory when saved and that a restore turns into copies."""
     saved = before.last(Moment.REPORTED)
     if saved is None:
         return
@@ -138,7 +140,7 @@ def _steps_repeated(straight: SegmentResult) -> Iterator[Missing]:
 
 
 def _loop_variables(straight: SegmentResult, chain: Sequence[SegmentResult]) -> Iterator[Missing]:
-    """A variable that counted the steps in the straight run, and does not in the resumed one."""
+    """Variables that count the steps in the straight run, but not in the resumed one."""
     mine, others = reported_in(straight), reported_by_step(chain)
     if len(mine) < 2:
         return
@@ -161,7 +163,7 @@ def _loop_variables(straight: SegmentResult, chain: Sequence[SegmentResult]) -> 
 
 
 def _counts_steps(name: str, reported: Sequence[Snapshot]) -> int | None:
-    """By how much the variable, whole, is behind the step at every report; None where that differs."""
+    """How far the variable is behind the step at every report (0 or 1); None if it is not such a count."""
     values = [at.variables.get(name, "") for at in reported]
     if not all(value.isdecimal() for value in values):
         return None
@@ -170,7 +172,7 @@ def _counts_steps(name: str, reported: Sequence[Snapshot]) -> int | None:
 
 
 def _loop_of_its_own(straight: SegmentResult) -> Iterator[Missing]:
-    """What is left to suspect where the script reports outside `t.steps()`."""
+    """The remaining suspect if the script reports outside `t.steps()`."""
     if straight.last(Moment.BEGUN) is None:
         yield Missing(
             kind=Kind.STEP,
@@ -182,7 +184,7 @@ def _loop_of_its_own(straight: SegmentResult) -> Iterator[Missing]:
 
 
 def _seeded_again(straight: SegmentResult, result: SegmentResult) -> Iterator[Missing]:
-    """What was seeded after the restore, unless the generator is where it is without a pause all the same."""
+    """Generators that were seeded after the restore, unless their state is the same as without a pause."""
     if not result.resume_step:
         return
     unpaused = reported_by_step([straight])
@@ -208,9 +210,10 @@ def _variables_reset(
     to_fresh: bool = False,
     doubted: Collection[str] = (),
 ) -> Iterator[Missing]:
-    """What had changed since the loop began when it was saved, and is something else after the restore: with
-    `to_fresh`, what it was when the loop began. What a tracked object saves by itself is left to `losses`. Of those
-    that are `doubted` it is said why."""
+    """Variables that had changed between the start of the loop and the save, and have a different value after
+    the restore: with `to_fresh`, their value at the start of the loop. State that a tracked object saves itself
+    is left to `losses`. For variables in `doubted`, the evidence says why they are doubtful.
+    """
     if saved is None or start is None or restored is None:
         return
     modules = {piece.variable for piece in saved.pieces if piece.kind is Kind.WEIGHTS and piece.variable}
@@ -235,21 +238,22 @@ def _variables_reset(
 
 
 def _of_class(name: str, moment: Snapshot) -> "_Values":
-    """The value of an attribute that the object does not have, and its class does."""
+    """The value of an attribute that is set on the object's class, not on the object."""
     return {name: moment.defaults[name]} if name in moment.defaults else {}
 
 
 def _attribute_of(name: str, holders: Mapping[str, bool]) -> bool:
-    """Whether it is an attribute of one of these objects, which may be set at one time and not at another.
+    """Whether the name is an attribute of one of these objects, which may be set at one time and missing at
+    another.
 
-    The private ones of an object whose class derives from a library's are the library's own.
+    Private attributes of an object whose class derives from a library's belong to the library.
     """
     path, _, attribute = name.rpartition(".")
     return path in holders and (holders[path] or not attribute.startswith("_"))
 
 
 def _is_tracked(name: str, saved: Snapshot) -> bool:
-    """Whether it is an attribute that the state_dict() of a tracked object has, under its name."""
+    """Whether the name is an attribute that the state_dict() of a tracked object contains under its name."""
     for piece in saved.pieces:
         attribute = name.removeprefix(f"{piece.variable}.")
         if piece.saved_as and piece.variable and attribute != name:
@@ -263,7 +267,7 @@ _Values = dict[str, str]
 
 
 def _how_reset(name: str, start: _Values, saved: _Values, restored: _Values) -> str:
-    """A name and its values. One that is long, or is a tensor, stands as its digest."""
+    """The finding for a name and its values. A long value or a tensor is represented by its digest."""
     plain = saved.get(name, "#"), restored.get(name, "#")
     if not any(value.startswith("#") for value in plain):
         return f"variable `{name}` is {plain[0]} when saved, and {plain[1]} after the restore"
@@ -290,7 +294,7 @@ def _gradients_carried(straight: SegmentResult, after: SegmentResult) -> Iterato
 def _trainable_otherwise(
     straight: SegmentResult, before: SegmentResult, after: SegmentResult
 ) -> Iterator[Missing]:
-    """What is frozen, or trained, after a restore only, and is so still at the next report."""
+    """Parameters that are frozen, or trained, only after a restore, and still are at the next report."""
     saved, unpaused = before.last(Moment.REPORTED), reported_by_step([straight])
     shown = next((at for at in reported_in(after) if at.step in unpaused), None)
     if saved is None or after.begun is None or shown is None:
@@ -320,7 +324,7 @@ def _iterators_restarted(before: SegmentResult, after: SegmentResult) -> Iterato
 
 
 def _of_loaders(before: SegmentResult, *, but: Collection[LoaderState]) -> Iterator[Missing]:
-    """What a pause loses of loaders, but for what is told of the script's own iterators over them."""
+    """What a pause loses of loaders, except what is already reported of the script's own iterators over them."""
     saved = before.last(Moment.REPORTED)
     for name, states in saved.loaders.items() if saved is not None else ():
         for state in (state for state in states if state not in but):

@@ -1,7 +1,8 @@
-"""What is left to suspect where no variable explains that the runs part: pure.
+"""The remaining suspects if no variable explains why the runs diverge. Pure functions.
 
-Most steps set a module's mode first, and many variables live within a step alone. So these are named only where nothing
-else is found: what a module, an optimizer or the process has beside every variable, and an object made in the loop.
+Most steps first set a module's mode, and many variables live only within a step. So these are named only if
+nothing else is found: state of a module, an optimizer or the process outside every variable, and an object
+created in the loop.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -19,7 +20,7 @@ _NOWHERE = "no state_dict() holds that"
 
 
 def unsaved(chain: Sequence[SegmentResult], excused: Harmless = NOTHING) -> tuple[Missing, ...]:
-    """What a restore changes of it first, and is not `excused`: of the kind that is suspected most."""
+    """The first such changes by a restore that are not `excused`, of the most suspicious kind."""
     looks: tuple[_Signs, ...] = (_trainable, _modes, _settings, _objects)
     if excused.end_explained:
         looks = (_trainable, _modes, _settings)
@@ -42,7 +43,7 @@ def _without(moment: Snapshot, settings: Collection[str]) -> Snapshot:
 
 
 def trained_otherwise(names: Sequence[str], was: str, now: str, step: int) -> Missing:
-    """What to say of parameters that a restore freezes, or has trained again."""
+    """The finding for parameters that a restore freezes or unfreezes."""
     return Missing(
         kind=Kind.MODULE,
         finding=f"requires_grad of {listed_briefly(names)} is {was} when saved, and {now} after the restore: "
@@ -54,7 +55,7 @@ def trained_otherwise(names: Sequence[str], was: str, now: str, step: int) -> Mi
 
 
 def _trainable(_: Snapshot, saved: Snapshot, restored: Snapshot) -> Iterator[Missing]:
-    """Parameters that a restore freezes, or has trained again, though perhaps not beyond the beginning of a step."""
+    """Parameters that a restore freezes or unfreezes, though perhaps only until the step sets them."""
     for was, now in ((TRAINED, FROZEN), (FROZEN, TRAINED)):
         names = [
             name
@@ -66,7 +67,7 @@ def _trainable(_: Snapshot, saved: Snapshot, restored: Snapshot) -> Iterator[Mis
 
 
 def _modes(_: Snapshot, saved: Snapshot, restored: Snapshot) -> Iterator[Missing]:
-    """Modules that a restore puts into another mode."""
+    """Modules that a restore puts into a different mode."""
     was, now = saved.settings, restored.settings
     modules = [
         name for name, mode in was.items() if mode in (TRAINING, EVALUATING) and now.get(name, mode) != mode
@@ -83,7 +84,9 @@ def _modes(_: Snapshot, saved: Snapshot, restored: Snapshot) -> Iterator[Missing
 
 
 def _settings(begun: Snapshot, saved: Snapshot, restored: Snapshot) -> Iterator[Missing]:
-    """What the loop has changed, and a restore has not: hooks, attributes of optimizers, environment variables."""
+    """What the loop has changed and a restore does not bring back: hooks, attributes of optimizers, environment
+    variables.
+    """
     start, was, now = begun.settings, saved.settings, restored.settings
     for name in sorted(start.keys() | was.keys() | now.keys()):
         value = was.get(name, "")
@@ -106,7 +109,7 @@ def _settings(begun: Snapshot, saved: Snapshot, restored: Snapshot) -> Iterator[
 
 
 def _objects(begun: Snapshot, saved: Snapshot, restored: Snapshot) -> Iterator[Missing]:
-    """Variables in which the loop has put an object in place of a plain value, such as None."""
+    """Variables in which the loop has replaced a plain value, such as None, with an object."""
     start, was, now = (by_name(moment.variables) for moment in (begun, saved, restored))
     for name in sorted(start.keys() & now.keys() - was.keys()):
         if start[name] == now[name] and name in start[name]:

@@ -1,4 +1,4 @@
-"""The values of the script's own variables, as text or digests, as far as they are plain."""
+"""The plain values of the script's own variables, as text or digests."""
 
 import sys
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _MOST_ELEMENTS_IN_ALL = 1 << 25
 
 
 class Variables:
-    """The values of the script's own variables, and what the frameworks save of them."""
+    """The values of the script's own variables, and which of them a framework saves."""
 
     def __init__(self, classes: Classes, *, room: int = _MOST_ELEMENTS_IN_ALL) -> None:
         self._classes = classes
@@ -31,7 +31,8 @@ class Variables:
 
     def add(self, found: discover.Found) -> None:
         path, value = found.path, found.value
-        # An object that only a library's leads to is called by its class, which is there by that name too.
+        # An object reached only through a library's object is named by its class, and the class itself has that
+        # name too.
         if not found.own or not self.found.get(path, NAMED).startswith(NAMED):
             return
         self._reached.add(id(value))
@@ -55,8 +56,9 @@ class Variables:
             self.unread[path] = None
 
     def named(self, hidden: list[Any]) -> Iterator[tuple[str, Any]]:
-        """Objects of the script's own classes that only a library's object leads to, such as a callback given to a
-        trainer; called by their class."""
+        """Objects of the script's own classes that only a library's object leads to, such as a callback given to
+        a trainer. They are named by their class.
+        """
         counted: dict[str, int] = {}
         for value in hidden:
             if id(value) in self._reached or not discover.is_of_script(value):
@@ -68,13 +70,13 @@ class Variables:
 
 def is_plain(value: Any) -> bool:
     if is_one_value(value) or is_plain_container(value):
-        # What a class of the script's own keeps beside its items is looked at by itself.
+        # What an object of the script's own class holds besides its items is inspected separately.
         return not getattr(value, "__dict__", None) or not discover.is_of_script(value) or is_one_value(value)
     return 0 <= _elements(value, of_others=-1) <= _MOST_ELEMENTS
 
 
 def _elements(value: Any, *, of_others: int = 0) -> int:
-    """How many elements a tensor or an array has. Other classes may call anything `size`."""
+    """The number of elements of a tensor or an array. Other classes may use `size` for anything."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
         return int(value.numel())

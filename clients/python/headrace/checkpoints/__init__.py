@@ -1,17 +1,17 @@
-"""Where checkpoints live: a protocol, a store on a directory, a store on S3. Workers write to it; the SDK and the
-command line read from it, and clean it, wherever they can reach it.
+"""Where checkpoints live: a protocol, a store in a directory, and a store on S3. Workers write to it. The SDK
+and the command line read from it, and clean it, wherever they can reach it.
 
-A checkpoint is a folder of files plus `manifest.json`, which is written last and holds every file's
-SHA-256 and size. A folder without a manifest is not a checkpoint: it is an upload that has not ended,
-or never will. The reference that travels through the scheduler holds the manifest's own SHA-256, so a
-reader that starts from the reference can tell a right checkpoint from a corrupted one without trusting
-the store.
+A checkpoint is a folder of files plus `manifest.json`, which is written last and holds the SHA-256 and size of
+every file. A folder without a manifest is not a checkpoint: it is an unfinished upload, which may never finish.
+The reference that travels through the scheduler holds the manifest's own SHA-256. So a reader that starts from
+the reference can tell a valid checkpoint from a corrupted one without trusting the store.
 
-`put` returns only when the checkpoint is durable, may be repeated under the same name, and leaves
-nothing visible when it fails. `delete` removes the manifest's visibility first. Names sort by age.
+`put` returns only when the checkpoint is durable, may be repeated under the same name, and leaves nothing
+visible if it fails. `delete` removes the manifest first, so that the checkpoint is no longer visible. Names sort
+by age.
 
-A store knows itself by its marker (`marker`). Where the marker is not seen the store is away: every method then raises
-`StoreUnavailableError`, rather than write there or take what it does not find for deleted.
+A store is identified by its marker (`marker`). If the marker is not found, the store is unavailable: every
+method then raises `StoreUnavailableError`. It neither writes there, nor treats missing files as deleted.
 
 Implementations block; the daemon calls them through `asyncio.to_thread`.
 """
@@ -55,89 +55,91 @@ class CheckpointStore(Protocol):
 
     @property
     def url(self) -> str:
-        """Where the store lies, as the user gave it."""
+        """The store's URL, as the user gave it."""
         ...
 
     @property
     def folder(self) -> Path | None:
-        """The folder that it is, on this machine or another; None for one that is no folder."""
+        """The store's folder, on this machine or another; None if it is not a folder."""
         ...
 
     expected: str
-    """The id that the store's marker must have; empty where any will do."""
+    """The id that the store's marker must have; empty if any id is accepted."""
 
     def identity(self) -> str:
-        """The id in the store's marker; empty where there is none. Raises `StoreUnavailableError`."""
+        """The id in the store's marker; empty if there is none. Raises `StoreUnavailableError`."""
         ...
 
     def require(self) -> None:
-        """Raises `StoreUnavailableError` unless the store is there: its marker is, with the expected id."""
+        """Raises `StoreUnavailableError` unless the store's marker exists and has the expected id."""
         ...
 
     def set_up(self, identity: str, *, used: bool) -> None:
-        """Writes the marker, unless there is one. `used`: checkpoints were stored at this address, and must be
-        there. Raises `StoreUnavailableError`, `OSError`."""
+        """Writes the marker, unless there is one. `used` says that checkpoints were stored at this address, so
+        they must exist. Raises `StoreUnavailableError`, `OSError`.
+        """
         ...
 
     def uri(self, trial: str, name: str) -> str:
-        """Says where the checkpoint `name` of `trial` lies, or would lie."""
+        """The URI of the checkpoint `name` of `trial`, whether or not it exists."""
         ...
 
     def put(self, local_dir: Path, meta: CheckpointMeta) -> trial_pb2.CheckpointRef:
-        """Stores the files below `local_dir`, durably, and the manifest last.
+        """Stores the files below `local_dir` durably, the manifest last.
 
-        The store may take the files over by hard link, so nobody writes to them afterwards.
-        Raises `CheckpointInvalidError` for a folder that cannot be a checkpoint (empty, holds a link) and
-        `OSError` where the store is full or cannot be reached.
+        The store may hard-link the files, so they must not be written afterwards. Raises
+        `CheckpointInvalidError` for a folder that cannot be a checkpoint (empty, or contains a link) and
+        `OSError` if the store is full or cannot be reached.
         """
         ...
 
     def fetch(self, ref: trial_pb2.CheckpointRef, local_dir: Path) -> Manifest:
         """Copies the checkpoint into `local_dir`, a folder that does not exist yet, verifying every byte.
 
-        Raises `CheckpointMissingError` (a `CheckpointGoneError` where the store is there), `CheckpointUnreadableError`
-        (a `CheckpointCorruptError` where the bytes differ), `StoreUnavailableError`, or another `OSError` where
-        `local_dir` cannot be written.
+        Raises `CheckpointMissingError` (a `CheckpointGoneError` if the store is available),
+        `CheckpointUnreadableError` (a `CheckpointCorruptError` if the bytes differ), `StoreUnavailableError`, or
+        another `OSError` if `local_dir` cannot be written.
         """
         ...
 
     def studies(self) -> list[str]:
-        """Names what lies below `studies/`: the folders of studies, such as `digits-1a2b`. Empty where nothing does."""
+        """Lists the folders of studies below `studies/`, such as `digits-1a2b`. Empty if there are none."""
         ...
 
     def list(self, trial: str) -> list[str]:
-        """Names the trial's complete checkpoints, oldest first."""
+        """Lists the trial's complete checkpoints, oldest first."""
         ...
 
     def delete(self, uri: str) -> None:
-        """Removes a checkpoint, or what a crash left of one; a missing one is no error."""
+        """Removes a checkpoint, or the remains of one after a crash. A missing one is not an error."""
         ...
 
     def sizes(self, study: str) -> dict[str, int]:
-        """The bytes of all that lies in each trial's place below a study's, such as `studies/digits-1a2b`, unfinished
-        uploads included. Empty where the study has nothing here."""
+        """The bytes in each trial's folder of a study, such as `studies/digits-1a2b`, including unfinished
+        uploads. Empty if the study has nothing here.
+        """
         ...
 
     def put_file(self, trial: str, name: str, data: bytes) -> None:
-        """Stores a small file below a trial's place, such as `logs/000001.log`, in place of what lies there.
+        """Stores a small file in a trial's folder, such as `logs/000001.log`, replacing any existing one.
 
-        Raises `OSError` where the store is full or cannot be reached.
+        Raises `OSError` if the store is full or cannot be reached.
         """
         ...
 
     def read_file(self, trial: str, name: str, start: int, most: int) -> bytes | None:
-        """Reads at most this many bytes of a small file; empty behind its end, None where there is none.
+        """Reads at most this many bytes of a small file: empty beyond its end, None if it does not exist.
 
-        Raises `OSError` where the store cannot be reached.
+        Raises `OSError` if the store cannot be reached.
         """
         ...
 
     def delete_file(self, trial: str, name: str) -> None:
-        """Removes a small file; a missing one is no error."""
+        """Removes a small file. A missing one is not an error."""
         ...
 
     def clear(self, trial: str) -> None:
-        """Removes all that lies in a trial's place; a missing one is no error."""
+        """Removes a trial's folder and everything in it. A missing one is not an error."""
         ...
 
 

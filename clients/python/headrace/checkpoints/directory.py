@@ -1,12 +1,12 @@
 """Checkpoints in a directory: local, or a file system that all workers mount.
 
-A checkpoint is built in a folder with a temporary name: files are hard-linked where possible and copied where not, and
-flushed; then the manifest is written; then the folder gets its name (`durable.filled`). A crash before that leaves a
-folder that no listing shows and that the next attempt under the same name removes. Deletion renames first, so a
-half-deleted checkpoint is not visible either.
+A checkpoint is built in a folder with a temporary name. Files are hard-linked if possible and otherwise copied,
+and flushed. Then the manifest is written, and the folder is renamed to its final name (`durable.filled`). A
+crash before that leaves a folder that no listing shows, and the next attempt under the same name removes it.
+Deletion renames first, so a half-deleted checkpoint is not visible either.
 
-The root is made once, with its marker (`marker`). Whatever is written needs the marker first; whatever is not found is
-taken for absent only if the marker was seen after that.
+The root is created once, with its marker (`marker`). Every write first requires the marker. A file that is not
+found counts as absent only if the marker is found afterwards.
 """
 
 import errno
@@ -61,7 +61,7 @@ class DirectoryStore(Marked):
         return self._root
 
     def uri(self, trial: str, name: str) -> str:
-        """Says where a checkpoint lies."""
+        """The URI of a checkpoint."""
         return f"{self.url}/{quote(trial)}/{quote(name)}/"
 
     def put(self, local_dir: Path, meta: CheckpointMeta) -> trial_pb2.CheckpointRef:
@@ -84,7 +84,7 @@ class DirectoryStore(Marked):
             manifest = Manifest.of(meta, tuple(entries), write_time_s)
             replace(partial / MANIFEST, manifest.to_bytes(), mode=0o666)
         try:
-            self.require()  # else the file system went away meanwhile, and this lies below its mount point
+            self.require()  # else it was unmounted meanwhile, and this was written below the mount point
         except OSError:
             with suppress(OSError):
                 remove(final)
@@ -94,7 +94,7 @@ class DirectoryStore(Marked):
     def fetch(self, ref: trial_pb2.CheckpointRef, local_dir: Path) -> Manifest:
         """Copies and verifies a checkpoint; see `CheckpointStore.fetch`."""
         folder = self._folder(ref.uri)
-        # Deletion takes the whole folder away: one that lacks its manifest was harmed.
+        # Deletion removes the whole folder, so a folder without a manifest was damaged.
         kind = CheckpointCorruptError if folder.is_dir() else CheckpointGoneError
         gone = kind(f"checkpoint {ref.uri} is not there: no {MANIFEST}")
         manifest = parse_manifest(b"".join(self._read(folder / MANIFEST, ref.uri, gone)), ref)
@@ -106,7 +106,7 @@ class DirectoryStore(Marked):
         return manifest
 
     def _read(self, path: Path, uri: str, absent: CheckpointError) -> Iterator[bytes]:
-        """Reads a file of a checkpoint; raises `absent` where it is not there, and the store is."""
+        """Reads a file of a checkpoint; raises `absent` if it does not exist although the store is available."""
         try:
             with self._opened(path, absent) as file:
                 yield from chunks(file)
@@ -119,7 +119,7 @@ class DirectoryStore(Marked):
             ) from error
 
     def _opened(self, path: Path, absent: CheckpointError) -> BinaryIO:
-        for _ in range(2):  # the store may come back between the look for the file and that for the marker
+        for _ in range(2):  # the store may come back between the checks for the file and for the marker
             try:
                 return path.open("rb")
             except (FileNotFoundError, NotADirectoryError):
@@ -152,7 +152,7 @@ class DirectoryStore(Marked):
         replace(self._root / MARKER, content)
 
     def list(self, trial: str) -> list[str]:
-        """Names the complete checkpoints, oldest first."""
+        """Lists the complete checkpoints, oldest first."""
         parent = self._root / trial
         if not parent.is_dir():
             self.require()
@@ -174,7 +174,7 @@ class DirectoryStore(Marked):
         with suppress(FileNotFoundError, NotADirectoryError):
             folders = self._inside(study) / "trials"
             if folders.is_symlink() or folders.parent.is_symlink():
-                return {}  # no store makes them, so what they lead to is not its own
+                return {}  # a store never creates links, so their targets are not its own
             for folder in folders.iterdir():
                 if folder.is_symlink():
                     continue
@@ -198,7 +198,7 @@ class DirectoryStore(Marked):
             raise
 
     def read_file(self, trial: str, name: str, start: int, most: int) -> bytes | None:
-        """Reads of a small file; see `CheckpointStore.read_file`."""
+        """Reads part of a small file; see `CheckpointStore.read_file`."""
         try:
             with self._inside(f"{trial}/{name}").open("rb") as file:
                 file.seek(start)
@@ -213,12 +213,12 @@ class DirectoryStore(Marked):
         self._inside(f"{trial}/{name}").unlink(missing_ok=True)
 
     def clear(self, trial: str) -> None:
-        """Removes a trial's place, and those above it that are empty then; see `CheckpointStore.clear`."""
+        """Removes a trial's folder, and the folders above it that are then empty; see `CheckpointStore.clear`."""
         folder = self._inside(trial)
         self.require()
         remove(folder)
         for above in (folder.parent, folder.parent.parent):
-            with suppress(OSError):  # others lie there
+            with suppress(OSError):  # it is not empty
                 above.rmdir()
 
     def _inside(self, place: str) -> Path:
@@ -246,7 +246,7 @@ def _link_or_copy(source: Path, target: Path) -> None:
 def _bytes_below(folder: Path) -> int:
     total = 0
     for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # a worker deletes it now
+        with suppress(FileNotFoundError):  # a worker has just deleted it
             total += path.stat(follow_symlinks=False).st_size if not path.is_dir() else 0
     return total
 
@@ -261,7 +261,9 @@ def _mkdir_durably(folder: Path, root: Path) -> None:
 
 
 def _mkdir(folder: Path, root: Path) -> None:
-    """Makes a folder below the root, and never the root itself. Raises `StoreUnavailableError` where that is gone."""
+    """Creates a folder below the root, but never the root itself. Raises `StoreUnavailableError` if the root is
+    gone.
+    """
     made = root
     try:
         for part in folder.relative_to(root).parts:

@@ -1,4 +1,4 @@
-"""What can be wrong with a checkpoint or its store."""
+"""Errors of checkpoints and their stores."""
 
 
 class CheckpointError(Exception):
@@ -6,19 +6,19 @@ class CheckpointError(Exception):
 
 
 class CheckpointMissingError(CheckpointError):
-    """Nothing complete lies at the reference."""
+    """There is no complete checkpoint at the reference."""
 
 
 class CheckpointGoneError(CheckpointMissingError):
-    """The same, and the store's marker was seen: whoever deleted it meant this checkpoint."""
+    """The checkpoint is missing and the store's marker is there: the checkpoint itself was deleted."""
 
 
 class CheckpointUnreadableError(CheckpointError):
-    """It is there, and the store does not give its bytes: a read fails, or is not permitted."""
+    """The checkpoint exists, but its bytes cannot be read: a read fails, or is not permitted."""
 
 
 class CheckpointCorruptError(CheckpointUnreadableError):
-    """The bytes are not the ones that were stored, or some are missing."""
+    """The bytes differ from the stored ones, or some are missing."""
 
 
 class CheckpointInvalidError(CheckpointError):
@@ -26,4 +26,4 @@ class CheckpointInvalidError(CheckpointError):
 
 
 class StoreUnavailableError(OSError):
-    """The store does not answer, or what lies in its place is not the store; trying again may help."""
+    """The store does not answer, or something else is in its place. Trying again may help."""

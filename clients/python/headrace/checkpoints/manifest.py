@@ -1,4 +1,4 @@
-"""The manifest: what a checkpoint consists of, and how to tell that it is whole."""
+"""The manifest: the contents of a checkpoint, and how to verify that it is complete."""
 
 import hashlib
 import json
@@ -16,14 +16,14 @@ MANIFEST = "manifest.json"
 VERSION = 1
 CHUNK_BYTES = 1 << 20
 MAX_FILES = 10_000
-"""Of one checkpoint, folders counted too: each is written and made durable by itself."""
+"""Files of one checkpoint, including folders: each is written and made durable separately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointMeta:
-    """What the daemon knows about a checkpoint that the files do not say."""
+    """What the daemon knows about a checkpoint and its files do not contain."""
 
-    # The trial's place in the store, such as `studies/{study}-{uid}/trials/{number}`.
+    # The trial's folder in the store, such as `studies/{study}-{uid}/trials/{number}`.
     trial: str
     # Unique within the trial; sorts by age.
     name: str
@@ -57,7 +57,7 @@ class Manifest:
 
     @classmethod
     def of(cls, meta: CheckpointMeta, files: tuple[FileEntry, ...], write_time_s: float) -> "Manifest":
-        """Describes files that are in the store already."""
+        """Describes files that are already in the store."""
         return cls(
             trial=meta.trial,
             name=meta.name,
@@ -69,7 +69,7 @@ class Manifest:
         )
 
     def to_bytes(self) -> bytes:
-        """Encodes the manifest; the same manifest gives the same bytes."""
+        """Encodes the manifest. The same manifest always gives the same bytes."""
         document = {
             "version": VERSION,
             "trial": self.trial,
@@ -83,7 +83,7 @@ class Manifest:
         return json.dumps(document, indent=1, sort_keys=True).encode() + b"\n"
 
     def to_ref(self, uri: str) -> trial_pb2.CheckpointRef:
-        """Makes the reference that goes through the scheduler."""
+        """Builds the reference that travels through the scheduler."""
         ref = trial_pb2.CheckpointRef(
             uri=uri,
             step=self.step,
@@ -97,8 +97,8 @@ class Manifest:
 def parse_manifest(data: bytes, ref: trial_pb2.CheckpointRef) -> Manifest:
     """Decodes a manifest after checking it against the reference.
 
-    Raises `CheckpointCorruptError` where the bytes differ from what was stored, or where a path would lead out of
-    the checkpoint's folder.
+    Raises `CheckpointCorruptError` if the bytes differ from what was stored, or if a path would lead out of the
+    checkpoint's folder.
     """
     found = hashlib.sha256(data).hexdigest()
     if found != ref.manifest_sha256:
@@ -138,8 +138,8 @@ def _inside(path: str) -> str:
 def local_files(local_dir: Path) -> list[tuple[str, Path]]:
     """Lists the regular files below a folder as (path within the folder, path), sorted.
 
-    Raises `CheckpointInvalidError` for a folder that is missing or empty, that holds anything but files and folders, or
-    more of them than `MAX_FILES`.
+    Raises `CheckpointInvalidError` for a folder that is missing or empty, or that contains anything other than
+    files and folders, or more than `MAX_FILES` of them.
     """
     if local_dir.is_symlink() or not local_dir.is_dir():
         raise CheckpointInvalidError(f"checkpoint folder {local_dir} is not a folder")
@@ -165,7 +165,7 @@ def local_files(local_dir: Path) -> list[tuple[str, Path]]:
 
 
 def chunks(file: BinaryIO) -> Iterator[bytes]:
-    """Reads a file piece by piece."""
+    """Reads a file in chunks."""
     while chunk := file.read(CHUNK_BYTES):
         yield chunk
 
@@ -182,9 +182,9 @@ def entry_of(path: str, file: Path) -> FileEntry:
 
 
 def write_verified(source: Iterator[bytes], target: Path, entry: FileEntry, uri: str) -> None:
-    """Writes a stream to a file, checking its SHA-256 and size on the way.
+    """Writes a stream to a file and verifies its SHA-256 and size.
 
-    Raises `CheckpointCorruptError` on a difference; the file is then of no use.
+    Raises `CheckpointCorruptError` on a difference; the file is then unusable.
     """
     digest = hashlib.sha256()
     size = 0

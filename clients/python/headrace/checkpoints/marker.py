@@ -1,8 +1,9 @@
 """The marker of a store: a small file in its root that holds the store's id.
 
-A mount point without its file system is an empty folder, and a bucket that was made again is an empty bucket. Neither
-has the marker, so neither is taken for the store: nothing is saved there, and what is not found there is not taken for
-deleted. A marker is written once, when the first worker of a cluster uses the address (`headrace_worker.store_watch`).
+A mount point without its file system is an empty folder, and a recreated bucket is an empty bucket. Neither has
+the marker, so neither is mistaken for the store: nothing is saved there, and missing files do not count as
+deleted. A marker is written once, when the first worker of a cluster uses the address
+(`headrace_worker.store_watch`).
 """
 
 import re
@@ -11,35 +12,37 @@ from abc import ABC, abstractmethod
 from headrace.checkpoints.errors import StoreUnavailableError
 
 MARKER = ".headrace-store"
-"""The file's name. It holds the id and nothing else, so that a person can write it."""
+"""The file's name. It contains only the id, so that a person can write it."""
 _ID = re.compile(r"[A-Za-z0-9-]{8,64}")
 
 
 class Marked(ABC):
-    """A store that knows itself by its marker."""
+    """A store that is identified by its marker."""
 
     expected = ""
-    """The id that the marker must have; empty where any will do."""
+    """The id that the marker must have; empty if any id is accepted."""
 
     @property
     @abstractmethod
     def url(self) -> str:
-        """Where the store lies, as the user gave it."""
+        """The store's URL, as the user gave it."""
 
     @abstractmethod
     def _read_marker(self) -> bytes | None:
-        """None where there is no marker. Raises `OSError` where that cannot be said."""
+        """The marker's content; None if there is no marker. Raises `OSError` if that cannot be determined."""
 
     @abstractmethod
     def _write_marker(self, content: bytes) -> None:
-        """Makes the root, and the marker, durably. Raises `OSError`."""
+        """Creates the root and the marker durably. Raises `OSError`."""
 
     @abstractmethod
     def _has_studies(self) -> bool:
-        """Whether anything lies below `studies/`."""
+        """Whether there is anything below `studies/`."""
 
     def identity(self) -> str:
-        """The id in the marker; empty where there is none. Raises `StoreUnavailableError` where that cannot be said."""
+        """The id in the marker; empty if there is none. Raises `StoreUnavailableError` if that cannot be
+        determined.
+        """
         try:
             content = self._read_marker()
         except StoreUnavailableError:
@@ -52,7 +55,7 @@ class Marked(ABC):
         return found if _ID.fullmatch(found) else ""
 
     def require(self) -> None:
-        """Raises `StoreUnavailableError` unless the store is there: its marker is, with the expected id."""
+        """Raises `StoreUnavailableError` unless the store's marker exists and has the expected id."""
         found = self.identity()
         if not found:
             raise StoreUnavailableError(
@@ -66,8 +69,8 @@ class Marked(ABC):
             )
 
     def set_up(self, identity: str, *, used: bool) -> None:
-        """Writes the marker, unless there is one. `used`: checkpoints were stored at this address, so they
-        must be there: an empty place is then not the store. Raises `StoreUnavailableError`, `OSError`.
+        """Writes the marker, unless there is one. `used` says that checkpoints were stored at this address. They
+        must then exist: an empty place is not the store. Raises `StoreUnavailableError`, `OSError`.
         """
         if self.identity():
             return

@@ -1,9 +1,10 @@
-"""Checkpoints in S3, or anything that speaks its protocol.
+"""Checkpoints in S3, or in any store with the same protocol.
 
-S3 has no rename, so the manifest alone makes a checkpoint visible: the files are uploaded first, each in parts where it
-is large, and the manifest only when all of them are there. Deletion takes the manifest away first. An upload that
-a crash cut short is not visible; the daemon remembers its own unfinished uploads and deletes them when it
-starts again. (Parts of an unfinished multipart upload are the bucket's to expire: set the usual lifecycle rule.)
+S3 has no rename, so only the manifest makes a checkpoint visible: the files are uploaded first, large ones in
+parts, and the manifest only when all of them are there. Deletion removes the manifest first. An upload that a
+crash cut short is not visible; the daemon remembers its own unfinished uploads and deletes them when it
+restarts. (Parts of an unfinished multipart upload are left to the bucket to expire: set the usual lifecycle
+rule.)
 """
 
 import os
@@ -42,7 +43,7 @@ from headrace.hidden import without_credentials
 from headrace.v1 import trial_pb2
 
 _ANSWER = {name: re.compile(rf"<{name}>([^<]{{1,500}})</{name}>") for name in ("Code", "Message")}
-# The daemon tries again by itself and says so; long silent retries below it would hide the state.
+# The daemon retries by itself and says so. Long silent retries at this level would hide the problem.
 _RETRIES = 2
 _TIMEOUT_S = 30
 
@@ -79,11 +80,11 @@ class S3Store(Marked):
 
     @property
     def folder(self) -> None:
-        """It is no folder."""
+        """None: this store is not a folder."""
         return
 
     def uri(self, trial: str, name: str) -> str:
-        """Says where a checkpoint lies."""
+        """The URI of a checkpoint."""
         return f"s3://{self._bucket}/{quote(self._key(trial, name))}/"
 
     def put(self, local_dir: Path, meta: CheckpointMeta) -> trial_pb2.CheckpointRef:
@@ -127,7 +128,7 @@ class S3Store(Marked):
         return sorted(path.rstrip("/").rsplit("/", 1)[-1] for path in found["common_prefixes"])
 
     def list(self, trial: str) -> list[str]:
-        """Names the complete checkpoints, oldest first."""
+        """Lists the complete checkpoints, oldest first."""
         prefix = self._key(trial)
         found = set()
         with self._reaching():
@@ -165,7 +166,7 @@ class S3Store(Marked):
             obstore.put(self._objects, self._key(trial, name), data)
 
     def read_file(self, trial: str, name: str, start: int, most: int) -> bytes | None:
-        """Reads of a small file; see `CheckpointStore.read_file`."""
+        """Reads part of a small file; see `CheckpointStore.read_file`."""
         key = self._key(trial, name)
         with self._reaching():
             try:
@@ -184,7 +185,7 @@ class S3Store(Marked):
             obstore.delete(self._objects, self._key(trial, name))
 
     def clear(self, trial: str) -> None:
-        """Removes a trial's place, manifests first; see `CheckpointStore.clear`."""
+        """Removes a trial's folder, manifests first; see `CheckpointStore.clear`."""
         self._delete_below(self._key(trial))
 
     def _delete_below(self, folder: str) -> None:
@@ -197,7 +198,7 @@ class S3Store(Marked):
                 obstore.delete(self._objects, path)
 
     def _stream(self, key: str, absent: CheckpointError) -> Iterator[bytes]:
-        """Reads an object; raises `absent` where it is not there, and the store is."""
+        """Reads an object; raises `absent` if it does not exist although the store is available."""
         body = self._got(key)
         if body is None:
             self.require()
@@ -240,13 +241,14 @@ class S3Store(Marked):
         try:
             yield
         except BaseError as error:
-            # Not `from error`: its text has the whole answer.
+            # Not `from error`: its text contains the whole response.
             raise StoreUnavailableError(f"store {self.url} does not answer: {_said(str(error))}") from None
 
 
 def _said(text: str) -> str:
-    """What an error says without credentials: services repeat session tokens and key ids in their answers, and an
-    endpoint's address may hold a password. Of an answer its code and message are kept."""
+    """An error's text without credentials. Services repeat session tokens and key ids in their responses, and an
+    endpoint's address may contain a password. Of a response, only its code and message are kept.
+    """
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     call, status, answer = first.partition("status code: ")
     parts = [f"{call}{status}{answer.partition(':')[0]}"]
@@ -255,8 +257,9 @@ def _said(text: str) -> str:
 
 
 def _endpoint() -> str:
-    """The service's address; empty for Amazon's. Raises InvalidFieldError where a variable cannot be used: the library
-    panics on it."""
+    """The service's address; empty for Amazon's. Raises InvalidFieldError if a variable is unusable, because the
+    library would panic on it.
+    """
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         if not os.environ.get(name, "").isprintable():
             raise _fault(name, "holds a line break or another character that is none of a credential")

@@ -1,20 +1,20 @@
-"""Small files in a store, beside a trial's checkpoints: the logs of its attempts, and their `headrace.log_times`.
+"""Small files in a store, next to a trial's checkpoints: the logs of its attempts, and their `headrace.log_times`.
 
-They go with the trial's place (`CheckpointStore.clear`), and no listing of checkpoints shows them.
+They are deleted with the trial's folder (`CheckpointStore.clear`), and listings of checkpoints do not show them.
 """
 
 from typing import Final
 
 LOG_DIR: Final = "logs"
 LOGS_KEPT: Final = 20
-"""So many attempts of a trial have their logs in the store: the last ones."""
+"""How many attempts of a trial, the last ones, have their logs in the store."""
 
 
 def log_name(attempt: int) -> str:
-    """Where the log of an attempt lies below a trial's place."""
+    """The path of an attempt's log in its trial's folder."""
     return f"{LOG_DIR}/{attempt:06d}.log"
 
 
 def times_name(attempt: int) -> str:
-    """Where the marks of the log of an attempt lie below a trial's place."""
+    """The path of the time marks of an attempt's log in its trial's folder."""
     return f"{log_name(attempt)}.times"

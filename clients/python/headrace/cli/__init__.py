@@ -1,10 +1,10 @@
 """The command line, `headrace`.
 
 Every command is a plain function with typer annotations, in the module of its subject (`run`, `listings`, `why`,
-`control`, ...), and `app` puts them together. Commands that start services come from the entry points
-`headrace.commands` and are imported only when they are called. A command talks to the scheduler through the SDK
-alone, prints through `output`, and fails by raising a `HeadraceError`, which `main` turns into one line, a remedy and
-an exit code (`failure`).
+`control`, ...), and `app` assembles them. Commands that start services come from the entry points
+`headrace.commands` and are imported only when they are called. A command talks to the scheduler only through the
+SDK, prints through `output`, and fails by raising a `HeadraceError`. `main` turns that into one line, a remedy
+and an exit code (`failure`).
 """
 
 import os
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs one command and exits."""
-    # gRPC's own remarks on a connection would stand between the lines of a live view.
+    # gRPC's own messages about a connection would appear between the lines of a live view.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from headrace.cli.app import build
     from headrace.cli.failure import FAILED, INTERRUPTED, exit_code, tell
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        # The reader has what it wanted (`headrace trials digits | head -3`).
+        # The reader needs no more output (`headrace trials digits | head -3`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def hoist_address(arguments: list[str]) -> list[str]:
-    """Allows `--address` behind the command as well as before it."""
+    """Allows `--address` after the command as well as before it."""
     from headrace.cli.failure import USAGE, CommandError
 
     hoisted: list[str] = []

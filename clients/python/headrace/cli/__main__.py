@@ -1,4 +1,4 @@
-"""`python -m headrace.cli`: the command line of this very installation, whatever the path says."""
+"""`python -m headrace.cli`: the command line of this installation, regardless of the search path."""
 
 from headrace.cli import main
 

@@ -1,4 +1,4 @@
-"""`headrace add`: configurations of the user's own for a study that is there."""
+"""`headrace add`: a user's own configurations for an existing study."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

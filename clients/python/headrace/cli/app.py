@@ -1,4 +1,4 @@
-"""The command line put together: the root with its global options, our commands, and those of installed extras."""
+"""The assembled command line: the root with its global options, our commands, and those of installed extras."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -25,7 +25,7 @@ SERVICES = {
     "simulate": ("services", "Run a study on a virtual cluster: what each policy would cost and find."),
     "replay": ("services", "Compare every decision of a study with a replay of its event log."),
 }
-"""The commands that start services: the extra that brings each, and its line in the list of commands."""
+"""The commands that start services: the extra that provides each, and its line in the list of commands."""
 
 ELSEWHERE = {
     "create": "run",
@@ -50,13 +50,14 @@ ELSEWHERE = {
     "auth": "login",
     "tokens": "token",
 }
-"""What other tools call our commands."""
+"""What other tools call our commands, with our names for them."""
 
 
 def build(wanted: str | None = None) -> typer.Typer:
-    """The application, about to run the command `wanted`. Without one, every command of ours is imported for the list.
+    """The application, ready to run the command `wanted`. Without one, all our commands are imported, to be
+    listed.
 
-    Of the others only the names are there: `headrace worker` has no use for the client.
+    Of the other commands only the names are registered: `headrace worker` does not need the client.
     """
     if wanted in ELSEWHERE:
         raise CommandError(
@@ -180,14 +181,15 @@ PANELS: dict[str, dict[str, str]] = {
     },
     "Access": {"login": "login", "logout": "login", "token": "token"},
 }
-"""Our own commands and their modules, in the groups and the order in which `--help` lists them."""
+"""Our own commands and their modules, in the groups and the order of `--help`."""
 
 
 def add_services(app: typer.Typer, wanted: str | None) -> None:
-    """Adds the commands that live beside the services they start.
+    """Adds the commands that are defined next to the services that they start.
 
-    Only the one that is called is imported: `headrace studies` has no use for a database driver. One whose extra is
-    not installed says so when it is called."""
+    Only the command that is called is imported: `headrace studies` does not need a database driver. A command
+    whose extra is not installed says so when it is called.
+    """
     points = {point.name: point for point in _points(wanted)}
     for name in dict.fromkeys([*SERVICES, *points]):
         extra, line = SERVICES.get(name, ("services", "A command of an installed package."))
@@ -199,7 +201,9 @@ def add_services(app: typer.Typer, wanted: str | None) -> None:
 
 
 def _points(wanted: str | None) -> EntryPoints:
-    """The commands of the installed packages; of ours alone, where one of those is called: there may be hundreds."""
+    """The commands of the installed packages; only ours, if one of ours is called, because there may be hundreds
+    of packages.
+    """
     if wanted in SERVICES:
         return distribution("headrace").entry_points.select(group=GROUP)
     return entry_points(group=GROUP)
@@ -219,11 +223,11 @@ def _load(point: EntryPoint | None, name: str, extra: str) -> Callable[..., obje
 
 def _missing(name: str, extra: str, module: str | None = None) -> HeadraceError:
     from headrace.client.missing import (
-        MissingExtraError,  # with a client, which commands of services do without
+        MissingExtraError,  # imports the client, which service commands do not need
     )
 
     return MissingExtraError.of(f"`headrace {name}`", extra, module)
 
 
 def _not_called() -> None:
-    """Stands for a service's command in the list of commands."""
+    """A placeholder for a service's command in the list of commands."""

@@ -1,4 +1,4 @@
-"""`headrace best`: the configuration that won, or, with several objectives, those that no other trial beats."""
+"""`headrace best`: the winning configuration or, with several objectives, those that no other trial beats."""
 
 import typer
 

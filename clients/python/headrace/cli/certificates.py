@@ -1,4 +1,4 @@
-"""How long certificates last: those of workers, and that of the scheduler."""
+"""When certificates expire: those of workers, and that of the scheduler."""
 
 import socket
 import ssl
@@ -15,8 +15,9 @@ _CONNECT_S: Final = 3.0
 
 
 def ended(workers: Sequence[Worker]) -> list[Worker]:
-    """The workers that cannot connect any more, as their certificates have ended. One that is connected and cannot
-    renew its own says so itself (`Worker.trouble`)."""
+    """The workers that can no longer connect because their certificates have expired. A connected worker that
+    cannot renew its certificate reports that itself (`Worker.trouble`).
+    """
     now = datetime.now(UTC)
     return [
         worker for worker in workers if worker.certificate_end is not None and worker.certificate_end <= now
@@ -24,13 +25,13 @@ def ended(workers: Sequence[Worker]) -> list[Worker]:
 
 
 def first_end(workers: Sequence[Worker]) -> datetime | None:
-    """When the first of the connected workers' certificates ends; None where they need none."""
+    """When the first certificate of the connected workers expires; None if they need none."""
     ends = [worker.certificate_end for worker in workers if worker.connected]
     return min((end for end in ends if end is not None), default=None)
 
 
 def server_end(target: Target) -> datetime | None:
-    """When the certificate ends that the first scheduler shows; None without TLS, and where it cannot be had."""
+    """When the certificate of the first scheduler expires; None without TLS, or if it cannot be read."""
     if not target.tls:
         return None
     host, _, port = target.replicas[0].rpartition(":")
@@ -48,7 +49,7 @@ def server_end(target: Target) -> datetime | None:
 
 
 def in_words(end: datetime) -> str:
-    """How long it is until then."""
+    """How long it is until the certificate expires, in words."""
     return _left(end - datetime.now(UTC))
 
 

@@ -1,7 +1,7 @@
 """`headrace check`: does pausing and resuming change what a script computes?
 
-The proof itself is `headrace.check`; here are its options, a study file as another way to name the script, and its
-outcome as text, JSON and exit code.
+The proof itself is in `headrace.check`. This module has its options, a study file as another way to name the
+script, and its outcome as text, JSON and exit code.
 """
 
 import shlex
@@ -134,7 +134,7 @@ def check(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Length:
-    """How much is run and compared."""
+    """The limits on what is run and compared."""
 
     steps: int | None
     time_limit_s: float | None
@@ -153,7 +153,7 @@ def _checked(
 ) -> bool:
     output = session.output
     path, colon, named = str(script).rpartition(":")
-    if colon and path and function is None and not script.exists():  # as a study file writes it
+    if colon and path and function is None and not script.exists():  # as written in a study file
         script, function = Path(path), named
     given = dict(_param(text) for text in param or ())
     values, max_steps, mutations, world, folder = given, None, {}, 1, None
@@ -272,7 +272,7 @@ def _run(
         )
     except CheckError as error:
         said = str(error).rstrip()
-        stop = "" if "\n" in said else "."  # after a traceback or a log it would stand alone
+        stop = "" if "\n" in said else "."  # after a traceback or a log, it would be on a line by itself
         raise CommandError(f"{script} cannot be checked: {said}{stop}", remedy=error.remedy) from None
     if as_json:
         output.json({"passed": report.passed, "verdict": report.verdict.value, **asdict(report)})
@@ -288,7 +288,7 @@ def _run(
 
 
 def _is_shipped(spec: StudySpec, given: str | None) -> bool:
-    """Whether `headrace run` would ship the folder; `given` is what --address says."""
+    """Whether `headrace run` would ship the folder; `given` is the value of --address."""
     login = logins.kept()
     try:
         to = address(given, login=login.address if login else None)
@@ -300,7 +300,7 @@ def _is_shipped(spec: StudySpec, given: str | None) -> bool:
 def _program(
     spec: StudySpec, file: Path, values: dict[str, Value], function: str | None
 ) -> tuple[Path, str] | Program | str:
-    """The script of a study file and its function; of a command, its program, or why that cannot be looked into."""
+    """The script of a study file and its function; for a command, its program, or why that cannot be inspected."""
     template = spec.template
     if template is None:
         raise CommandError(
@@ -324,7 +324,7 @@ def _program(
 
 
 def _say_undecided(output: Output, name: str, why: str, *, as_json: bool) -> None:
-    """That nothing was run, as the check could not see what a pause loses."""
+    """Say that nothing was run, because the check could not see what a pause loses."""
     if as_json:
         output.json({"passed": False, "verdict": "undecided", "reason": why, "remedy": _OPAQUE_REMEDY})
         return

@@ -1,4 +1,4 @@
-"""`headrace checkpoint get`: a checkpoint's files, copied from the store into a folder."""
+"""`headrace checkpoint get`: copies a checkpoint's files from the store into a folder."""
 
 from pathlib import Path
 from typing import Annotated
@@ -114,7 +114,7 @@ def get(
 
 
 def _where_saved(folder: Path) -> str:
-    """What to read of the copy; where another program has written it, what most trials save."""
+    """The attribute of the copy to read; if another program has written it, what most trials save."""
     from headrace.trial.contents import where_saved
 
     try:
@@ -124,7 +124,7 @@ def _where_saved(folder: Path) -> str:
 
 
 def _check_empty(folder: Path) -> None:
-    """Raises CommandError for a folder that holds something, before anything is asked or copied."""
+    """Raises CommandError if the folder is not empty, before anything is requested or copied."""
     try:
         full = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     except OSError as error:

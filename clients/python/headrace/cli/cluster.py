@@ -1,4 +1,4 @@
-"""`headrace cluster`: who holds what, what is kept for whom, and how the studies share."""
+"""`headrace cluster`: who holds which slots, which slots are reserved, and how the studies share the cluster."""
 
 import typer
 from rich.text import Text

@@ -111,7 +111,7 @@ def delete(context: typer.Context, study: StudyArgument, yes: Yes = False) -> No
 
 
 def _paused(trial: TrialInfo, last: int) -> str:
-    """What a trial does that is held back from now on; `last` is its full budget."""
+    """What a trial does after a user has paused it; `last` is its full budget."""
     if trial.state not in (TrialState.RUNNING, TrialState.RESUMED):
         return "takes no slot until it is resumed"
     if trial.milestone is not None and trial.milestone >= last:
@@ -120,7 +120,7 @@ def _paused(trial: TrialInfo, last: int) -> str:
 
 
 def _resumed(trial: TrialInfo) -> str:
-    """What a trial does that is not held back any more."""
+    """What a trial does after a user has resumed it."""
     if trial.state is TrialState.TERMINATED:
         return f"has ended: {trial.detail or trial.outcome}"
     if trial.state is TrialState.PAUSED and not trial.milestone:
@@ -129,7 +129,9 @@ def _resumed(trial: TrialInfo) -> str:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Asks before what cannot be undone. Raises CommandError where the answer is no, or nobody can be asked."""
+    """Asks for confirmation of what cannot be undone. Raises CommandError if the answer is no, or nobody can be
+    asked.
+    """
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

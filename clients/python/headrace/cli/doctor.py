@@ -1,6 +1,6 @@
 """`headrace doctor`: is everything in place, and if not, what to do about it.
 
-Each check is a function that returns one `Finding`; none of them changes anything but a temporary file.
+Each check is a function that returns findings. None of them changes anything except a temporary file.
 """
 
 import os
@@ -35,11 +35,11 @@ NO_DISK_BYTES = 2**28
 MOST_NAMES = 12
 SOON = timedelta(days=7)
 MOST_DUE = 10_000
-"""So much may be due at a time: it takes the scheduler some minutes."""
+"""How many entries may be due for deletion at once: the scheduler deletes them in some minutes."""
 
 
 class Level(StrEnum):
-    """How a check came out."""
+    """The result of a check."""
 
     OK = "ok"
     WARN = "warn"
@@ -48,7 +48,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the doctor."""
+    """One line of the doctor's output."""
 
     level: Level
     what: str
@@ -142,7 +142,7 @@ def _service(session: Session) -> Iterator[Finding]:
         yield Finding(Level.WARN, "workers", text, "headrace worker --scheduler HOST:PORT")
     yield from _kept_off(connected)
     for worker in connected:
-        if worker.trouble.startswith("studies/"):  # it prepares a trial's program
+        if worker.trouble.startswith("studies/"):  # it is preparing a trial's program
             yield Finding(Level.OK, f"worker {worker.name}", worker.trouble)
         elif worker.trouble:
             yield Finding(
@@ -163,7 +163,7 @@ def _service(session: Session) -> Iterator[Finding]:
 
 
 def _who(client: Client) -> WhoIs | None:
-    """Who the scheduler takes this user for; None where it is too old to say."""
+    """Who this user is to the scheduler; None if the scheduler is too old to say."""
     try:
         return client.who_am_i()
     except InternalError:
@@ -243,7 +243,7 @@ def _server_info(client: Client) -> ServerInfo | None:
 
 
 def _upkeep(info: ServerInfo, workers: Sequence[Worker]) -> Iterator[Finding]:
-    """Whether releases and schema fit, and where metrics are shown."""
+    """Whether releases and schema match, and where metrics are served."""
     ours = version("headrace")
     if info.version != ours:
         yield Finding(
@@ -279,10 +279,10 @@ def _upkeep(info: ServerInfo, workers: Sequence[Worker]) -> Iterator[Finding]:
 
 
 def _kept(client: Client) -> Finding:
-    """How large the scheduler's database is, and whether what is due goes."""
+    """How large the scheduler's database is, and whether due data is being deleted."""
     try:
         upkeep = client.upkeep()
-    except HeadraceError as error:  # a scheduler of before does not know the call
+    except HeadraceError as error:  # an older scheduler does not know the call
         return Finding(Level.WARN, "database", f"its size is not known: {error.message}")
     most = ", ".join(f"{one.table} {wording.size(one.size_bytes)}" for one in upkeep.tables[:2])
     size = f"{wording.size(upkeep.size_bytes)} ({most})"
@@ -299,7 +299,7 @@ def _kept(client: Client) -> Finding:
 
 
 def _planner() -> Iterator[Finding]:
-    """The planner that `HEADRACE_PLANNER` names, by a small question; nothing where none is named."""
+    """Checks the planner that `HEADRACE_PLANNER` names, with a small question; nothing if none is named."""
     where = os.environ.get("HEADRACE_PLANNER")
     if not where:
         return
@@ -345,7 +345,7 @@ def _gpus() -> Finding:
 
 
 def _environment() -> Finding:
-    """What the trials of a worker that is started from here get of this environment."""
+    """Which variables of this environment are passed to trials by a worker that is started from here."""
     try:
         selection = select(os.environ, names_to_pass(os.environ.get(NAMED_IN), field=NAMED_IN))
     except InvalidFieldError as error:
@@ -359,7 +359,7 @@ def _environment() -> Finding:
 
 
 def _environments() -> Finding:
-    """Whether a worker that is started from here can install what a study requires."""
+    """Whether a worker that is started from here can install a study's requirements."""
     uv = shutil.which("uv")
     if uv is not None:
         return Finding(Level.OK, "requirements", f"a worker here installs them with {uv}")

@@ -1,4 +1,4 @@
-"""`headrace drain`, `undrain`, `cordon` and `uncordon`: taking machines and devices away, and giving them back."""
+"""`headrace drain`, `undrain`, `cordon` and `uncordon`: taking machines and devices out of service and back."""
 
 import time
 from typing import Annotated
@@ -155,7 +155,7 @@ def _begun(found: Worker) -> str:
 
 
 def _wait(client: Client, name: str, trials: tuple[TrialRef, ...], output: Output) -> None:
-    """Wait until none of the trials is on the worker. Raises CommandError where the drain is taken back."""
+    """Wait until none of the trials is on the worker. Raises CommandError if the drain is cancelled."""
     left = trials
     with output.status(f"draining {name}") as show:
         while left:
@@ -173,7 +173,7 @@ def _wait(client: Client, name: str, trials: tuple[TrialRef, ...], output: Outpu
 
 
 def _where(client: Client, trial: TrialRef) -> tuple[TrialRef, TrialInfo | None]:
-    """A trial as it is now; None where its study was deleted since."""
+    """A trial as it is now; None if its study has been deleted since."""
     try:
         return trial, client.study(trial.study).trial(trial.number).info()
     except HeadraceError:
@@ -213,7 +213,7 @@ def _what(name: str, devices: list[int] | None) -> str:
 
 
 def _but(worker: Worker) -> str:
-    """What still keeps trials off a worker."""
+    """What else keeps trials off a worker."""
     if worker.draining:
         return f", but the worker is draining: {worker.draining}"
     if worker.cordoned:

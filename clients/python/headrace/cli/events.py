@@ -1,4 +1,4 @@
-"""`headrace events`: what happened in a study up to now, one line per event."""
+"""`headrace events`: what has happened in a study so far, one line per event."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -47,7 +47,7 @@ def events(
 
 
 def _so_far(study: Study) -> Iterator[Event]:
-    """The events up to the newest one of this moment."""
+    """The events up to the newest one now."""
     newest = study.status().cursor
     if not newest:
         return

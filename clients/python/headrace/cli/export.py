@@ -19,11 +19,11 @@ from headrace.cli.unshown import note_unshown
 from headrace.client.records import Row, report_rows, trial_rows
 
 _BEGINS_A_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-"""Spreadsheets run a cell of text that begins so."""
+"""Spreadsheets run text cells that start with these as formulas."""
 
 
 class Format(StrEnum):
-    """What to write."""
+    """The format to write."""
 
     CSV = "csv"
     JSON = "json"
@@ -51,16 +51,16 @@ def export(
     """Write a study's trials (or every report) as CSV or JSON.
 
     A trial's row has its state, values, times, a column `param.NAME` for each parameter, a column `counted.NAME`
-    for each objective and constraint, with the value that counts, and a column `metric.NAME` for each metric, with
-    what the trial reported last: a trial that got worse after an extension counts with an earlier result. A
-    parameter is that of the trial's best step; where a member of a population changed it since, `last_param.NAME`
-    has what it went on with. `sound` is false where the trial failed or diverged: `headrace best` passes it over
-    while another one has a value. With several objectives `front` says whether the trial is on the Pareto front. A
-    report's row has a column `metric.NAME` for each metric. A value that does not exist is empty in CSV and null in
-    JSON.
+    for each objective and constraint, with the value that counts, and a column `metric.NAME` for each metric,
+    with the value that the trial last reported: a trial that got worse after an extension counts with an earlier
+    result. A parameter has its value at the trial's best step; if a member of a population has changed it since,
+    `last_param.NAME` has the later value. `sound` is false if the trial failed or diverged: `headrace best`
+    skips it as long as another trial has a value. With several objectives, `front` says whether the trial is on
+    the Pareto front. A report's row has a column `metric.NAME` for each metric. A value that does not exist is
+    empty in CSV and null in JSON.
 
-    In CSV a text that a spreadsheet would run as a formula (it begins with =, +, - or @) gets an apostrophe before it.
-    Numbers stay numbers. JSON has every value as it is.
+    In CSV, a text that a spreadsheet would run as a formula (it starts with =, +, - or @) is prefixed with an
+    apostrophe. Numbers stay numbers. JSON has every value unchanged.
 
     [bold]Examples[/bold]
 
@@ -108,10 +108,12 @@ def _format_of(out: Path | None) -> Format:
 
 
 class _Lines(io.StringIO):
-    """Ends rows with a line feed alone. The writer is told of `\\r\\n`, since it quotes what its own line ends have."""
+    """Ends rows with a bare line feed. The writer is told `\r\n`, because it quotes cells that contain its
+    line-end characters.
+    """
 
     def write(self, row: str, /) -> int:
-        """Takes one row."""
+        """Writes one row."""
         return super().write(row.removesuffix("\r\n") + "\n")
 
 

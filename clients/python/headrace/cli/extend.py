@@ -1,4 +1,4 @@
-"""`headrace extend`: a study goes on with more configurations, or with a larger full budget."""
+"""`headrace extend`: continues a study with more configurations, or with a larger full budget."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -82,7 +82,7 @@ def extend(
 
 
 def _tell_who_waits(session: Session, study: StudyInfo, waiting: Sequence[TrialInfo]) -> None:
-    """Name the trials for which there is a larger budget, and which do not continue to it by themselves."""
+    """List the trials that have a larger budget now, but do not continue to it by themselves."""
     if not waiting:
         return
     shown = first_few([str(one.number) for one in waiting], 8)

@@ -2,10 +2,10 @@
 
 | code | meaning |
 |---|---|
-| 0 | done; of `run` and `attach`: the study completed, with a result of a trial that did not fail |
+| 0 | done; for `run` and `attach`: the study completed, with a result of a trial that did not fail |
 | 1 | it failed: the study failed or was stopped, the scheduler refused or does not answer |
 | 2 | the command line, the study file or the preflight is at fault; nothing was started |
-| 130 | Ctrl-C; of `run` and `attach`: detached, the study goes on |
+| 130 | Ctrl-C; for `run` and `attach`: detached, the study keeps running |
 """
 
 from typing import TYPE_CHECKING
@@ -19,11 +19,11 @@ FAILED = 1
 USAGE = 2
 INTERRUPTED = 130
 MOST_LINES = 50
-"""Of one error."""
+"""The most lines that are shown of one error."""
 
 
 class CommandError(HeadraceError):
-    """A command cannot go on, for a reason that is its own; `code` is the exit code."""
+    """A command cannot continue, for a reason of its own; `code` is the exit code."""
 
     def __init__(self, message: str, *, remedy: str = "", code: int = FAILED) -> None:
         super().__init__(message, remedy=remedy)
@@ -31,7 +31,7 @@ class CommandError(HeadraceError):
 
 
 def exit_code(error: HeadraceError) -> int:
-    """The code of a failure."""
+    """The exit code of a failure."""
     match error:
         case CommandError():
             return error.code
@@ -42,8 +42,8 @@ def exit_code(error: HeadraceError) -> int:
 
 
 def tell(error: HeadraceError, output: "Output | None" = None) -> None:
-    """Prints the error and its remedy; of invalid fields, each on a line of its own."""
-    from headrace.cli.output import Output, clean  # rich, which commands that start services do without
+    """Prints the error and its remedy; for invalid fields, each on its own line."""
+    from headrace.cli.output import Output, clean  # imports rich, which service commands do not need
 
     errors = (output or Output()).errors
     lines = (

@@ -1,7 +1,7 @@
 """Following a study to its end, shown in one of three ways.
 
-A terminal gets the live picture; `--json` one line an event; anything else one plain line for every decision, end of a
-trial and new best value. Ctrl-C leaves by `KeyboardInterrupt`; the study does not notice.
+A terminal gets the live view, `--json` one line per event, anything else one plain line for every decision, end
+of a trial and new best value. Ctrl-C raises `KeyboardInterrupt`; the study is not affected.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from headrace.errors import HeadraceError
 from headrace.last_words import cause, likeness
 
 LONG_LINE = 160
-"""An error on a longer line is not repeated in full."""
+"""An error on a line longer than this is not repeated in full."""
 
 
 class Mode(Enum):
@@ -34,7 +34,7 @@ class Mode(Enum):
 
     @classmethod
     def choose(cls, output: Output, *, as_json: bool) -> "Mode":
-        """What fits the output."""
+        """The mode that fits the output."""
         if as_json:
             return cls.JSON
         return cls.LIVE if output.is_terminal else cls.LINES
@@ -43,7 +43,7 @@ class Mode(Enum):
 def follow(
     client: Client, name: str, output: Output, mode: Mode, *, after: int = 0, leaving: str = DETACHES
 ) -> StudyInfo:
-    """The study once it has ended, having shown what happened on the way; `leaving` says what Ctrl-C does."""
+    """Show what happens until the study has ended, and return the study; `leaving` says what Ctrl-C does."""
     study = client.study(name)
     now = study.status()
     if mode is Mode.LIVE:
@@ -114,7 +114,7 @@ def _lines(updates: Iterator[Update], study: StudyInfo, output: Output) -> Study
 
 
 def _once_in_full(event: Event, said: set[str]) -> str:
-    """The event in one line. A long error is told in full once; after that its beginning names it."""
+    """The event in one line. A long error is shown in full once; after that only its beginning is shown."""
     text = event_text(event)
     if not isinstance(event.detail, TrialMoved) or len(text) <= LONG_LINE:
         return text
@@ -148,4 +148,4 @@ def _expected_steps(client: Client, study: StudyInfo) -> int | None:
     try:
         return client.preview(study.spec).steps
     except HeadraceError:
-        return None  # the view does without an estimate; what matters will fail again, and loudly
+        return None  # the view works without an estimate; a real problem will fail again, loudly

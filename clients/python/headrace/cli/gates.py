@@ -1,4 +1,4 @@
-"""What is said of gates: by `run` when a study is created, and in the summaries of a study and of its gate."""
+"""What is shown about gates: by `run` when a study is created, and in the summaries of a study and of its gate."""
 
 from headrace.cli import scales, wording
 from headrace.client.model import StudyInfo, StudyState
@@ -15,13 +15,13 @@ def is_gate(study: StudyInfo) -> bool:
 
 
 def own_gate(study: StudyInfo) -> str | None:
-    """The name of the gate that was created with a study; None where there is none, or one had passed before."""
+    """The name of the gate that was created with a study; None if there is none, or an earlier one had passed."""
     gate = study.spec.gate
     return gate.study if gate is not None and gate.study == gate_name(study.name) else None
 
 
 def said_of(study: StudyInfo) -> str | None:
-    """How a study's surrogate is checked; None without one."""
+    """How a study's surrogate is checked; None without a surrogate."""
     surrogate, gate = study.spec.surrogate, study.spec.gate
     if surrogate is None or is_gate(study) or scales.is_pilot(study):
         return None
@@ -29,7 +29,7 @@ def said_of(study: StudyInfo) -> str | None:
         return UNCHECKED
     if gate is None or not gate.study:
         return None
-    if own_gate(study) and (study.steps_spent or study.state is StudyState.COMPLETED):  # it waited until then
+    if own_gate(study) and (study.steps_spent or study.state is StudyState.COMPLETED):  # until then it waited
         return f"passed, in study {gate.study}: the small copy represents the model"
     if own_gate(study):
         return f"study {gate.study}, which first checks whether the small copy represents the model"

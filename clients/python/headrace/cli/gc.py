@@ -1,4 +1,6 @@
-"""`headrace gc`: what ended studies have left on disk, and what is due in the scheduler's database."""
+"""`headrace gc`: data that ended studies have left on disk, and data due for deletion in the scheduler's
+database.
+"""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -35,8 +37,8 @@ def gc(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete what ended studies left on disk: checkpoints, logs, reports. Asks for confirmation; without a terminal,
-    add --yes.
+    """Delete what ended studies left on disk: checkpoints, logs, reports. Asks for confirmation; without a
+    terminal, add --yes.
 
     The studies themselves stay, with all results and events; `headrace delete` removes those. The checkpoints
     of a study's best trial, or of the trials on its Pareto front, stay unless you add --best-too. Only folders
@@ -47,11 +49,12 @@ def gc(
     lists the ages (set with `headrace scheduler --keep`) and what is due in your project, and if you are an admin,
     the scheduler deletes that now.
 
-    A trial whose checkpoint was deleted starts from scratch when `headrace retry` or `headrace extend` continues it.
+    A trial whose checkpoint was deleted starts from scratch when `headrace retry` or `headrace extend` continues
+    it.
 
     Only what this machine can access is listed: local and shared folders, and checkpoints on S3, with the
-    workers' AWS_* variables. Run it on each machine with files of its own. The files of a deleted study are removed
-    within the hour wherever a worker runs.
+    workers' AWS_* variables. Run it on each machine that has its own files. The files of a deleted study are
+    removed within the hour wherever a worker runs.
 
     [bold]Examples[/bold]
 
@@ -114,7 +117,7 @@ def gc(
 
 
 def _upkeep(client: Client, output: Output) -> Upkeep | None:
-    """The scheduler's side; None where it is of a release that says nothing of it."""
+    """The scheduler's side; None if its release does not report it."""
     try:
         return client.upkeep()
     except InternalError as error:
@@ -159,7 +162,7 @@ def _show_upkeep(upkeep: Upkeep, output: Output) -> None:
 
 
 def _delete(client: Client, found: leftovers.Found) -> tuple[int, list[str]]:
-    """Deletes it all; returns the bytes of what was deleted as a whole, and what was not, and why."""
+    """Deletes everything; returns the bytes of what was completely deleted, and what was not deleted and why."""
     gone, failed = 0, []
     for one in found.leftovers:
         try:

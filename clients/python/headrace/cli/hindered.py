@@ -1,6 +1,7 @@
-"""What the workers of running trials say of themselves: a full disk, a store that is away, a program being prepared.
+"""What the workers of running trials report about themselves: a full disk, an unavailable store, a program being
+prepared.
 
-Such a trial waits without a word of its own, so whoever looks at it is told.
+Such a trial waits without saying so itself, so its users are told.
 """
 
 import re
@@ -16,13 +17,13 @@ from headrace.errors import HeadraceError
 
 POLL_S: Final = 10.0
 _OF_TRIAL = re.compile(r"(studies/[^/\s]+)/trials/\d+: ")
-"""How a text begins that is of one trial alone."""
+"""The start of a text that is about one trial only."""
 
 
 def said_of(workers: Sequence[Worker], study: str, number: int | None = None) -> list[str]:
-    """What the workers that hold a study's trials say, or those that hold one trial, a line each.
+    """What the workers that hold a study's trials, or one of its trials, report: one line per worker.
 
-    What a worker says of other trials alone is left out.
+    What a worker reports about other trials is left out.
     """
     lines = []
     for worker in workers:
@@ -46,13 +47,13 @@ def _concerns(text: str, study: str, number: int | None) -> bool:
 
 @contextmanager
 def watched(client: Client, study: str, tell: Callable[[Sequence[str]], None]) -> Iterator[None]:
-    """While inside, `tell` is called by another thread with what the study's workers say, whenever that changes."""
+    """In this context, another thread calls `tell` with what the study's workers report, whenever that changes."""
     over = threading.Event()
 
     def look() -> None:
         told: list[str] = []
         while not over.wait(POLL_S):
-            with suppress(HeadraceError):  # what matters fails in the watch too, and is told there
+            with suppress(HeadraceError):  # a real problem also fails in the watch, which reports it
                 said = said_of(client.workers(), study)
                 if said != told and not over.is_set():
                     told = said

@@ -9,11 +9,11 @@ from headrace.client.model import Importance
 
 BAR_WIDTH = 24
 ROWS = 12
-"""Of more parameters than these the most important ones are shown."""
+"""The most parameters that are shown: the most important ones."""
 
 
 def show_importance(found: Sequence[Importance], output: Output) -> None:
-    """Print it for each objective."""
+    """Print the importance of parameters for each objective."""
     for one in found:
         output.line()
         if one.reason:
@@ -47,7 +47,7 @@ def show_importance(found: Sequence[Importance], output: Output) -> None:
 
 
 def _say(text: str, output: Output) -> None:
-    """A sentence: folded on a terminal, one line for a program."""
+    """Print a sentence: wrapped on a terminal, one line for a program."""
     if output.is_terminal:
         output.show(clean(text))
     else:

@@ -64,7 +64,9 @@ def lineage(
 
 
 def _values(trial: TrialInfo, metric: str) -> str:
-    """What its state reached last. Its best value may be of a state that it gave up since, for another trial's."""
+    """The value that its state reached last. Its best value may belong to a state that it has since replaced
+    with another trial's.
+    """
     last = trial.metrics.get(metric)
     if last is None or last == trial.best_value:
         return wording.number(trial.best_value)

@@ -1,4 +1,4 @@
-"""`headrace studies`, `trials` and `workers`: what there is."""
+"""`headrace studies`, `trials` and `workers`: lists."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -20,7 +20,7 @@ TRIAL_STATES = {state.value: state for state in TrialState if state is not Trial
 Shown = StrEnum(  # type: ignore[misc]  # the values come from two tables
     "Shown", {word.upper(): word for word in (*TRIAL_STATES, *(reason.value for reason in TerminationReason))}
 )
-"""What the column STATE may say, and `terminated` for all that is over."""
+"""The possible values of the column STATE, and `terminated` for all ended trials."""
 
 
 def studies(context: typer.Context, as_json: AsJson = False) -> None:
@@ -177,7 +177,7 @@ def workers(context: typer.Context, as_json: AsJson = False) -> None:
 
 
 def _on(worker: Worker, slot: Slot) -> str:
-    """Who is on a slot: a trial, the trials that share it, a bundle, or another project."""
+    """What is on a slot: a trial, the trials that share it, a bundle, or another project."""
     named = [*map(wording.members, slot.processes), *([wording.ANOTHER] if slot.elsewhere else [])]
     if named:
         return "; ".join(named)
@@ -202,7 +202,7 @@ def _study_row(study: StudyInfo, output: Output) -> list[Cell]:
 
 
 def _best_value(study: StudyInfo) -> str:
-    """With several objectives no value is the best one: `headrace best` has the Pareto front."""
+    """The best value. With several objectives there is none: `headrace best` shows the Pareto front."""
     if study.spec.further_objectives:
         return "Pareto front"
     best = study.best
@@ -213,8 +213,9 @@ def _best_value(study: StudyInfo) -> str:
 
 
 def _values(trial: TrialInfo, study: StudyInfo, front: set[int]) -> list[Cell]:
-    """The value that counts and its step; with several objectives each one's value that counts, and whether it is on
-    the Pareto front."""
+    """The value that counts and its step; with several objectives, the value of each that counts, and whether
+    the trial is on the Pareto front.
+    """
     values = [wording.number(value) for value in Outcome(study).values(trial).values()]
     if not study.spec.further_objectives:
         return [

@@ -1,8 +1,9 @@
 """The live view of a study: one picture, redrawn a few times a second, fed by `watch()`.
 
-`Picture` keeps the newest study and a few last events and draws them; it does no I/O and takes the time as an
-argument, so tests draw it too. The time left is the steps that the preview expects and that are not spent yet, at the
-speed seen since the view began (or since the study began, for the first seconds); it is an estimate and says so.
+`Picture` keeps the latest state of the study and a few recent events, and draws them. It does no I/O and takes
+the time as an argument, so tests draw it too. The time left is that of the steps that the preview expects and
+that are not spent yet, at the speed seen since the view started (or since the study started, for the first
+seconds). It is an estimate and says so.
 """
 
 import re
@@ -42,9 +43,9 @@ from headrace.last_words import error_line
 BAR_WIDTH = 30
 LEAST_BAR = 6
 _ENDS = "study ends: "
-"""How the event begins that says that a study closes."""
+"""The start of the event that says that a study ends."""
 RULES_THAT_STOP = ("running_median", "median", "rung_median")
-"""They look at each trial again and again; that it goes on is no news."""
+"""These rules check each trial repeatedly; that a trial continues is not news."""
 LAST_EVENTS = 4
 FRONT_ROWS = 5
 DETACHES = "Ctrl-C detaches; the study keeps running."
@@ -56,7 +57,7 @@ LOSES_STEPS = (
 
 
 class Picture:
-    """What the live view shows."""
+    """The contents of the live view."""
 
     def __init__(
         self, study: StudyInfo, *, expected_steps: int | None, now: datetime, leaving: str = DETACHES
@@ -73,15 +74,15 @@ class Picture:
         self._told_once: dict[str, str] = {}
 
     def lose(self, error: HeadraceError) -> None:
-        """The connection broke; the next one is being tried."""
+        """Note that the connection broke; a new one is being tried."""
         self._trouble = error.message
 
     def hinder(self, said: Sequence[str]) -> None:
-        """What keeps the study's workers from their work; empty while nothing does."""
+        """Note what keeps the study's workers from working; empty if nothing does."""
         self._hindered = said
 
     def update(self, update: Update) -> None:
-        """Takes in what `watch()` yields."""
+        """Take an update from `watch()`."""
         before, self.study = self.study, update.study
         if before.leader != self.study.leader:
             self._fallen = fallen(before, self.study)
@@ -94,10 +95,10 @@ class Picture:
         yield self.draw(datetime.now(UTC), width=options.max_width, height=options.size.height)
 
     def draw(self, now: datetime, *, width: int = 120, height: int = 60) -> RenderableType:
-        """The picture at a time, within a terminal: what does not fit a line goes on in the next one.
+        """The picture at a time, within a terminal's size. Text that does not fit on a line continues on the next.
 
-        Where the lines are more than the terminal has, older events go first, then every other rung and the
-        baseline's parameters.
+        If there are more lines than the terminal has, older events are dropped first, then every other rung and
+        the baseline's parameters.
         """
         lines = self._lines(now, width, events=0, rungs=max(4, height // 3), whole=True)
         whole = len(lines) + 4 <= height
@@ -129,7 +130,7 @@ class Picture:
         return [*lines, Text(), *_folded(Text(self._leaving, style="dim"), width)]
 
     def eta_s(self, now: datetime) -> float | None:
-        """An estimate of the seconds left; None while it would be a guess."""
+        """The estimated seconds left; None while it would be a guess."""
         study = self.study
         if study.state.ended or not self._expected or study.created is None:
             return None
@@ -240,7 +241,7 @@ class Picture:
 
 
 def rung_bar(rung: RungStatus, full: int, width: int = BAR_WIDTH) -> Text:
-    """Promoted, recorded and still empty, out of `full` trials."""
+    """A bar of promoted, recorded and still empty places, out of `full` trials."""
     promoted = round(width * rung.promoted / full) if full else 0
     recorded = round(width * rung.recorded / full) if full else 0
     return Text.assemble(
@@ -251,7 +252,7 @@ def rung_bar(rung: RungStatus, full: int, width: int = BAR_WIDTH) -> Text:
 
 
 def noteworthy(event: Event) -> bool:
-    """True for what a person wants to see go by: decisions, failures, the study's own moves."""
+    """Whether a person wants to see the event: decisions, failures, changes of the study itself."""
     match event.detail:
         case DecisionMade(action=Action.CONTINUE, explanation=explanation):
             return explanation.rule not in RULES_THAT_STOP
@@ -260,7 +261,7 @@ def noteworthy(event: Event) -> bool:
         case StudyMoved() | StudyExtended():
             return True
         case TrialMoved(to_state=to_state, action=action, reason=reason):
-            # Stopped early: its decision was told before, or the study's end says it of all that waited.
+            # Stopped early: its decision was shown before, or the study's end covers all that waited.
             return action in ("interrupt", "retry", "reopen") or (
                 to_state is TrialState.TERMINATED and reason is not TerminationReason.STOPPED_EARLY
             )
@@ -269,11 +270,11 @@ def noteworthy(event: Event) -> bool:
 
 
 def once(event: Event, study: StudyInfo) -> dict[str, str]:
-    """What an event shows of the whole study, by topic; a view tells each topic the first time."""
+    """What an event reveals about the whole study, by topic; a view shows each topic once."""
     match event.detail:
         case TrialMoved(action="vacate"):
             return {"checkpoint": LOSES_STEPS}
-        case TrialWarned(warning=warning):  # of many trials that say the same of other steps, one is told
+        case TrialWarned(warning=warning):  # if many trials say the same about different steps, one is shown
             return {re.sub(r"[\d.]+", "", warning): f"Warning: trial {event.trial}: {warning}"}
         case CodeChanged(first_seen=[_, *_], refused=False) as changed:  # else its study pauses, and says why
             return {f"code {changed.digest}": _about_code(event, changed, study)}
@@ -285,9 +286,9 @@ def once(event: Event, study: StudyInfo) -> dict[str, str]:
 
 def _about_code(event: Event, changed: CodeChanged, study: StudyInfo) -> str:
     files = changed.first_seen
-    what = f"runs other code than the study began with: {first_few(files)} changed"
+    what = f"runs other code than the study started with: {first_few(files)} changed"
     if all(map(not_known.is_marked, files)):
-        what = f"may run other code than the study began with: {not_known.in_words(files)}"
+        what = f"may run other code than the study started with: {not_known.in_words(files)}"
     return (
         f"Warning: trial {event.trial} {what}. Its values may not be comparable with those of earlier "
         f"trials; `headrace trials {study.name}` marks it. Use a new study for new "
@@ -299,7 +300,7 @@ def event_text(event: Event) -> str:
     """An event in one line."""
     what = event.message
     if isinstance(event.detail, DecisionMade) and event.detail.explanation.slot_goes_to is not None:
-        if event.detail.explanation.slot_goes_to.number == event.trial:  # it goes on at once
+        if event.detail.explanation.slot_goes_to.number == event.trial:  # it continues immediately
             what = what.removesuffix(f"; its slot goes to trial {event.trial}")
     elif isinstance(event.detail, TrialMoved) and event.detail.action == "retry":
         what = f"failed, will be retried: {error_line(event.detail.detail)}"
@@ -315,7 +316,7 @@ def _event_lines(event: Event, width: int) -> list[Text]:
 
 
 def _with_params(head: Text, trial: TrialInfo, width: int) -> list[Text]:
-    """What is said of a trial with its parameters behind it, or below it where they do not fit."""
+    """A trial's line followed by its parameters, which go below it if they do not fit."""
     params = clean(wording.params(trial.params)).plain
     if len(head) + 2 + len(params) <= width:
         return [Text.assemble(head, "  ", params)]
@@ -323,7 +324,7 @@ def _with_params(head: Text, trial: TrialInfo, width: int) -> list[Text]:
 
 
 def _packed(parts: Sequence[Text], width: int, *, gap: int) -> list[Text]:
-    """The parts on as few lines as they need, none of them torn."""
+    """The parts on as few lines as possible, without breaking any."""
     lines: list[Text] = []
     for part in parts:
         if lines and len(lines[-1]) + gap + len(part) <= width:
@@ -334,7 +335,7 @@ def _packed(parts: Sequence[Text], width: int, *, gap: int) -> list[Text]:
 
 
 def _folded(text: Text, width: int) -> list[Text]:
-    """The text on as many lines as it needs."""
+    """The text, wrapped to the width."""
     if len(text) <= width:
         return [text]
     return [Text(line, text.style) for line in _wrapped(text.plain, width)]

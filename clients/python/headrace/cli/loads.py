@@ -1,4 +1,4 @@
-"""How busy slots are, as cells of a table."""
+"""How busy slots are, as table cells."""
 
 from dataclasses import asdict
 
@@ -6,11 +6,11 @@ from headrace.cli import wording
 from headrace.client.machines import Slot, Worker
 
 HEADS = ("LOAD", "HOUR", "USED")
-"""The load of the newest minute, the mean of the last hour, and the memory in use."""
+"""The load in the latest minute, the mean over the last hour, and the memory in use."""
 
 
 def load_cells(worker: Worker, slot: Slot) -> list[str]:
-    """The cells below `HEADS`; `-` where nothing is known, and of a worker that is away nothing is known of now."""
+    """The cells below `HEADS`; `-` for unknown values. Of a disconnected worker, no current values are known."""
     mean = slot.mean_utilization
     hour = "-" if mean is None else wording.percent(mean, 1)
     if not (worker.connected and slot.loads):
@@ -20,5 +20,5 @@ def load_cells(worker: Worker, slot: Slot) -> list[str]:
 
 
 def loads_json(slot: Slot) -> list[dict[str, object]]:
-    """The loads of the last hour, the oldest minute first."""
+    """The loads of the last hour, oldest minute first."""
     return [asdict(load) for load in slot.loads]

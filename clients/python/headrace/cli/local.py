@@ -1,8 +1,8 @@
-"""A service for one run: `headrace up` as a child with its own home and a free port.
+"""A service for one run: `headrace up` as a child process with its own home and a free port.
 
-The child writes the file `address` when it is ready and removes it at a clean stop. It has its own session, so that
-the Ctrl-C of a terminal reaches this process alone, which then stops the child in good order (SIGTERM: trials save,
-workers leave, the database shuts down). When this process is killed instead, the tether does the same.
+The child writes the file `address` when it is ready and removes it at a clean stop. It has its own session, so
+the Ctrl-C of a terminal reaches only this process, which then stops the child cleanly (SIGTERM: trials save,
+workers exit, the database shuts down). If this process is killed instead, the tether does the same.
 """
 
 import os
@@ -23,14 +23,14 @@ _POLL_S = 0.05
 
 
 def new_home(study: str) -> Path:
-    """A folder of its own for a run."""
+    """A new folder for a run."""
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     return home_dir() / "local" / f"{study}-{stamp}-{os.getpid()}"
 
 
 @contextmanager
 def local_service(home: Path, *, slots: int | None, notes: Output) -> Iterator[str]:
-    """Runs the service around the block; yields its address."""
+    """Runs the service while in this context; yields its address."""
     make_private(home)
     log_path = home / "up.log"
     notes.note(f"Starting a service in {home}")
@@ -57,7 +57,7 @@ def _wait_ready(child: "subprocess.Popen[bytes]", home: Path, log_path: Path, be
 
 
 def _stamp(home: Path) -> int | None:
-    """Tells an address that a crash left behind from the one that is written now."""
+    """A stamp that distinguishes an address left by a crash from a newly written one."""
     try:
         return (home / ADDRESS_FILE).stat().st_mtime_ns
     except FileNotFoundError:

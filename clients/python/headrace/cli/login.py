@@ -1,4 +1,6 @@
-"""`headrace login` and `logout`: a scheduler's address, its authority and a token, kept for later commands."""
+"""`headrace login` and `logout`: a scheduler's address, its certificate authority and a token, stored for later
+commands.
+"""
 
 import sys
 from pathlib import Path
@@ -54,7 +56,7 @@ def login(
     token = _asked_for()
     try:
         logins.kept()
-    except UserFileError:  # it would be in the way of the new one
+    except UserFileError:  # it would interfere with the new one
         logins.forget()
     target = Target.of(address, tls_ca=tls_ca, token=token)
     with Client(address, timeout_s=15.0, connect_timeout_s=5.0, tls_ca=target.tls_ca, token=token) as client:

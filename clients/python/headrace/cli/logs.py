@@ -1,9 +1,10 @@
-"""`headrace logs`: what a trial printed.
+"""`headrace logs`: a trial's output.
 
-The log is a file on the machine of the worker. Where that file can be read from here (one machine, or a shared
-folder) it is printed and, with `-f`, followed until the trial is over. While a trial is in a bundle, that includes what
-the bundle's process prints. Otherwise the scheduler reads it: from the worker while the trial runs, from the store once
-an attempt is over. Where it cannot, the tail that it keeps of a failed attempt is printed, and why.
+The log is a file on the worker's machine. If that file can be read from here (one machine, or a shared folder),
+it is printed and, with `-f`, followed until the trial is over. While a trial is in a bundle, that includes the
+output of the bundle's process. Otherwise the scheduler reads it: from the worker while the trial runs, from the
+store once an attempt is over. If that fails too, the command prints why, and the tail that the scheduler keeps
+of a failed attempt.
 """
 
 import time
@@ -49,8 +50,8 @@ def logs(
 ) -> None:
     """Print what a trial wrote to stdout and stderr.
 
-    --since may begin up to 5 seconds early, or a few percent of the time asked for, and leaves out nothing later. A log
-    is printed whole where the worker did not note when it was written.
+    With --since, the output may start up to 5 seconds early, or a few percent of the requested time, and leaves
+    out nothing later. A log is printed completely if the worker did not record when it was written.
 
     [bold]Examples[/bold]
 
@@ -93,7 +94,7 @@ def logs(
 
 
 class _Shown:
-    """What is printed of a log: all of it, or the last lines of what is there."""
+    """Prints a log: all of it, or the last lines of its current content."""
 
     def __init__(self, output: Output, tail: int | None) -> None:
         self._output = output
@@ -101,14 +102,14 @@ class _Shown:
         self._held = b""
 
     def raw(self, data: bytes) -> None:
-        """The next part of the log."""
+        """Take the next part of the log."""
         if self._tail is None:
             self._output.raw(data)
             return
         self._held = _last(self._held + data, self._tail)
 
     def all_is_there(self) -> None:
-        """What comes from now on is new."""
+        """Print the held lines; everything later is new."""
         held, self._held, self._tail = self._held, b"", None
         self._output.raw(held)
 
@@ -138,7 +139,7 @@ def _readable(path: Path) -> bool:
 
 
 def _follow(handle: Trial, reader: LogReader) -> Iterator[bytes]:
-    """The log as it grows; after the trial's end once more, since its last words may come with it."""
+    """The log as it grows; read once more after the trial's end, for its last output."""
     last_asked, over = 0.0, False
     while True:
         yield from reader.new()
@@ -181,7 +182,7 @@ def _from_service(
 
 
 def _instead(info: TrialInfo, output: Output, error: HeadraceError, *, begun: bool) -> None:
-    """What is left where the log cannot be read, and why it cannot."""
+    """Print what remains if the log cannot be read, and why it cannot."""
     if begun:
         raise error
     if info.log_tail:

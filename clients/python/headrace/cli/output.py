@@ -1,9 +1,10 @@
-"""What commands print with: one `Output` per process, which knows whether a person or a program reads.
+"""How commands print: one `Output` per process, which knows whether a person or a program reads it.
 
-A terminal gets colours and tables; a pipe or a file gets the same text in aligned plain columns, without colour and
-never shortened, so that `awk`, `grep` and `diff` work; `--json` gets JSON alone. Results go to stdout, everything
-else (progress, hints, errors) to stderr. Whatever comes from a study (names, values, log lines) is printed as plain
-text: it is never read as rich markup, and control characters in it are shown, not obeyed.
+A terminal gets colours and tables. A pipe or a file gets the same text in aligned plain columns, without colour
+and never shortened, so that `awk`, `grep` and `diff` work. `--json` prints only JSON. Results go to stdout,
+everything else (progress, hints, errors) to stderr. Anything that comes from a study (names, values, log lines)
+is printed as plain text: it is never interpreted as rich markup, and its control characters are shown, not
+executed.
 """
 
 import json
@@ -26,7 +27,7 @@ from headrace.cli import states
 Cell = str | Text
 BELOW_INDENT = 4
 _COMMANDS: Final = re.compile(r"\x1b(?!\[[0-9;:]*[ABCDGKm])|[\x00-\x07\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
-"""Control characters of a terminal, but for those of lines, colours and the cursor within the last lines."""
+"""A terminal's control characters, except those for lines, colours and moving the cursor within the last lines."""
 
 
 class Output:
@@ -45,20 +46,22 @@ class Output:
         return self.console.is_terminal and not self.console.is_dumb_terminal
 
     def line(self, text: str | Text = "") -> None:
-        """One line of the result."""
+        """Print one line of the result."""
         self.console.print(clean(text), markup=False)
 
     def show(self, renderable: RenderableType) -> None:
-        """A rich renderable, for a terminal."""
+        """Print a rich renderable, for a terminal."""
         self.console.print(renderable, soft_wrap=False)
 
     def note(self, text: str | Text) -> None:
-        """One line beside the result: progress, a hint."""
+        """Print one line that is not part of the result: progress, a hint."""
         self.errors.print(clean(text), markup=False, style="dim" if isinstance(text, str) else None)
 
     @contextmanager
     def status(self, text: str) -> Iterator[Callable[[str], None]]:
-        """A line that changes while work goes on, on a terminal's stderr; nothing elsewhere. Yields what changes it."""
+        """A line that changes while work is in progress, on a terminal's stderr; nothing elsewhere. Yields a
+        function that changes it.
+        """
         if not self.errors.is_terminal:
             yield lambda _: None
             return
@@ -70,8 +73,9 @@ class Output:
         return states.state(word) if self.is_terminal else Text(word)
 
     def raw(self, data: bytes) -> None:
-        """Bytes as they are: a trial's own output, whose colours are its own business. A terminal gets its colours and
-        progress bars, and no sequence that would do more: set a title, fill the clipboard, clear the screen."""
+        """Print bytes unchanged: a trial's own output with its own colours. A terminal gets colours and progress
+        bars, but no sequences that do more: set a title, fill the clipboard, clear the screen.
+        """
         text = data.decode("utf-8", errors="replace")
         self._stdout.write(
             _COMMANDS.sub(lambda found: repr(found[0])[1:-1], text) if self.is_terminal else text
@@ -79,7 +83,7 @@ class Output:
         self._stdout.flush()
 
     def json(self, value: Any, *, indent: int | None = 2) -> None:
-        """A JSON document."""
+        """Print a JSON document."""
         self._stdout.write(json.dumps(jsonable(value), indent=indent, ensure_ascii=False) + "\n")
         self._stdout.flush()
 
@@ -91,10 +95,10 @@ class Output:
         right: Iterable[str] = (),
         below: Iterable[str] = (),
     ) -> None:
-        """A table with a header; `right` names the right-aligned columns.
+        """Print a table with a header; `right` names the right-aligned columns.
 
-        On a terminal that is too narrow, columns go on lines of their own under each row, so that none is torn: those
-        that `below` names, then the last ones.
+        On a terminal that is too narrow, columns move to their own lines under each row, so that none is broken:
+        first those in `below`, then the last ones.
         """
         body = [[clean(cell) for cell in row] for row in rows]
         widths = [
@@ -130,14 +134,16 @@ def _aligned(cell: Text, width: int, *, right: bool) -> Text:
 
 
 def clean(text: Cell) -> Text:
-    """The text with control characters made visible; never markup."""
+    """The text with control characters made visible, never as markup."""
     if isinstance(text, Text):
         return text
     return Text("".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text))
 
 
 def jsonable(value: Any) -> Any:
-    """The value in JSON's types: times in ISO 8601, and `"NaN"`, `"Infinity"`, `"-Infinity"`, which JSON lacks."""
+    """The value in JSON types: times in ISO 8601, and NaN and infinities, which JSON lacks, as `"NaN"`,
+    `"Infinity"`, `"-Infinity"`.
+    """
     match value:
         case datetime():
             return value.isoformat()

@@ -8,11 +8,13 @@ from typing import Final
 _REQUIREMENT: Final = re.compile(r"^(?P<name>[\w.-]+)[^;]*(;(?P<marker>.*))?$")
 _EXTRA: Final = re.compile(r"^\s*extra == ['\"](?P<extra>[\w-]+)['\"]\s*$")
 EXTRAS: Final = ("services", "worker", "torch", "report")
-"""The extras that a machine may need, as opposed to those of one framework."""
+"""The extras that a machine may need; extras of single frameworks are left out."""
 
 
 def required(name: str = "headrace") -> Mapping[str, list[str]]:
-    """What a distribution requires, by extra, `""` for what it always does. Conditions on the machine are left out."""
+    """What a distribution requires, by extra; `""` holds the unconditional requirements. Requirements that
+    depend on the machine are left out.
+    """
     found: dict[str, list[str]] = {}
     for text in distribution(name).requires or ():
         requirement = _REQUIREMENT.match(text)
@@ -24,7 +26,7 @@ def required(name: str = "headrace") -> Mapping[str, list[str]]:
 
 
 def present(names: list[str]) -> dict[str, str]:
-    """The versions of those that are installed."""
+    """The versions of the installed packages."""
     found = {}
     for name in names:
         try:
@@ -35,7 +37,9 @@ def present(names: list[str]) -> dict[str, str]:
 
 
 def missing(names: list[str]) -> list[str]:
-    """Those that are not installed, and what they require themselves and so on: `platformdirs (for pgserver)`."""
+    """The packages that are not installed, including those that required packages need in turn: `platformdirs
+    (for pgserver)`.
+    """
     absent: list[str] = []
     seen: set[str] = set()
     waiting = [(name, "") for name in names]

@@ -1,4 +1,4 @@
-"""What is said of a transfer's plan: while a planner is asked, by `run` at creation, and in summaries."""
+"""What is shown about a transfer's plan: while a planner is asked, by `run` at creation, and in summaries."""
 
 from headrace.cli.output import Output
 from headrace.client import transfer_plan
@@ -7,7 +7,7 @@ from headrace.spec import StudySpec, TrialPlan
 
 
 def planned(spec: StudySpec, output: Output, planner: str | None) -> StudySpec:
-    """The spec with the answer to its plan, asked now where there is none. Raises HeadraceError."""
+    """The spec with the answer for its plan; asks the planner if there is none yet. Raises HeadraceError."""
     if spec.open_plan is None:
         return spec
     with output.status("planning the target") as say:
@@ -15,14 +15,14 @@ def planned(spec: StudySpec, output: Output, planner: str | None) -> StudySpec:
 
 
 def plan_of(spec: StudySpec) -> TrialPlan | None:
-    """The plan that a study's trials follow, or those of the study that follows it; None without one."""
+    """The plan for a study's trials, or for those of the study that follows it; None without one."""
     if spec.template is not None and spec.template.plan is not None:
         return spec.template.plan
     return spec.plan.answer if spec.plan is not None else None
 
 
 def lines_of(study: StudyInfo) -> list[tuple[str, str]]:
-    """The plan in a summary."""
+    """The plan, for a summary."""
     plan = plan_of(study.spec)
     if plan is None:
         return []

@@ -1,5 +1,8 @@
-"""The schedule behind the best trial of a population: the values that its best state was trained with, one after the
-other. The values of its best step are the last ones alone, and a run that has them from the start is another run."""
+"""The schedule behind the best trial of a population: the values that its best state was trained with, in order.
+
+The values of its best step are only the last ones of the schedule. A run that uses them from the start is a
+different run.
+"""
 
 from collections.abc import Sequence
 
@@ -10,12 +13,13 @@ from headrace.client.model import StudyInfo
 from headrace.spec import PbtPolicy
 
 SHOWN = 6
-"""Of more stretches than these the last ones are shown."""
+"""The most stretches that are shown: the last ones."""
 
 
 def best_schedule(client: Client, study: StudyInfo) -> tuple[Stretch, ...]:
-    """What led to the value that counts of a population's best trial; empty where it was trained with the same values
-    all along."""
+    """The schedule that led to the counted value of a population's best trial; empty if it was trained with the
+    same values throughout.
+    """
     best = study.leader
     if not isinstance(study.spec.policy, PbtPolicy) or study.spec.further_objectives or best is None:
         return ()
@@ -25,10 +29,10 @@ def best_schedule(client: Client, study: StudyInfo) -> tuple[Stretch, ...]:
 
 
 def schedule_lines(stretches: Sequence[Stretch], study: StudyInfo) -> list[tuple[str, str]]:
-    """The schedule for people, as labels and texts; none for an empty one."""
+    """The schedule for people, as labels and texts; empty for an empty schedule."""
     if not stretches:
         return []
-    said = "these values are of the best step alone, and were others before"
+    said = "these are the values at the best step; earlier steps had others"
     if len(stretches) > SHOWN:
         said += f"; the last {SHOWN} of {len(stretches)} stretches (headrace lineage {study.name})"
     lines = [("schedule", said)]

@@ -40,11 +40,11 @@ def preview(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how many trials and steps a study takes at each rung, beside running every trial to the end.
+    """Show how many trials and steps a study takes at each rung, compared to running every trial to the end.
 
-    Where `resources` depend on a parameter it also shows how many trials take how many GPUs or CPU slots. A pilot
-    (`surrogate: {scale: auto}`) and the trials of `transfer` are listed separately and included in the total; a gate is
-    not.
+    If `resources` depend on a parameter, it also shows how many trials take how many GPUs or CPU slots. A
+    pilot (`surrogate: {scale: auto}`) and the trials of `transfer` are listed separately and included in the
+    total; a gate is not.
 
     [bold]Examples[/bold]
 
@@ -107,7 +107,7 @@ def preview(
 
 
 def _show_rungs(plan: Preview, output: Output) -> None:
-    """A row for each rung and for the baseline, and their sum."""
+    """Print a row for each rung and for the baseline, and their sum."""
     brackets = len({rung.bracket for rung in plan.rungs})
     shown = wording.thinned(plan.rungs) if brackets == 1 else plan.rungs
     rows = [[str(rung.bracket), str(rung.milestone), str(rung.trials), str(rung.steps)] for rung in shown]
@@ -123,7 +123,7 @@ def _show_rungs(plan: Preview, output: Output) -> None:
 
 
 def _show_sizes(plan: Preview, spec: StudySpec, output: Output) -> None:
-    """A row for each size that trials have, where they differ."""
+    """Print a row for each size of trials, if sizes differ."""
     if not plan.sizes or spec.resources.by is None:
         return
     table = [[wording.grant(size.gpus, size.gpu_milli, size.cpus), str(size.trials)] for size in plan.sizes]
@@ -132,7 +132,7 @@ def _show_sizes(plan: Preview, spec: StudySpec, output: Output) -> None:
 
 
 def _show_companions(name: str, spec: StudySpec, plan: Preview, output: Output) -> None:
-    """A line for each study that is created with this one, and their sum with it."""
+    """Print a line for each study that is created with this one, and the total."""
     for one in plan.companions:
         if one.role == "pilot":
             begins = f"Pilot {pilot_name(name)}, before this study"
@@ -153,7 +153,7 @@ def _time(wall_s: float | None, slot_s: float | None) -> str:
 
 
 def _bundles(fuse: Fuse, plan: Preview) -> str:
-    """How many trials share a process, and what keeps them apart."""
+    """How many trials share a process, and what separates them."""
     shared = f"Bundles: up to {fuse.most} trials share a process, on one slot"
     if fuse.auto:
         shared = (
@@ -167,7 +167,7 @@ def _bundles(fuse: Fuse, plan: Preview) -> str:
 
 
 def _ends(spec: StudySpec, plan: Preview) -> str:
-    """What may end the study before it has spent all that."""
+    """What may end the study before it has used its whole budget."""
     if spec.until is None:
         return ""
     said = f"It may end before that: {wording.until(spec)}."

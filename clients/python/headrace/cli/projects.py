@@ -1,4 +1,4 @@
-"""`headrace project create|list|set`: who shares the cluster, and how much each may have at once."""
+"""`headrace project create|list|set`: who shares the cluster, and how much each may use at once."""
 
 from typing import Annotated, Any
 

@@ -1,4 +1,4 @@
-"""`headrace run --replace`: the studies of an earlier run are deleted, where all of them have ended."""
+"""`headrace run --replace`: deletes the studies of an earlier run, if all of them have ended."""
 
 from contextlib import suppress
 
@@ -12,8 +12,9 @@ from headrace.spec.surrogate import gate_name
 
 
 def delete_ended(client: Client, study_id: str, spec: StudySpec) -> None:
-    """Delete the study of a name and what was created with it. Raises CommandError, before anything is deleted, where
-    one of them has not ended. A gate stays that has passed with the same key."""
+    """Delete a study and the studies created with it. Raises CommandError, before anything is deleted, if one of
+    them has not ended. A gate that has passed with the same key is kept.
+    """
     names = [study_id]
     if spec.transfer is not None:
         names.insert(0, spec.transfer.study_name(study_id))
@@ -37,7 +38,7 @@ def delete_ended(client: Client, study_id: str, spec: StudySpec) -> None:
 
 
 def _has_passed(client: Client, gate: str, spec: StudySpec) -> bool:
-    """Whether a gate of this name has passed for what the study's would check."""
+    """Whether a gate of this name has passed for what the study's gate would check."""
     with suppress(StudyNotFoundError):
         old = client.study(gate).status()
         key = spec.gate.key if spec.gate is not None else ""

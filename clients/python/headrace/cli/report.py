@@ -1,4 +1,4 @@
-"""`headrace report`: a study as one HTML page that needs nothing else."""
+"""`headrace report`: a study as one self-contained HTML page."""
 
 from pathlib import Path
 from typing import Annotated

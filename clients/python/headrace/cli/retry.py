@@ -1,4 +1,4 @@
-"""`headrace retry`: failed trials go on after their script was fixed."""
+"""`headrace retry`: failed trials continue after their script was fixed."""
 
 from dataclasses import asdict
 from typing import Annotated

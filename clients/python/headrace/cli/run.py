@@ -1,9 +1,9 @@
 """`headrace run` and `headrace attach`: a study from its file to its summary.
 
-Nothing is started before the file is valid and the preflight has passed. The study lives in the scheduler: this
-process only shows it, so Ctrl-C (or a closed laptop) detaches and `attach` shows it again. With `--local` the service
-itself is a child of this process: Ctrl-C then stops the service in good order, the trials with it, and the study goes
-on from its checkpoints when `headrace up` is started on the same home.
+Nothing is started before the file is valid and the preflight has passed. The study lives in the scheduler and
+this process only displays it: Ctrl-C (or a closed laptop) detaches, and `attach` shows the study again. With
+`--local` the service itself is a child of this process. Ctrl-C then stops the service and its trials cleanly,
+and the study continues from its checkpoints when `headrace up` is started with the same home.
 """
 
 import os
@@ -44,7 +44,7 @@ from headrace.spec.repeats import expected_trials
 MOST_SUFFIXES = 100
 
 STOPS = "Ctrl-C stops the service; the study keeps its results."
-"""What the live view says of Ctrl-C where the service is a child of this command."""
+"""What the live view says about Ctrl-C if the service is a child of this command."""
 
 ReportOption = Annotated[
     Path | None,
@@ -235,7 +235,7 @@ def attach(
     session = Session.of(context)
     mode = Mode.choose(session.output, as_json=as_json)
     with session.client() as client:
-        # A live view shows the present; a program that reads JSON wants the whole story.
+        # A live view shows the present; a program that reads JSON needs the whole history.
         info = client.study(study).status()
         after = 0 if mode is Mode.JSON else info.cursor
         if info.state is StudyState.PAUSED:
@@ -297,7 +297,7 @@ def _create(
 
 
 class NameTakenError(CommandError):
-    """A study of this name exists."""
+    """A study of this name already exists."""
 
 
 @contextmanager
@@ -387,8 +387,10 @@ def _say_detached(output: Output, name: str, *, as_json: bool) -> None:
 
 
 def _leave_at_once(code: int) -> NoReturn:
-    """End this process, which only looks on. The orderly way out has hung, seldom: closing a channel waits for gRPC's
-    count of its calls, which an interrupt that strikes within gRPC can upset (grpc/grpc issues 19973 and 20026)."""
+    """End this process immediately; it only displays. A clean exit has occasionally hung: closing a channel
+    waits for gRPC's count of its calls, which an interrupt within gRPC can upset (grpc/grpc issues 19973 and
+    20026).
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

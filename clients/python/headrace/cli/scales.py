@@ -1,4 +1,6 @@
-"""What is said of scales that pilots find: by `run` when a study is created, and in the summaries of its studies."""
+"""What is shown about the scales that pilots find: by `run` when a study is created, and in the summaries of its
+studies.
+"""
 
 from headrace.cli import wording
 from headrace.client.model import ScaleTried, StudyInfo
@@ -12,13 +14,13 @@ def is_pilot(study: StudyInfo) -> bool:
 
 
 def own_pilot(study: StudyInfo) -> str | None:
-    """The name of the pilot that was created with a study; None where there is none."""
+    """The name of the pilot that was created with a study; None if there is none."""
     surrogate = study.spec.surrogate
     return surrogate.pilot.study or None if surrogate is not None and surrogate.pilot is not None else None
 
 
 def said_at_creation(study: StudyInfo) -> str | None:
-    """What `run` says of a study's pilot; None without one."""
+    """What `run` says about a study's pilot; None without one."""
     pilot = own_pilot(study)
     if pilot is None:
         return None
@@ -37,7 +39,7 @@ def size_of(study: StudyInfo) -> str:
 
 
 def lines_of(study: StudyInfo) -> list[tuple[str, str]]:
-    """Which scale was chosen and why; of a pilot, what it compares."""
+    """Which scale was chosen and why; for a pilot, what it compares."""
     if is_pilot(study):
         scales = [scale for scale in study.spec.space[SCALE].values if scale != 1]  # type: ignore[union-attr]  # the scale of a pilot is categorical
         each = study.spec.max_trials // (1 + len(scales))

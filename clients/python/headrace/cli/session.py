@@ -1,4 +1,4 @@
-"""What every command has at hand: where to print, and a client of the scheduler that `--address` names."""
+"""What every command uses: an output, and a client of the scheduler that `--address` names."""
 
 import math
 import os
@@ -37,7 +37,7 @@ TrialArgument = Annotated[
 ]
 
 _UNKNOWN_S = 5.0
-"""So long an address is tried at which no scheduler has answered, and none need be."""
+"""How long to try an address where no scheduler has answered yet, and there may be none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,33 +49,33 @@ class Session:
     @cached_property
     def output(self) -> "Output":
         """Where to print."""
-        from headrace.cli.output import Output  # rich, which commands that start services do without
+        from headrace.cli.output import Output  # imports rich, which commands that start services do not need
 
         return Output()
 
     @classmethod
     def of(cls, context: typer.Context) -> "Session":
-        """The session that the root command made."""
+        """The session that the root command created."""
         session = context.find_object(cls)
         return session if session is not None else cls()
 
     @contextmanager
     def client(self, address: str | None = None) -> Iterator["Client"]:
-        """A client of `address`, else of what `--address` says; closed at the end."""
-        from headrace.client import Client  # which commands that start services do without
+        """A client of `address`, or else of the value of `--address`; closed at the end."""
+        from headrace.client import Client  # which commands that start services do not need
 
         timeout_s = connect_timeout_s = _timeout_s()
         if address is None:
             self.where()
         if address or given_address(self.address) or not up_runs(home_dir()):
-            connect_timeout_s = min(_UNKNOWN_S, timeout_s)  # else `up` starts a scheduler that died anew
+            connect_timeout_s = min(_UNKNOWN_S, timeout_s)  # otherwise `up` restarts a scheduler that died
         with Client(
             address or self.address, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s
         ) as client:
             yield client
 
     def where(self) -> str:
-        """The scheduler's address. While `headrace up` starts in this home, says so and waits for it."""
+        """The scheduler's address. If `headrace up` is starting in this home, says so and waits for it."""
         told, deadline = False, time.monotonic() + _timeout_s()
         login = logins.kept()
         while True:
@@ -87,7 +87,7 @@ class Session:
                 if not told:
                     self.output.note(f"{error.message} Waiting for it.")
                 told = True
-                # The address is a file of another process: nothing tells when it is written.
+                # Another process writes the address file, and there is no notification of that.
                 time.sleep(_POLL_S)
                 continue
             except NotRunningError:

@@ -1,4 +1,4 @@
-"""What `headrace run` says of the code that it ships."""
+"""What `headrace run` says about the code that it ships."""
 
 import time
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from headrace.spec.code import Code
 _QUIET_S = 1.0
 _EVERY_S = 2.0
 SHORT = 12
-"""So many digits of a digest are shown."""
+"""How many digits of a digest are shown."""
 
 
 def show_dry_run(
@@ -69,7 +69,7 @@ def show_dry_run(
 
 
 def described(code: Code) -> str:
-    """A study's code in words; empty where nothing is known of it."""
+    """A study's code in words; empty if nothing is known about it."""
     parts = []
     if code.digest:
         files = f"{code.files} file{'s' * (code.files != 1)}"
@@ -81,7 +81,7 @@ def described(code: Code) -> str:
 
 @contextmanager
 def progress(output: Output) -> Iterator[OnBytes]:
-    """Yields what is told of an upload: it says so when that takes longer than a second."""
+    """Yields the progress callback of an upload, which prints a note if it takes longer than a second."""
     began = time.monotonic()
     told = began + _QUIET_S - _EVERY_S
     with output.status("Shipping the code") as update:

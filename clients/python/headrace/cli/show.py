@@ -23,7 +23,7 @@ from headrace.last_words import printed_last
 from headrace.spec import BestOfSampler, Scope
 
 RUNG_COLUMNS = 48
-"""How wide the table of rungs is before its bars."""
+"""The width of the table of rungs without its bars."""
 
 
 def show(
@@ -75,14 +75,14 @@ def show(
         )
     else:
         _show_study(Summary(study=info, transferred=taken, schedule=trained), session.output)
-        if not (gates.is_gate(info) or scales.is_pilot(info)):  # run for what they find out, not to search
+        if not (gates.is_gate(info) or scales.is_pilot(info)):  # these are not searches
             show_importance(matters, session.output)
     for line in said:
         session.output.note(line)
 
 
 def in_order(trial: TrialInfo, study: StudyInfo) -> TrialInfo:
-    """The trial with its parameters in the order of the space, which a trial alone does not know."""
+    """The trial with its parameters in the order of the space, which the trial alone does not know."""
     names = [name for name in study.spec.space if name in trial.params]
     return replace(trial, params={name: trial.params[name] for name in names})
 
@@ -192,7 +192,7 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
         lines.append(("worker", f"{trial.worker}, slots {', '.join(map(str, trial.slots)) or '-'}{share}"))
     if trial.bundle:
         seats = f"{trial.bundle_members} of {trial.bundle_seats} seats taken"
-        if study.spec.fuse is not None and study.spec.fuse.auto:  # as many seats as it may ever have
+        if study.spec.fuse is not None and study.spec.fuse.auto:  # the most seats that it may ever have
             seats = wording.plural(trial.bundle_members, "trial")
         lines.append(("bundle", f"{trial.bundle}, {seats}"))
     if trial.code:
@@ -207,7 +207,7 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
         lines.append(("best checkpoint", f"{trial.best_checkpoint.uri} (step {trial.best_checkpoint.step})"))
     if trial.log_path:
         lines.append(("log", trial.log_path))
-    if trial.detail and not trial.waits_for:  # else it is of the time before
+    if trial.detail and not trial.waits_for:  # otherwise it is from an earlier time
         lines.append(("detail", trial.detail))
     width = max(len(label) for label, _ in lines)
     for label, text in lines:
@@ -215,7 +215,7 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
 
 
 def _earlier_end(end: EarlierEnd, study: StudyInfo) -> str:
-    """What the trial had come to when it was over: how, with which values, and what was saved."""
+    """The trial's result when it had ended: how it ended, with which values, and what was saved."""
     values = {one.metric: end.metrics.get(one.metric) for one in study.spec.objectives}
     if not study.spec.further_objectives:
         values = {study.spec.objective.metric: end.score}

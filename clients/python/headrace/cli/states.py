@@ -1,7 +1,7 @@
-"""How states read on a terminal.
+"""How states are shown on a terminal.
 
-States and reasons are told by a word and a symbol first and by colour second; the colours are distinguishable for
-colour-blind readers (blue, orange, grey, and magenta for failure) and never the only sign.
+States and reasons are shown by a word and a symbol first and by colour second. The colours are distinguishable for
+colour-blind readers (blue, orange, grey, and magenta for failure) and are never the only sign.
 """
 
 from rich.text import Text

@@ -1,4 +1,6 @@
-"""The end of a run in words: what was found, against what, and at what cost (figures: `headrace.client.outcome`)."""
+"""A summary of a run in words: what was found, compared to what, and at what cost (figures:
+`headrace.client.outcome`).
+"""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,26 +30,26 @@ from headrace.spec import BestOfSampler, Scope
 
 FRONT_ROWS = 8
 _PLACES = ("checkpoint", "report", "plot")
-"""The lines that may hold a path; they come last."""
+"""The lines that may contain a path; they come last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A study that has ended (or the state of one that goes on)."""
+    """A study that has ended, or the current state of one that is running."""
 
     study: StudyInfo
     report: Path | None = None
     transferred: Transferred | None = None
     schedule: tuple[Stretch, ...] = ()
-    """Of a population: what its best state was trained with."""
+    """For a population: the values that its best state was trained with."""
 
     @property
     def outcome(self) -> Outcome:
-        """Its figures."""
+        """The study's figures."""
         return Outcome(self.study)
 
     def json(self) -> dict[str, Any]:
-        """`headrace run --json` prints this last, on one line."""
+        """The summary as JSON. `headrace run --json` prints this last, on one line."""
         best = None if self.outcome.several else self.study.best
         counts = self.study.counts
         return {
@@ -83,7 +85,7 @@ class Summary:
         }
 
     def lines(self) -> list[tuple[str, str]]:
-        """The same for people, as labels and texts."""
+        """The summary for people, as labels and texts."""
         study = self.study
         metric = study.spec.objective.metric
         lines: list[tuple[str, str]] = []
@@ -94,7 +96,7 @@ class Summary:
         if gates.is_gate(study):
             lines += gates.lines_of(study)
         elif scales.is_pilot(study):
-            pass  # its best trial is one of the model's, most likely, and says nothing
+            pass  # its best trial is most likely one of the full model, and means nothing
         elif self.outcome.several:
             lines += self._front_lines()
         elif study.best is None:
@@ -116,7 +118,7 @@ class Summary:
         lines += self._warm_start_lines()
         lines += self._bundle_lines()
         failures = wording.failures(study)
-        if failures is not None and not gates.is_gate(study):  # its end says it all
+        if failures is not None and not gates.is_gate(study):  # its end says everything
             lines.append(("failures", failures))
             shown = "shows the log's end" if study.spec.template else "tells what happened"
             lines.append(("", f"headrace why {study.name} {study.failures[0].trial} {shown}"))
@@ -130,11 +132,11 @@ class Summary:
 
     @property
     def _searches(self) -> bool:
-        """Whether its best trial is what it was run for: a gate and a pilot are run for what they find out."""
+        """Whether the study was run to find its best trial. A gate and a pilot are run for what they find out."""
         return not (gates.is_gate(self.study) or scales.is_pilot(self.study))
 
     def _transfer_lines(self) -> list[tuple[str, str]]:
-        """Each configuration that was taken over, with what it came to; and the regret."""
+        """Each configuration that was transferred, with its result; and the regret."""
         done = self.transferred
         if done is None or not done.trials:
             return []
@@ -171,7 +173,7 @@ class Summary:
         return [("bundles" if place == 0 else "", line) for place, line in enumerate(lines)]
 
     def _code_lines(self) -> list[tuple[str, str]]:
-        """That trials ran different code; and whether the best ones did."""
+        """Lines on trials that ran different code, and whether the best ones did."""
         if not self.study.code_changed:
             return []
         text = f"{first_few(self.study.code_changed)} changed since the study began"
@@ -297,14 +299,14 @@ class Summary:
 
 
 def saved(trial: TrialInfo, checkpoint: Checkpoint, metric: str) -> str:
-    """A trial's checkpoint and its step; where the value that counts is of another step, also the value there."""
+    """A trial's checkpoint and its step; if the value that counts is from another step, also the value there."""
     value = None if checkpoint.step == trial.score_step else Outcome.value_at(trial, checkpoint.step)
     there = "" if value is None else f", where {metric} is {wording.number(value)}"
     return f"{checkpoint.uri} (step {checkpoint.step}{there})"
 
 
 def exact(value: Value) -> str:
-    """A parameter to copy: all its digits."""
+    """A parameter for copying, with all its digits."""
     return repr(value) if isinstance(value, float) else wording.scalar(value)
 
 
@@ -329,7 +331,7 @@ def show_summary(summary: Summary, output: Output) -> None:
             else:
                 grid.add_row(clean(label), clean(text))
         output.show(grid)
-        for label, text in unbroken:  # the terminal folds these itself, so that they can be copied whole
+        for label, text in unbroken:  # the terminal wraps these itself, so that they can be copied whole
             output.line(Text.assemble((label.ljust(longest), "dim"), clean(text)))
         return
     width = max(len(label) for label, _ in summary.lines())
@@ -338,7 +340,7 @@ def show_summary(summary: Summary, output: Output) -> None:
 
 
 def transferred(client: Client, study: StudyInfo) -> Transferred | None:
-    """What a study took over from another one; None for any other study."""
+    """What a study took over from another one; None if it took over nothing."""
     if not isinstance(study.spec.sampler, BestOfSampler):
         return None
     return Transferred.of(study, client.study(study.name).trials())

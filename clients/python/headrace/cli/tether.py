@@ -1,9 +1,10 @@
 """`python -m headrace.cli.tether FD ARGS`: the command `headrace ARGS`, which ends when its parent ends.
 
-`headrace run --local` starts its service this way: a killed `run` must not leave a database and workers behind. The
-parent holds the writing end of a pipe and never writes; when it is gone, the kernel closes that end, the read here
-returns, and this process gets one SIGTERM, as if somebody had stopped it. (Linux's PR_SET_PDEATHSIG would send one for
-every thread of a parent that is killed, and a second one means "at once" to `headrace up`.)
+`headrace run --local` starts its service this way: a killed `run` must not leave a database and workers behind.
+The parent holds the writing end of a pipe and never writes. When the parent is gone, the kernel closes that end,
+the read here returns, and this process gets one SIGTERM, as if somebody had stopped it. (Linux's
+PR_SET_PDEATHSIG would send one for every thread of a killed parent, and a second one means "at once" to
+`headrace up`.)
 """
 
 import os
@@ -15,7 +16,7 @@ from headrace.cli import main
 
 
 def tether(pipe: int) -> None:
-    """Asks for SIGTERM when nobody holds the other end of the pipe any more."""
+    """Sends this process SIGTERM when the other end of the pipe is closed."""
 
     def wait() -> None:
         os.read(pipe, 1)

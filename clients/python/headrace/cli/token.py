@@ -15,7 +15,7 @@ from headrace.client.missing import MissingExtraError
 from headrace.lifetimes import lifetime_of
 
 IN_DATABASE: Final = "headrace.in_database"
-"""The entry points of what works on a database without a scheduler."""
+"""The entry points of functions that work on a database without a scheduler."""
 NEVER: Final = "never"
 ROLES: Final = tuple(role.value for role in Role if role is not Role.UNKNOWN)
 
@@ -156,7 +156,7 @@ def revoke(
 
 
 def _bare(text: str) -> str:
-    """The id of what somebody pasted, which may be a whole token; its secret is shown nowhere."""
+    """The id in the given text, which may be a whole token. Its secret is never shown."""
     parts = text.split("_", 2)
     return parts[1] if len(parts) == 3 and parts[0] == "hr" else text
 

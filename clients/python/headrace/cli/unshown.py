@@ -1,4 +1,4 @@
-"""What the scheduler leaves out of an answer, said beside the result."""
+"""Notes next to a result about what the scheduler leaves out of an answer."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from headrace.client.wording import left_out
 
 
 def note_unshown(output: Output, *answers: Listing[Any] | StudyInfo | TrialInfo) -> None:
-    """Notes what the answers leave out, and why."""
+    """Prints what the answers leave out, and why."""
     for answer in answers:
         for line in left_out(answer):
             output.note(line)

@@ -1,10 +1,11 @@
-"""The JSON that commands print with `--json`: stable keys, documented here, one function an object.
+"""The JSON that commands print with `--json`: stable keys, documented here, one function per object.
 
-`milestone` is the step of a rung, as in the tables for people. `rung` is its place among the study's rungs, counted
-from 0. An `attempt` is one placement of a trial, counted from 1.
+`milestone` is the step of a rung, as in the tables for people. `rung` is its place among the study's rungs,
+counted from 0. An `attempt` is one placement of a trial, counted from 1.
 
-Keys are only ever added. A value that does not exist is null; a number that JSON lacks is the string `"NaN"`,
-`"Infinity"` or `"-Infinity"`; a time is ISO 8601 in UTC. Names are bare: `"digits"`, trial `3`, worker `"node-1"`.
+Keys are only ever added. A value that does not exist is null. A number that JSON lacks is the string `"NaN"`,
+`"Infinity"` or `"-Infinity"`. A time is ISO 8601 in UTC. Names are bare: `"digits"`, trial `3`, worker
+`"node-1"`.
 """
 
 from dataclasses import asdict, fields
@@ -104,7 +105,7 @@ def study(info: StudyInfo) -> Json:
 
 
 def plan(found: TrialPlan) -> Json:
-    """The plan that a study's trials follow, or those of the study that follows it."""
+    """The plan for a study's trials, or for those of the study that follows it."""
     return {**found.model_dump(exclude={"files"}), "files": sorted(found.files)}
 
 
@@ -138,8 +139,8 @@ def transferred(done: Transferred) -> Json:
 def trial(info: TrialInfo) -> Json:
     """`headrace trials --json` prints a list of these, best first; `headrace show STUDY TRIAL --json` one.
 
-    `params` are those of `score_step`, beside `score`; `last_params` are what a member of a population trains
-    with since it copied, and the same in every other study.
+    `params` are those of `score_step`, next to `score`. `last_params` are the parameters that a member of a
+    population has used since its last copy; in any other study they equal `params`.
     """
     return {_TRIAL_KEYS.get(name, name): getattr(info, name) for name in _TRIAL_FIELDS} | {
         "state": info.state.value,
@@ -162,13 +163,13 @@ def trial(info: TrialInfo) -> Json:
 _TRIAL_FIELDS = [
     part.name for part in fields(TrialInfo) if part.name not in ("attempt", "milestone", "log_tail")
 ]
-"""What `--json` shows of a trial: all but these."""
+"""Fields of a trial that `--json` does not show."""
 _TRIAL_KEYS = {"number": "trial", "objective_values": "objectives"}
 """Keys that differ from the SDK's names."""
 
 
 def earlier_end(end: EarlierEnd) -> Json:
-    """What a trial had come to when it was over, before it was let continue."""
+    """A trial's result when it had ended, before it was allowed to continue."""
     return {
         **asdict(end),
         "reason": end.reason.value if end.reason else None,
@@ -206,7 +207,9 @@ def exploit(copied: Exploit) -> Json:
 
 
 def event(entry: ev.Event) -> Json:
-    """`headrace run --json` prints one a line, with `"type": "event"`; `headrace why --json` a list of them."""
+    """`headrace run --json` prints one per line, with `"type": "event"`; `headrace why --json` prints a list of
+    them.
+    """
     kind, detail = _detail(entry.detail)
     return {
         "cursor": entry.cursor,
@@ -219,7 +222,7 @@ def event(entry: ev.Event) -> Json:
 
 
 def explanation(why: ev.Explanation) -> Json:
-    """Why a decision was taken."""
+    """Why a decision was made."""
     return {
         "rule": why.rule,
         "bracket": why.bracket,
@@ -377,5 +380,5 @@ def _detail(detail: ev.EventDetail | None) -> tuple[str, Json | None]:
                 "to": detail.to_state,
                 "detail": detail.detail,
             }
-        case None:  # its message says all, or it comes from a newer server
+        case None:  # its message says everything, or it comes from a newer server
             return "note", None

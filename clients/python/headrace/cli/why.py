@@ -1,4 +1,6 @@
-"""`headrace why`: each decision on a trial, with the rule, the values compared, the rank, the cutoff and the slot."""
+"""`headrace why`: each decision on a trial, with the rule, the compared values, the rank, the cutoff and the
+slot.
+"""
 
 from dataclasses import replace
 
@@ -30,7 +32,7 @@ from headrace.last_words import error_line, without_attempt
 
 LOG_TAIL_LINES = 20
 ERROR_WIDTH = 120
-"""So much of an error is told where it was told in full before."""
+"""How many characters of an error are shown if it was shown in full before."""
 
 
 def why(
@@ -104,7 +106,7 @@ def _show(story: TrialStory, info: StudyInfo, output: Output) -> None:
     if silence := wording.silence(trial, spec, story.events[-1].time if story.events else None):
         output.line()
         output.line(f"The last of these was {silence}.")
-    if trial.detail and not trial.waits_for:  # else it is of the time before; what it waits for is said above
+    if trial.detail and not trial.waits_for:  # else it is from an earlier time; see the line above
         output.line()
         output.line(f"Now {trial.outcome}: {_once(_beyond(trial.detail, told), errors)}")
     if keeps := wording.kept_result(trial):
@@ -113,7 +115,9 @@ def _show(story: TrialStory, info: StudyInfo, output: Output) -> None:
 
 
 def held_by(story: TrialStory, info: StudyInfo) -> list[str]:
-    """What keeps the trial from running, and the command that ends it; empty where nothing does, or the policy."""
+    """What keeps the trial from running, and the command that resumes it; empty if nothing or only the policy
+    does.
+    """
     trial = story.trial
     said: list[str] = []
     by_user = _paused_by_user(story)
@@ -131,7 +135,7 @@ def held_by(story: TrialStory, info: StudyInfo) -> list[str]:
 
 
 def _paused_by_user(story: TrialStory) -> Event | None:
-    """The event by which a user paused the trial; None where it was resumed since, or is over."""
+    """The event by which a user paused the trial; None if it was resumed since, or is over."""
     number = story.trial.number
     paused, resumed = held.of_trial(number, held.PAUSED), held.of_trial(number, held.RESUMED)
     found: Event | None = None
@@ -145,7 +149,9 @@ def _paused_by_user(story: TrialStory) -> Event | None:
 
 
 def _once(detail: str, errors: set[str]) -> str:
-    """An error in full the first time, and its own line alone where it comes again; `errors` are those told before."""
+    """An error in full the first time, and only its own line when it is repeated; `errors` are those shown
+    before.
+    """
     if (error := without_attempt(detail)) not in errors:
         errors.add(error)
         return detail
@@ -154,7 +160,7 @@ def _once(detail: str, errors: set[str]) -> str:
 
 
 def _event_lines(event: Event, metric: str, told: str) -> list[Text]:
-    """The event in lines; a move that only repeats the decision `told` before does not repeat it here."""
+    """The event as lines. A move does not repeat the decision `told` just before."""
     at = event.time.astimezone().strftime("%H:%M:%S") if event.time else "--:--:--"
     text = Text.assemble((f"{at}  ", "dim"))
     match event.detail:
@@ -196,7 +202,9 @@ def _event_lines(event: Event, metric: str, told: str) -> list[Text]:
 
 
 def _reason(event: Event, explanation: Explanation) -> str:
-    """Why, with what holds the trial before what the policy says: a user's pause, its study's, or its study's end."""
+    """The reason. What holds the trial comes before the policy's sentence: a user's pause, its study's pause, or
+    its study's end.
+    """
     before, sentence, _ = event.message.partition(explanation.sentence)
     if not sentence:
         return explanation.sentence or event.message
@@ -206,7 +214,7 @@ def _reason(event: Event, explanation: Explanation) -> str:
 
 
 def _figures(why: Explanation, metric: str, trial: int | None) -> list[Text]:
-    """The values compared, under the sentence."""
+    """The compared values, below the sentence."""
     figures = [f"rule {why.rule}"] if why.rule else []
     if why.milestone:
         bracket = f" of bracket {why.bracket}" if why.bracket else ""
@@ -218,13 +226,15 @@ def _figures(why: Explanation, metric: str, trial: int | None) -> list[Text]:
             figures.append(f"keeps {why.kept}")
             figures.append(f"cutoff {wording.number(why.cutoff_value)}")
     lines = [Text(" " * 21 + " · ".join(figures), style="dim")] if figures else []
-    if why.slot_goes_to is not None and why.slot_goes_to.number != trial:  # else it went on at once
+    if why.slot_goes_to is not None and why.slot_goes_to.number != trial:  # else it continued immediately
         lines.append(Text(" " * 21 + f"the slot went to trial {why.slot_goes_to}", style="dim"))
     return lines
 
 
 def _beyond(detail: str, told: str) -> str:
-    """Why a trial moved, without the decision before it: a promoted trial may leave because others need its slots."""
+    """Why a trial moved, without the preceding decision: a promoted trial may leave because others need its
+    slots.
+    """
     return detail.removeprefix(f"{told}; ") if told else detail
 
 

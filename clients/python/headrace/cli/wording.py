@@ -1,7 +1,7 @@
-"""How states read on a terminal, beside how values read (`headrace.client.wording`).
+"""How states are shown on a terminal; see `headrace.client.wording` for values.
 
-States and reasons are told by a word and a symbol first and by colour second; the colours are distinguishable for
-colour-blind readers (blue, orange, grey, and magenta for failure) and never the only sign.
+States and reasons are shown by a word and a symbol first and by colour second. The colours are distinguishable for
+colour-blind readers (blue, orange, grey, and magenta for failure) and are never the only sign.
 """
 
 from pathlib import Path
@@ -77,11 +77,11 @@ __all__ = [
 ]
 
 ANOTHER = "another project's"
-"""Stands for a study or a trial whose name is not told."""
+"""Replaces the name of a study or a trial that is not shown."""
 
 
 def policy(spec: StudySpec) -> str:
-    """What the default policy does, in a few words; empty for one that the user chose by its name."""
+    """What the default policy does, in a few words; empty for a policy that the user chose by name."""
     if not isinstance(spec.policy, AutoPolicy):
         return ""
     said = f"auto: the best 1/{spec.policy.eta} of a rung are promoted, by ASHA."
@@ -103,7 +103,7 @@ def policy(spec: StudySpec) -> str:
 
 
 def population(spec: StudySpec, file: Path) -> str:
-    """What a population asks of its training function; empty for any other study."""
+    """What a population requires of its training function; empty for any other study."""
     if not isinstance(spec.policy, PbtPolicy):
         return ""
     mutable = ", ".join(spec.policy.mutable or spec.space)
@@ -114,24 +114,24 @@ def population(spec: StudySpec, file: Path) -> str:
 
 
 def waits(study: StudyInfo) -> str:
-    """What follows the state of a study that waits: `, waits for 4 GPUs`; empty for any other."""
+    """The addition to the state of a study that waits: `, waits for 4 GPUs`; empty for any other study."""
     return f", waits for {study.waits_for}" if study.waits_for else ""
 
 
 def ended(study_state: StudyState, detail: str) -> str:
-    """How a study's end, or where it is now, is told: `was stopped by a user`, `failed: no trial reported 'loss'`."""
+    """The text for a study's end or current state: `was stopped by a user`, `failed: no trial reported 'loss'`."""
     word = study_state.value
     said = detail if detail.startswith(word) else f"{word}: {detail}" if detail else word
     return f"was {said}" if study_state is StudyState.STOPPED else said
 
 
 def until(spec: StudySpec) -> str:
-    """What ends a study before its trials have: `loss ≤ 0.1 or 2 hours`; empty where nothing does."""
+    """What ends a study before all its trials have ended: `loss ≤ 0.1 or 2 hours`; empty if nothing does."""
     return " or ".join(spec.until.conditions(spec.objective)) if spec.until is not None else ""
 
 
 def until_now(study: StudyInfo) -> str:
-    """The same, and how near the study is to it."""
+    """The same, with how close the study is to each condition."""
     until, now = study.spec.until, study.until
     if until is None or now is None:
         return ""
@@ -143,8 +143,9 @@ def until_now(study: StudyInfo) -> str:
 
 
 def hours_now(study: StudyInfo) -> str:
-    """A study's hours with their end, which is a date only while a trial runs: `2 hours (until 2031-05-06 07:08)`.
-    Empty where it has none."""
+    """A study's hours and when they end, which is a date only while a trial runs: `2 hours (until 2031-05-06
+    07:08)`. Empty without a limit in hours.
+    """
     until, now = study.spec.until, study.until
     if until is None or until.hours is None:
         return ""
@@ -167,14 +168,14 @@ def grant(gpus: int, gpu_milli: int, cpus: int) -> str:
 
 
 def off(worker: Worker) -> str:
-    """In a word, why a worker that is connected gets no trials; empty where it does."""
+    """In one or two words, why a connected worker gets no trials; empty if it does."""
     if worker.draining or worker.cordoned:
         return "draining" if worker.draining else "cordoned"
     return "suspended" if worker.next_try is not None else ""
 
 
 def suspended(worker: Worker) -> str:
-    """Why nothing starts on a worker for a while, and until when; empty where something does."""
+    """Why nothing starts on a worker for a while, and until when; empty if trials start there."""
     if not worker.suspended:
         return ""
     if worker.next_try is None:
@@ -183,7 +184,7 @@ def suspended(worker: Worker) -> str:
 
 
 def kept_off(worker: Worker) -> list[str]:
-    """What keeps trials off a worker and its slots, each in a sentence."""
+    """What keeps trials off a worker and its slots, one sentence each."""
     name, said = worker.name, []
     if worker.draining:
         left = f"; {plural(len(worker.trials), 'trial')} to leave" if worker.trials else ""

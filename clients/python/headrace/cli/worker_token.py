@@ -1,4 +1,4 @@
-"""`headrace worker-token`: what lets workers join, and how one is shut out."""
+"""`headrace worker-token`: tokens with which workers join, and shutting out a worker."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -120,7 +120,7 @@ def revoke(
 
 
 def _state(token: joining.JoinToken) -> str:
-    """By the scheduler's clock, which lists no token that has expired."""
+    """By the scheduler's clock, which does not list expired tokens."""
     if token.revoked:
         return "revoked"
     return "used up" if token.used >= token.uses else "works"

@@ -1,7 +1,8 @@
 """The Python SDK: `Client`, `AsyncClient` and the values they return.
 
-`flows` holds every operation once, without I/O; `transport` performs it, blocking or async; `sync` and `aio` are the
-two surfaces; `convert` is the only module that knows protos; `model` and `events` are what users hold in their hands.
+`flows` has every operation once, without I/O. `transport` performs it, blocking or async. `sync` and `aio` are
+the two interfaces. `convert` is the only module that knows protos. `model` and `events` have the values that
+users get.
 """
 
 from headrace.client.aio import AsyncAskedTrial, AsyncClient, AsyncStudy, AsyncTrial

@@ -1,7 +1,8 @@
-"""Numbers that a caller gives to a method of the SDK. NumPy's are taken as Python's; what is no number is named.
+"""Numbers that a caller passes to a method of the SDK. NumPy's are accepted like Python's; an error names what
+is not a number.
 
-Whether a number is within its bounds is for the scheduler to say, which names its own field and the bounds. Where the
-SDK has another name for the field, it looks itself.
+Whether a number is within its bounds is for the scheduler to check: its errors name its own field and the
+bounds. If the SDK has a different name for the field, the SDK checks it.
 """
 
 import math
@@ -19,7 +20,7 @@ _INT64 = 1 << 63
 
 
 def whole_number(field: str, value: object, remedy: str, *, least: int = -_INT64) -> int:
-    """A whole number that fits 64 bits. 3.0 is one. Raises `InvalidFieldError`."""
+    """A whole number that fits in 64 bits; 3.0 is accepted. Raises `InvalidFieldError`."""
     number = plain_scalar(value)
     if isinstance(number, float) and number.is_integer():
         number = int(number)
@@ -31,14 +32,14 @@ def whole_number(field: str, value: object, remedy: str, *, least: int = -_INT64
 
 
 def whole_numbers(field: str, values: object, remedy: str) -> list[int]:
-    """One whole number or several, none below 0. Raises `InvalidFieldError`."""
+    """One or more whole numbers, none below 0. Raises `InvalidFieldError`."""
     several = isinstance(values, Iterable) and not isinstance(values, str | bytes) and not _is_scalar(values)
     found: list[Any] = list(values) if several and isinstance(values, Iterable) else [values]
     return [whole_number(field, value, remedy, least=0) for value in found]
 
 
 def seconds(field: str, value: object, *, endless: bool = False, within: Span | None = None) -> float:
-    """A time in seconds; `endless`: it may be infinite. Raises `InvalidFieldError`."""
+    """A time in seconds; with `endless` it may be infinite. Raises `InvalidFieldError`."""
     number = plain_scalar(value)
     is_number = isinstance(number, int | float) and not isinstance(number, bool)
     if not is_number or math.isnan(number) or (math.isinf(number) and not endless):
@@ -49,7 +50,7 @@ def seconds(field: str, value: object, *, endless: bool = False, within: Span | 
 
 
 def timeout(value: object, field: str = "timeout_s") -> float | None:
-    """How long to wait at most; None: without an end. Raises `InvalidFieldError`."""
+    """The longest time to wait; None: no limit. Raises `InvalidFieldError`."""
     return None if value is None else seconds(field, value, endless=True)
 
 
@@ -66,7 +67,7 @@ def parameters(field: str, given: Mapping[str, object]) -> dict[str, Any]:
 
 
 def cursor(after: object) -> int:
-    """The place in a study's log behind which to go on. Raises `InvalidFieldError`."""
+    """The position in a study's log after which to continue. Raises `InvalidFieldError`."""
     return whole_number("after", after, "Give the cursor of an event, or 0 for all.")
 
 

@@ -23,11 +23,12 @@ from headrace.steps import whole
 from headrace.v1 import study_pb2 as pb
 
 LEASE_S = 600.0
-"""How long a trial stays with a program that is gone, unless `lease_s` says otherwise: these clients renew their leases
-(`client.renewing`)."""
+"""How long others wait for a trial whose program has died, unless `lease_s` says otherwise: these clients renew
+their leases (`client.renewing`).
+"""
 _ASK_AGAIN_S = (0.2, 0.5, 1.0, 2.0)
 _PATIENCE_S = 10.0
-"""After so long a wait the caller is told what it waits for."""
+"""After waiting this long, the caller gets a warning that says what it waits for."""
 _TRIALS_SHOWN = 8
 
 
@@ -40,8 +41,8 @@ def suggest(
 ) -> Flow[Suggestion | None]:
     """The next trial to run in the caller's own loop; None when the study is over, with a warning if it failed.
 
-    Waits while there is nothing to run now (every trial waits for the results of others), at most `timeout_s`,
-    then raises `TimeoutError`. A long wait is warned of, with what it waits for."""
+    While there is nothing to run (every trial waits for the results of others), this waits at most `timeout_s`,
+    then raises `TimeoutError`. A warning about a long wait says what it waits for."""
     own_code.watch()
     client_id = client_id or uuid.uuid4().hex
     timeout_s = timeout(timeout_s)
@@ -75,13 +76,13 @@ def suggest(
 def _warn_of_failure(study: StudyHandle) -> Flow[None]:
     try:
         info = yield from status(study)
-    except HeadraceError:  # deleted, or out of reach: the caller has its answer all the same
+    except HeadraceError:  # deleted or unreachable: the caller gets its answer anyway
         return
     warn_of_failure(info)
 
 
 def _waiting_for(study: StudyHandle) -> Flow[str]:
-    """The end of a sentence: who keeps the study's trials, and what can be done."""
+    """The end of a sentence: who holds the study's trials, and what can be done."""
     try:
         info = yield from status(study)
         held = yield from trials(study, (TrialState.RUNNING, TrialState.RESUMED))
@@ -110,10 +111,11 @@ def report(
     checkpoint_uri: str = "",
     **named: SupportsFloat | None,
 ) -> Flow[Decision]:
-    """Tells a result, as `report(3, loss=0.2)` or `report(3, {"val/loss": 0.2})`, and returns what to do next.
+    """Reports a result, as in `report(3, loss=0.2)` or `report(3, {"val/loss": 0.2})`, and returns what to do
+    next.
 
     `checkpoint_uri` says where the caller saved its state; whoever continues the trial finds it as
-    `checkpoint.uri`. After PAUSE or STOP the trial is not the caller's any more: leave it and ask again."""
+    `checkpoint.uri`. After PAUSE or STOP the caller no longer holds the trial: leave it and ask again."""
     code = own_code.untold(handle.lease.lease_id)
     request = pb.ReportTrialRequest(
         request_id=request_id(),
@@ -132,7 +134,9 @@ def report(
 
 
 def complete(handle: Held, error: str | BaseException | None = None) -> Flow[TrialInfo]:
-    """Tells that the caller is done with the trial; with `error`, that it failed (charged to its retries)."""
+    """Reports that the caller is done with the trial or, with `error`, that the trial failed (charged to its
+    retries).
+    """
     if not isinstance(error, str | BaseException | None):
         message, remedy = (
             "is neither a string nor an exception",
@@ -152,10 +156,11 @@ def complete(handle: Held, error: str | BaseException | None = None) -> Flow[Tri
 
 
 def infeasible(handle: Held, reason: str) -> Flow[TrialInfo]:
-    """Tells that the configuration makes no sense, as `infeasible("8 heads do not divide 100 features")`.
+    """Reports that the configuration makes no sense, as in `infeasible("8 heads do not divide 100 features")`.
 
-    The trial ends so: it is not tried again and counts as no failure, and whatever it reported before, it has no score.
-    The sampler keeps away."""
+    This ends the trial: it is not tried again and does not count as a failure. It has no score, whatever it
+    reported before. The sampler avoids such configurations.
+    """
     if not isinstance(reason, str):
         message, remedy = (
             "is not a string",
@@ -176,8 +181,9 @@ def infeasible(handle: Held, reason: str) -> Flow[TrialInfo]:
 
 
 def give_back(handle: Held) -> Flow[TrialInfo]:
-    """Gives the trial back: whoever asks next, this caller included, goes on from its last checkpoint. Nothing is
-    charged."""
+    """Gives the trial back: whoever asks next, which may be this caller, continues from its last checkpoint.
+    Nothing is charged.
+    """
     request = pb.ReleaseTrialRequest(request_id=request_id(), lease=convert.lease_to_proto(handle.lease))
     response = yield from rpc(pb.ReleaseTrialResponse, request)
     handle.held = False
@@ -185,8 +191,9 @@ def give_back(handle: Held) -> Flow[TrialInfo]:
 
 
 def _warn_of_missing(handle: Held, metrics: Iterable[str]) -> None:
-    """Say that a trial ended without what a constraint reads. The text is the same for all trials of a study, so Python
-    shows it once."""
+    """Warn that a trial ended without a metric that a constraint reads. The text is the same for all trials of a
+    study, so Python shows it once.
+    """
     missing = " and ".join(f"'{metric}'" for metric in metrics)
     if missing:
         warn(

@@ -1,4 +1,4 @@
-"""The cluster's messages as values: who holds what, what is kept for whom, and what each study has of it."""
+"""The cluster's messages as values: who holds which slots, which slots are reserved, and each study's share."""
 
 from datetime import UTC
 
@@ -60,7 +60,7 @@ def worker(proto: study_pb2.WorkerStatus) -> Worker:
 
 
 def holders(slot: study_pb2.SlotStatus) -> tuple[Holder, ...]:
-    """Everyone on a slot, but for trials of other projects."""
+    """All trials on a slot, except those of other projects."""
     return tuple(
         Holder(
             trial=trial,
@@ -76,7 +76,7 @@ def holders(slot: study_pb2.SlotStatus) -> tuple[Holder, ...]:
 
 
 def reservation(proto: study_pb2.WorkerStatus) -> SlotReservation | None:
-    """For whom slots of a worker are kept."""
+    """The trials for which slots of a worker are reserved."""
     kept = proto.reservation
     trial = trial_ref(kept.trial)
     if trial is None:

@@ -1,9 +1,9 @@
-"""How both transports reach the scheduler: the channels' options and the patience.
+"""How both transports reach the scheduler: the channels' options and the timeouts.
 
-Retries: a call that ends with UNAVAILABLE or with its own deadline is made again with the same request, so with
-the same request id, until the overall deadline. A client that never had an answer gives up sooner
-(`connect_timeout_s`), because then a wrong address is likelier than a scheduler that restarts. Of several replicas
-(`headrace.target`) the next one is called at once (`route`).
+Retries: a call that fails with UNAVAILABLE or with its own deadline is repeated with the same request, and so
+with the same request id, until the overall deadline. A client that has never had an answer gives up sooner
+(`connect_timeout_s`), because a wrong address is then more likely than a restarting scheduler. If there are
+several replicas (`headrace.target`), the next one is called at once (`route`).
 """
 
 import time
@@ -16,24 +16,26 @@ from headrace.errors import DeadlineError, HeadraceError, UnreachableError
 from headrace.target import Target
 
 ATTEMPT_TIMEOUT_S = 15.0
-"""The deadline of one attempt. A scheduler that hangs is left for another try within the overall deadline."""
+"""The deadline of one attempt. If a scheduler hangs, there is another attempt within the overall deadline."""
 
 UPLOAD_TIMEOUT_S = 600.0
-"""The deadline of an upload, all attempts together: 100 MiB by a line of 2 Mbit/s."""
+"""The deadline of an upload, all attempts together: 100 MiB over a line of 2 Mbit/s."""
 
 STATUS_TIMEOUT_S = 3.0
-"""The deadline of a watch that asks, between two streams, whether the study lives: soon it says so and tries again."""
+"""The deadline when a watch checks, between two streams, whether the study still exists. It is short, as the
+watch then reports the failure and retries.
+"""
 
 _SHORTEST_S = 0.05
-"""The deadline of an attempt for which hardly any time is left, unless the whole operation has less."""
+"""The shortest deadline of an attempt when hardly any time is left, unless the whole operation has less."""
 
 STREAM_TIMEOUT_S = 3600.0
-"""The deadline of one watch stream; the watch goes on with another."""
+"""The deadline of one watch stream; the watch then opens another."""
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    # A scheduler that restarts is back within seconds; the default backoff grows to two minutes.
+    # A restarting scheduler is back within seconds; the default backoff grows to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
@@ -50,12 +52,13 @@ class Patience:
 
     @property
     def budget_s(self) -> float:
-        """For one operation, all attempts together."""
+        """The time for one operation, all attempts together."""
         return self.timeout_s if self.answered else self.connect_timeout_s
 
     def attempt_timeout_s(self, elapsed_s: float, replicas: int = 1) -> float:
-        """The deadline of an attempt that begins now. Until one of several replicas answers, it leaves time for the
-        others."""
+        """The deadline of an attempt that starts now. Until one of several replicas answers, it leaves time for
+        the others.
+        """
         longest_s = ATTEMPT_TIMEOUT_S
         if replicas > 1 and not self.answered:
             longest_s = self.connect_timeout_s / replicas
@@ -67,12 +70,14 @@ class Patience:
             self.answered = True
 
     def exhausted(self, started: float) -> Callable[[RetryCallState], bool]:
-        """For tenacity: whether no time is left for another attempt at what began then (of the monotonic clock)."""
+        """For tenacity: whether no time is left for another attempt at an operation that started at `started`
+        (monotonic clock).
+        """
         return lambda state: time.monotonic() - started + state.upcoming_sleep >= self.budget_s
 
 
 wait = wait_random_exponential(multiplier=0.2, max=2.0)
-"""Between two attempts."""
+"""The wait between two attempts."""
 
 
 def _is_transient(error: BaseException) -> bool:
@@ -85,8 +90,9 @@ retry_transient: Callable[[RetryCallState], bool] = retry_if_exception(_is_trans
 def name_address(
     error: HeadraceError, target: Target, *, server: str = "scheduler", start: str = ""
 ) -> HeadraceError:
-    """An unreachable server's error with the address that was tried; `start` is how such a server is started, where it
-    is no scheduler."""
+    """An unreachable server's error with the address that was tried; `start` says how to start such a server, if
+    it is not a scheduler.
+    """
     if isinstance(error, UnreachableError):
         return UnreachableError(
             f"No Headrace {server} answers at {target.address}{_reason(error, tls=target.tls)}.",
@@ -98,11 +104,11 @@ def name_address(
 
 
 def _reason(error: UnreachableError, *, tls: bool) -> str:
-    """The last part of what gRPC says; that nobody listens there needs no more words."""
+    """The last part of gRPC's message; empty if nothing listens at the address, as that needs no explanation."""
     said = error.message.rstrip(".)]").rsplit(": ", 1)[-1].strip()
     if "refused" in said or "No Headrace server" in said:
         return ""
-    if said in ("OK", ""):  # what gRPC says of a handshake
+    if said in ("OK", ""):  # gRPC's message for a failed handshake
         return (
             " (the TLS handshake fails: HEADRACE_TLS_CA must name the authority of its certificate)"
             if tls

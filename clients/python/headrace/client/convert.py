@@ -1,8 +1,8 @@
-"""Protos to the SDK's values. Only this module, `convert_events` and `cluster` know both sides.
+"""Converts protos to the SDK's values. Only this module, `convert_events` and `cluster` know both sides.
 
-An enum number that this version does not know becomes `UNKNOWN`, and an unknown kind of event loses its detail
-only, so that an old client reads a newer scheduler. Absent submessages and empty strings that mean "none" become
-None here, once.
+An enum number that this version does not know becomes `UNKNOWN`, and an unknown kind of event loses only its
+detail, so that an old client can read a newer scheduler. Absent submessages and empty strings that mean "none"
+become None here.
 """
 
 from collections.abc import Iterable, Mapping
@@ -46,14 +46,14 @@ REASONS = {
 
 
 def unshown(proto: study_pb2.Unshown) -> model.Unshown:
-    """What a list leaves out."""
+    """An entry that a list leaves out."""
     return model.Unshown(name=proto.name, reason=proto.reason)
 
 
 def study(proto: study_pb2.Study) -> model.StudyInfo:
-    """A study; its trials' parameters come in the order of its space.
+    """A study. The parameters of its trials are in the order of its space.
 
-    Raises StudyDefectError for one that the scheduler cannot show.
+    Raises StudyDefectError for a study that the scheduler cannot show.
     """
     if proto.unshown and not proto.HasField("spec"):
         raise _defect(proto)
@@ -188,7 +188,7 @@ def trial(proto: trial_pb2.Trial, *, order: Iterable[str] = ()) -> model.TrialIn
 
 
 def other_code(proto: trial_pb2.OtherCode) -> model.OtherCode:
-    """Steps that other code trained."""
+    """Steps that were trained by other code."""
     return model.OtherCode(
         trial=proto.trial_number,
         first_step=proto.first_step,
@@ -198,7 +198,7 @@ def other_code(proto: trial_pb2.OtherCode) -> model.OtherCode:
 
 
 def earlier_end(proto: trial_pb2.EarlierEnd) -> model.EarlierEnd:
-    """What a trial had come to when it was over."""
+    """A trial's result when it had ended."""
     return model.EarlierEnd(
         reason=REASONS.get(proto.reason),
         step=proto.step,
@@ -290,7 +290,7 @@ def report(proto: study_pb2.TrialReport) -> model.Report:
 
 
 def preview(proto: study_pb2.PreviewStudyResponse, *, order: Iterable[str] = ()) -> model.Preview:
-    """What a spec would do."""
+    """A preview of a spec."""
     names = tuple(order)
     return model.Preview(
         trials=proto.trials,
@@ -317,7 +317,7 @@ def preview(proto: study_pb2.PreviewStudyResponse, *, order: Iterable[str] = ())
 
 
 def suggestion(proto: study_pb2.SuggestTrialResponse) -> model.Suggestion:
-    """A trial to run in one's own loop."""
+    """A trial for the caller's own loop."""
     info = trial(proto.trial)
     return model.Suggestion(
         trial=info,
@@ -331,7 +331,7 @@ def suggestion(proto: study_pb2.SuggestTrialResponse) -> model.Suggestion:
 
 
 def lease_to_proto(lease: model.Lease) -> event_pb2.LeaseRef:
-    """The lease as it is named in reports."""
+    """The lease as reports refer to it."""
     return event_pb2.LeaseRef(
         lease_id=lease.lease_id,
         trial=trial_name(lease.trial.study, lease.trial.number),

@@ -26,7 +26,7 @@ def decision(proto: event_pb2.Decision) -> ev.Decision:
 
 
 def explanation(proto: event_pb2.Explanation) -> ev.Explanation:
-    """Why a decision was taken."""
+    """Why a decision was made."""
     price = ev.PausePrice(**plain(proto.pause_price, ev.PausePrice))
     return ev.Explanation(
         **plain(proto, ev.Explanation)
@@ -57,7 +57,7 @@ _PLAIN: dict[str, type[ev.EventDetail]] = {
     "study_moved": ev.StudyMoved,
     "study_extended": ev.StudyExtended,
 }
-"""Events whose fields are plain, under the same names as in the message."""
+"""Events with plain fields that have the same names as in the message."""
 
 
 def _detail(proto: event_pb2.Event, order: Iterable[str]) -> ev.EventDetail | None:
@@ -104,7 +104,7 @@ def _detail(proto: event_pb2.Event, order: Iterable[str]) -> ev.EventDetail | No
 
 
 def proposal(proto: event_pb2.Proposal) -> ev.Proposal:
-    """What a configuration was proposed from."""
+    """The basis of a proposed configuration."""
     return ev.Proposal(
         sampler=proto.sampler,
         milestone=proto.milestone or None,

@@ -1,7 +1,7 @@
 """The entries of a study's event log, in commit order, as plain frozen values.
 
 `Event.detail` is a sealed union: one class per kind. An event of a kind that this version does not know has
-`detail=None` and still carries its cursor, time and message, so that an old client follows a new scheduler.
+`detail=None`, but still has its cursor, time and message, so that an old client can follow a new scheduler.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from headrace.spec import Value
 
 
 class Action(StrEnum):
-    """What a trial is to do after a report."""
+    """What a trial has to do after a report."""
 
     UNKNOWN = "unknown"
     CONTINUE = "continue"
@@ -33,7 +33,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The answer to a report. `next_milestone` is the step up to which the trial may go on without asking."""
+    """The answer to a report. `next_milestone` is the step up to which the trial may continue without asking."""
 
     action: Action
     next_milestone: int
@@ -45,13 +45,13 @@ class Decision:
 
     @property
     def goes_on(self) -> bool:
-        """True when the loop is to compute the next step."""
+        """True if the loop should compute the next step."""
         return self.action is Action.CONTINUE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PausePrice:
-    """What a pause costs, a write and a read, and what it is worth; in seconds."""
+    """What a pause costs (a write and a read), and what it is worth, in seconds."""
 
     checkpoint_bytes: int
     write_s: float
@@ -68,7 +68,7 @@ class PausePrice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why a decision was taken: the rule, the values compared and what became of the slot."""
+    """Why a decision was made: the rule, the compared values, and what happened to the slot."""
 
     rule: str
     bracket: int
@@ -82,30 +82,32 @@ class Explanation:
     sentence: str
     slot_goes_to: TrialRef | None
     pause_price: PausePrice | None = None
-    """What the pause was priced at, where the policy prices pauses."""
+    """The price of the pause, if the policy prices pauses."""
     expected_value: float | None = None
-    """Where a curve was extrapolated: its end, one standard deviation, and the probability that it is the best."""
+    """If a curve was extrapolated: its expected end, one standard deviation, and the probability that it is the
+    best.
+    """
     expected_spread: float | None = None
     probability: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What a model-based sampler made a configuration from."""
+    """The basis on which a model-based sampler proposed a configuration."""
 
     sampler: str
-    """The kind; `random` where the sampler failed."""
+    """The kind of sampler; `random` if the sampler failed."""
     milestone: int | None
-    """The step whose results it saw; None: each trial's first result, or those at all rungs (`multi_fidelity`)."""
+    """The step whose results it used; None: each trial's first result, or those at all rungs (`multi_fidelity`)."""
     results: int
     warm_results: int
-    """Further results, of an earlier study."""
+    """Additional results from an earlier study."""
     pending: int
     generation: int | None
     source: int | None = None
-    """The trial whose configuration it is, of the study that a `best_of` sampler names."""
+    """The trial whose configuration it is, in the study that a `best_of` sampler names."""
     early: str = ""
-    """Why it was taken before that study's end; empty where it was not."""
+    """Why it was taken before that study's end; empty if it was not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +118,12 @@ class TrialCreated:
     bracket: int
     baseline: bool
     proposal: Proposal | None = None
-    """Only of a sampler that learns."""
+    """Only for a sampler that learns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalFailed:
-    """The sampler failed at a proposal every time it was tried, and a random draw took its place."""
+    """The sampler failed at every attempt to propose, and a random draw took its place."""
 
     proposal: int
     attempts: int
@@ -130,7 +132,7 @@ class ProposalFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialMoved:
-    """A trial went from one state to another."""
+    """A trial changed its state."""
 
     from_state: TrialState
     to_state: TrialState
@@ -152,12 +154,12 @@ class ReportRecorded:
     metrics: Mapping[str, float]
     checkpoint: Checkpoint | None
     code: str = ""
-    """The digest of the attempt's code, in its first report and where the code has grown since; else empty."""
+    """The digest of the attempt's code, in its first report and if the code has grown since; otherwise empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsMissing:
-    """The study's first report lacks metrics that the study reads. They may follow in a later report."""
+    """The study's first report lacks metrics that the study reads. They may come in a later report."""
 
     missing: tuple[str, ...]
     reported: tuple[str, ...]
@@ -166,21 +168,21 @@ class MetricsMissing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialWarned:
-    """Something is wrong with a trial, or with how its script uses Headrace, and does not end it."""
+    """A problem with a trial, or with how its script uses Headrace, that does not end it."""
 
     warning: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeChanged:
-    """An attempt runs other code than the study began with, or may, or was to and was `refused`."""
+    """An attempt runs, or may run, different code than the study started with, or was `refused` because of that."""
 
     attempt: int
     digest: str
     files: tuple[str, ...]
-    """The source files that differ; with a question mark those that may differ."""
+    """The source files that differ. Those that may differ have a question mark."""
     first_seen: tuple[str, ...]
-    """Those among them with a content that no attempt of the study had before."""
+    """Those among them whose content no earlier attempt of the study had."""
     refused: bool
 
 
@@ -202,14 +204,14 @@ class DecisionMade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialExploited:
-    """A trial took over the state of another, with a mutated configuration."""
+    """A trial copied the state of another, with a mutated configuration."""
 
     exploit: Exploit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialPlaced:
-    """A trial was given slots: why these. `milli` is the thousandths of each slot."""
+    """A trial was given slots, and why these. `milli` is in thousandths of each slot."""
 
     rule: str
     worker: str
@@ -220,7 +222,7 @@ class TrialPlaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialPreempted:
-    """A trial was told to leave its slots, with its checkpoint, to another study."""
+    """A trial was asked to leave its slots to another study, with its checkpoint."""
 
     in_favour_of: str
     reason: str
@@ -228,7 +230,9 @@ class TrialPreempted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotsReserved:
-    """A trial that fits nowhere now has slots of a worker kept for it. `ready_in_s` is by measured times, or None."""
+    """Slots of a worker are reserved for a trial that fits nowhere now. `ready_in_s` is estimated from measured
+    times, or None.
+    """
 
     worker: str
     slots: int
@@ -237,14 +241,14 @@ class SlotsReserved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalsEnded:
-    """The sampler has proposed all the configurations that there will be."""
+    """The sampler has proposed all its configurations."""
 
     proposals: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyMoved:
-    """A study went from one state to another."""
+    """A study changed its state."""
 
     from_state: str
     to_state: str
@@ -294,7 +298,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """What `watch()` yields: new events, and the study as of the last of them or later."""
+    """An item of `watch()`: new events, and the study as of the last of them or later."""
 
     events: tuple[Event, ...]
     study: StudyInfo
@@ -309,5 +313,5 @@ class TrialStory:
 
     @property
     def decisions(self) -> tuple[Explanation, ...]:
-        """The explanations of the decisions alone."""
+        """Only the explanations of the decisions."""
         return tuple(e.detail.explanation for e in self.events if isinstance(e.detail, DecisionMade))

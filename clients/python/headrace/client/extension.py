@@ -1,7 +1,7 @@
-"""What is said before a study is extended: learning-rate schedules that end before the new full budget.
+"""Warnings before a study is extended: learning-rate schedules that end before the new full budget.
 
-A trial that continues restores its schedule with the end that it had, so a script that builds a longer one does not
-help. The warning says which trials track it, what will happen, and what to write.
+A trial that continues restores its schedule with its original end, so a script that builds a longer schedule
+does not help. The warning says which trials track the schedule, what will happen, and what to write.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ _PAST_END = {
     PastEnd.UNKNOWN: "what it does past its end is not known",
 }
 _AT_ZERO = ("PolynomialLR", "LinearLR")
-"""Schedules that are told of where they leave the learning rate at 0, stepped or not."""
+"""Schedules that are warned about if they leave the learning rate at 0, whether or not they are stepped further."""
 _EDITS = {
     OnCodeChange.WARN: " Trials that continue are then marked as trials of edited code.",
     OnCodeChange.PAUSE: " The study then pauses once for the edit, and `headrace resume` accepts it.",
@@ -27,8 +27,9 @@ _ATTRIBUTES = {"OneCycleLR": "total_steps", "CosineAnnealingLR": "T_max"}
 
 
 def retry_warnings(trials: Iterable[TrialInfo]) -> list[str]:
-    """What to know before these failed trials are tried again: they may have failed where a schedule ends, and would
-    again. One for each kind of schedule. Raises nothing."""
+    """Warnings before these failed trials are retried: they may have failed where a schedule ends, and would
+    fail again. One warning for each kind of schedule. Raises nothing.
+    """
     found: dict[Schedule, list[TrialInfo]] = {}
     for trial in trials:
         for schedule in trial.schedules:
@@ -49,7 +50,7 @@ def _again(schedule: Schedule, failed: Sequence[TrialInfo]) -> str:
 
 
 def extension_warnings(study: StudyInfo, steps: int) -> list[str]:
-    """What to know before the study gets this full budget; empty where nothing speaks against it. Raises nothing."""
+    """Warnings before the study gets this full budget; empty if there are none. Raises nothing."""
     edits = _EDITS[study.spec.on_code_change]
     return [_warning(one, edits) for one in study.schedules if one.schedule.last_step < steps]
 
@@ -74,7 +75,7 @@ def _warning(one: EndingSchedule, edits: str) -> str:
 
 
 def _inner(schedule: Schedule) -> str:
-    """The class that ends: `PolynomialLR` of `SequentialLR of PolynomialLR`."""
+    """The class of the schedule that ends: `PolynomialLR` for `SequentialLR of PolynomialLR`."""
     return schedule.kind.rpartition(" of ")[2]
 
 

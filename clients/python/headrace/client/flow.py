@@ -1,17 +1,18 @@
 """Operations as generators, so that each is written once and serves both clients.
 
-A `Flow[T]` is an operation that does no input or output itself. It yields an effect (a `Call` or an `Upload`
-to make, or a `Sleep` to wait) and is sent the answer; its return value is the result. Two small drivers perform them:
-`BlockingTransport.run` on an ordinary gRPC channel and `AsyncTransport.run` on a `grpc.aio` one. Inside a flow,
+A `Flow[T]` is an operation that does no input or output itself. It yields an effect (a `Call` or an `Upload` to
+make, or a `Sleep` to wait) and is sent the answer. Its return value is the result. Two small drivers perform
+flows: `BlockingTransport.run` on an ordinary gRPC channel and `AsyncTransport.run` on a `grpc.aio` one. Inside a
+flow,
 
     response = yield from rpc(study_pb2.GetStudyResponse, study_pb2.GetStudyRequest(name=...))
 
-names the RPC by its response, so mypy knows that.
+names the RPC by its response, so mypy knows the type.
 
-Why not one client on top of the other: a blocking client over a private event loop needs a thread per client and
-puts two loops into one process, which `grpc.aio` answers with poller noise; an async client over blocking calls
-needs a thread per call. With flows neither client knows of the other, and `blocking` and `awaiting` below turn a
-flow into a method with the flow's own signature and docstring.
+Why is neither client built on the other? A blocking client over a private event loop needs a thread per client
+and puts two loops into one process, which makes `grpc.aio` log poller errors. An async client over blocking
+calls needs a thread per call. With flows, neither client depends on the other, and `blocking` and `awaiting`
+below turn a flow into a method with the flow's own signature and docstring.
 """
 
 from collections.abc import Awaitable, Callable, Generator, Iterable
@@ -34,13 +35,15 @@ class Method:
     """One RPC."""
 
     path: str
-    """The HTTP/2 path."""
+    """The method's HTTP/2 path."""
     response: type[Message]
 
 
 @cache
 def method_of(response: type[Message]) -> Method:
-    """The RPC that answers with these messages: each has a response of its own, beside which its service is defined."""
+    """The RPC that answers with this message. Each RPC has its own response type, defined in the same file as
+    its service.
+    """
     (found,) = (
         method
         for service in response.DESCRIPTOR.file.services_by_name.values()
@@ -52,7 +55,7 @@ def method_of(response: type[Message]) -> Method:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Make this call, over and over within the deadline: the request, its id included, stays the same."""
+    """Make this call, retrying within the deadline. The request, including its id, stays the same."""
 
     method: Method
     request: Message
@@ -60,7 +63,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """Make this call of many requests; for each attempt they begin again."""
+    """Make this call with a stream of requests, which starts again with each attempt."""
 
     method: Method
     requests: Callable[[], Iterable[Message]]
@@ -85,7 +88,7 @@ def rpc(response: type[Resp], request: Message) -> Flow[Resp]:
 
 
 class ErrorsBeginHere:
-    """Around what a user calls: an error that leaves looks as if it began here, not ten frames inside the client."""
+    """Wraps what a user calls: an error that leaves appears to start here, not ten frames inside the client."""
 
     def __enter__(self) -> None:
         pass
@@ -98,13 +101,13 @@ class ErrorsBeginHere:
 
 
 class Blocking(Protocol):
-    """What performs flows and returns their results."""
+    """Performs flows and returns their results."""
 
     def run(self, flow: Flow[T], /) -> T: ...
 
 
 class Awaiting(Protocol):
-    """What performs flows and returns awaitables of their results."""
+    """Performs flows and returns awaitables of their results."""
 
     async def run(self, flow: Flow[T], /) -> T: ...
 
@@ -144,7 +147,7 @@ def awaiting(flow: Callable[Concatenate[Any, P], Flow[T]]) -> Callable[Concatena
 
 
 class _Member:
-    """A method in its class."""
+    """The method, bound in its class."""
 
     def __init__(self, function: Callable[..., Any], call: str) -> None:
         self._function = function
@@ -163,7 +166,7 @@ class _Member:
 
 
 class _Bound(partial[Any]):
-    """A method of a handle. Who forgets to call it, as in `study.best.params`, is told so."""
+    """A method of a handle. If a user forgets to call it, as in `study.best.params`, the error says so."""
 
     called: tuple[str, str]
 

@@ -1,8 +1,8 @@
-"""Every operation of the SDK, once, as a flow (see `headrace.client.flow`).
+"""Every operation of the SDK as a flow (see `headrace.client.flow`).
 
-The first parameter is the handle that the operation becomes a method of: a client, a study, a trial or an asked
-trial. Each mutating operation draws one request id; the transport repeats the very same request, so a scheduler
-that did the work but lost the answer does it once.
+The first parameter is the handle of which the operation becomes a method: a client, a study, a trial or an asked
+trial. Each mutating operation draws one request id, and the transport repeats exactly the same request. So a
+scheduler that did the work, but whose answer was lost, does it only once.
 """
 
 import uuid
@@ -70,7 +70,7 @@ class TrialHandle(Protocol):
 
 
 def request_id() -> str:
-    """A new request's id; its repeats carry the same one."""
+    """The id of a new request; its repeats carry the same id."""
     return uuid.uuid4().hex
 
 
@@ -78,8 +78,9 @@ def request_id() -> str:
 
 
 def require_free(_: object, name: str, spec: StudySpec) -> Flow[None]:
-    """Raises `StudyExistsError` where a plan is still to be made for a study whose name is taken: it would be in
-    vain."""
+    """Raises `StudyExistsError` for a study whose name is taken, if its plan is still to be computed: the search
+    would be wasted.
+    """
     if spec.open_plan is None:
         return
     try:
@@ -90,14 +91,14 @@ def require_free(_: object, name: str, spec: StudySpec) -> Flow[None]:
 
 
 def create_study(_: object, name: str, spec: StudySpec) -> Flow[StudyInfo]:
-    """Creates a study, whose plan has its answer, and starts it."""
+    """Creates a study, whose plan has been answered, and starts it."""
     request = pb.CreateStudyRequest(request_id=request_id(), study_id=name, spec=to_proto(spec))
     response = yield from rpc(pb.CreateStudyResponse, request)
     return convert.study(response.study)
 
 
 def studies(_: object) -> Flow[Listing[StudyInfo]]:
-    """All studies, newest first. Their `failures` are empty: `study(name).status()` has them."""
+    """All studies, newest first. Their `failures` are empty; `study(name).status()` has them."""
     found = Listing[StudyInfo]()
     request = pb.ListStudiesRequest(page_size=PAGE_SIZE)
     while True:
@@ -116,9 +117,10 @@ def preview(
     seconds_per_step: float | None = None,
     target_seconds_per_step: float | None = None,
 ) -> Flow[Preview]:
-    """What a spec would do, before anything is spent: rungs, trials and steps, and the time where the seconds per
-    step are known. Without `slots`, it assumes those that are connected now. A step of a target takes as long as the
-    others unless `target_seconds_per_step` says otherwise."""
+    """What a spec would do, before anything is spent: rungs, trials and steps, and the time if the seconds per
+    step are known. Without `slots`, the connected slots are assumed. A step of a target takes as long as the
+    others unless `target_seconds_per_step` says otherwise.
+    """
     found = _named_spec(spec)[1]
     request = pb.PreviewStudyRequest(
         spec=to_proto(found),
@@ -131,8 +133,9 @@ def preview(
 
 
 def to_create(name: str | None, spec: AnySpec, *, warn: bool) -> tuple[str, StudySpec]:
-    """The name and the spec of a study to create, each of `creation_warnings` a `UserWarning` with `warn`. Raises
-    InvalidFieldError."""
+    """The name and the spec of a study to create. With `warn`, each of `creation_warnings` is issued as a
+    `UserWarning`. Raises InvalidFieldError.
+    """
     its_name, found = _named_spec(spec)
     study_id = check_study_id(name or its_name or "", field="name")
     if warn:
@@ -160,8 +163,9 @@ def _named_spec(spec: object) -> tuple[str | None, StudySpec]:
 
 
 def workers(_: object, history: bool = False) -> Flow[Listing[Worker]]:
-    """The workers that are or were connected. Their slots come with the load of the newest minute, or with `history`
-    with those of the last hour."""
+    """The workers that are or were connected. Their slots have the load of the latest minute or, with `history`,
+    of each minute of the last hour.
+    """
     found = Listing[Worker]()
     request = pb.ListWorkersRequest(page_size=PAGE_SIZE, history=history)
     while True:
@@ -174,7 +178,7 @@ def workers(_: object, history: bool = False) -> Flow[Listing[Worker]]:
 
 
 def server_info(_: object) -> Flow[ServerInfo]:
-    """What the scheduler that answers is: its release, its schema, where it shows metrics."""
+    """Information on the scheduler that answers: its release, its schema, where it serves metrics."""
     found = yield from rpc(pb.GetServerInfoResponse, pb.GetServerInfoRequest())
     return ServerInfo(
         version=found.version,
@@ -187,7 +191,7 @@ def server_info(_: object) -> Flow[ServerInfo]:
 
 
 def upkeep(_: object) -> Flow[Upkeep]:
-    """For how long the scheduler keeps what has ended, what of it is due to go, and how large its tables are."""
+    """How long the scheduler keeps finished data, what is due for deletion, and how large its tables are."""
     response = yield from rpc(pb.GetUpkeepResponse, pb.GetUpkeepRequest())
     return Upkeep(
         kinds=tuple(
@@ -202,12 +206,12 @@ def upkeep(_: object) -> Flow[Upkeep]:
 
 
 def clean_up(_: object) -> Flow[None]:
-    """Has the scheduler begin now to delete what is due. By itself it looks every minute."""
+    """Makes the scheduler start to delete data that is due. Otherwise it checks every minute."""
     yield from rpc(pb.CleanUpResponse, pb.CleanUpRequest())
 
 
 def shares(_: object) -> Flow[list[StudyShare]]:
-    """What each active study has of the cluster, in the order in which they get free slots."""
+    """Each active study's share of the cluster, in the order in which the studies get free slots."""
     page = yield from rpc(pb.ListWorkersResponse, pb.ListWorkersRequest(page_size=1))
     return [cluster.share(proto) for proto in page.shares]
 
@@ -222,12 +226,12 @@ def status(study: StudyHandle) -> Flow[StudyInfo]:
 
 
 def best(study: StudyHandle) -> Flow[TrialInfo | None]:
-    """The best feasible trial so far, the baseline not counted; None before the first finite value. A trial that failed
-    (its `failed` is true) is the best only while no other trial has a value. Trials are compared by their `score`, the
-    value that counts by the objective's `scope`. Of equal ones, a trial that completed comes first, then the one that
-    trained further.
-    `checkpoint` is the trial's last one, and `best_checkpoint` that of its best value where the study keeps it.
-    `params` are those of `score_step`; a member of a population may have other ones since (`last_params`).
+    """The best feasible trial so far, not counting the baseline; None before the first finite value. A failed
+    trial (its `failed` is true) is the best only while no other trial has a value. Trials are compared by their
+    `score`, the value that counts by the objective's `scope`. Ties go to a completed trial, then to the one that
+    trained further. `checkpoint` is the trial's last one, and `best_checkpoint` that of its best value if the
+    study keeps it. `params` are those of `score_step`; a member of a population may have changed them since
+    (`last_params`).
 
     Raises SeveralObjectivesError for a study with several objectives: see `front`.
     """
@@ -237,13 +241,15 @@ def best(study: StudyHandle) -> Flow[TrialInfo | None]:
 def front(study: StudyHandle) -> Flow[tuple[TrialInfo, ...]]:
     """With several objectives: the Pareto front, the feasible trials that no other trial beats in every objective.
 
-    They come in the order of the first objective.
+    They are ordered by the first objective.
     """
     return (yield from status(study)).front
 
 
 def trials(study: StudyHandle, states: Iterable[str] | str = ()) -> Flow[Listing[TrialInfo]]:
-    """The study's trials by number. `states` chooses by state, such as `running`, or by how a trial ended: `failed`."""
+    """The study's trials by number. `states` selects by state, such as `running`, or by how a trial ended, such
+    as `failed`.
+    """
     chosen = _chosen_states(states)
     order = tuple((yield from status(study)).spec.space)
     over = {TrialState.TERMINATED} if chosen & set(TerminationReason) else set()
@@ -277,16 +283,17 @@ def _chosen_states(states: Iterable[str] | str) -> set[str]:
 
 
 def room(study: StudyHandle) -> Flow[Room]:
-    """What the study's trials need that no connected worker has, whoever is on it."""
+    """What the study's trials need and no connected worker has, even if its slots were all free."""
     response = yield from rpc(pb.FindRoomResponse, pb.FindRoomRequest(study=study_name(study.name)))
     return Room(lacking=tuple(response.lacking), sizes=response.sizes)
 
 
 def importance(study: StudyHandle) -> Flow[tuple[Importance, ...]]:
-    """How much each parameter has to do with being among the best trials, for each objective (Optuna's PED-ANOVA).
+    """How much each parameter matters for being among the best trials, for each objective (Optuna's PED-ANOVA).
 
-    Trials are compared at one step, the highest rung that enough of them came to. `reason` says why nothing can be
-    said, as with too few trials. It is computed again with each call, which takes some seconds of a large study.
+    Trials are compared at one step, the highest rung that enough of them reached. If the importance is unknown,
+    `reason` says why, such as too few trials. Each call computes it again, which takes some seconds for a large
+    study.
     """
     request = pb.MeasureImportanceRequest(study=study_name(study.name))
     response = yield from rpc(pb.MeasureImportanceResponse, request)
@@ -299,7 +306,7 @@ def reports(study: StudyHandle) -> Flow[Listing[Report]]:
 
 
 def pause_study(study: StudyHandle) -> Flow[StudyInfo]:
-    """Lets running trials go on to their next rung, where they pause; starts none."""
+    """Pauses the study: running trials continue to their next rung and pause there, and no others start."""
     request = pb.PauseStudyRequest(request_id=request_id(), name=study_name(study.name))
     response = yield from rpc(pb.PauseStudyResponse, request)
     return convert.study(response.study)
@@ -320,14 +327,15 @@ def stop_study(study: StudyHandle, reason: str = "") -> Flow[StudyInfo]:
 
 
 def delete_study(study: StudyHandle) -> Flow[None]:
-    """Removes an ended study with its trials and events. Its checkpoints and logs go within the hour, on every worker
-    that keeps some."""
+    """Removes an ended study with its trials and events. Its checkpoints and logs are deleted within the hour,
+    on every worker that has some.
+    """
     request = pb.DeleteStudyRequest(request_id=request_id(), name=study_name(study.name))
     yield from rpc(pb.DeleteStudyResponse, request)
 
 
 def add_trials(study: StudyHandle, params: Iterable[Mapping[str, Value]]) -> Flow[list[TrialInfo]]:
-    """Adds configurations, each a mapping, to try next: after those that are proposed already."""
+    """Adds configurations, each a mapping, to try next, after those that are already proposed."""
     configurations = list(params) if isinstance(params, Iterable) else [params]
     if isinstance(params, Mapping) or not all(isinstance(values, Mapping) for values in configurations):
         message, remedy = "is not a list of configurations", 'Give a list of mappings, such as [{"lr": 0.1}].'
@@ -347,18 +355,20 @@ def add_trials(study: StudyHandle, params: Iterable[Mapping[str, Value]]) -> Flo
 
 
 def retry_warnings(study: StudyHandle, numbers: Iterable[int] | int = ()) -> Flow[list[str]]:
-    """What to know before `retry(...)` of these trials, or of all that failed: which of them failed where a
-    learning-rate schedule ends, and would again. Empty where there is nothing to say."""
+    """Warnings before `retry(...)` of these trials, or of all that failed: which of them failed where a
+    learning-rate schedule ends, and would fail again. Empty if there are none.
+    """
     chosen = whole_numbers("trials", numbers, _RETRIED)
     failed = yield from trials(study, TerminationReason.FAILED)
     return warnings_of_retry(one for one in failed if not chosen or one.number in chosen)
 
 
 def retry_trials(study: StudyHandle, trials: Iterable[int] | int = (), *, warn: bool = True) -> Flow[Retried]:
-    """Retries failed trials from their last checkpoints, or from the beginning if they have none: those with these
-    numbers, which may also be cancelled ones, or all that failed. Their failure counts are reset. A study that has
-    ended becomes active again, and trials that its end cut off continue too. Each of `retry_warnings` is a
-    `UserWarning`, unless `warn=False`."""
+    """Retries failed trials from their last checkpoints, or from the start if they have none: those with these
+    numbers, which may include cancelled ones, or all that failed. Their failure counts are reset. A study that
+    has ended becomes active again, and trials that its end cut off continue too. Each of `retry_warnings` is
+    issued as a `UserWarning`, unless `warn=False`.
+    """
     numbers = whole_numbers("trials", trials, _RETRIED)
     if warn:
         for message in (yield from retry_warnings(study, numbers)):
@@ -371,9 +381,10 @@ def retry_trials(study: StudyHandle, trials: Iterable[int] | int = (), *, warn: 
 
 
 def extension_warnings(study: StudyHandle, *, trials: int = 0, steps: int = 0) -> Flow[list[str]]:
-    """What to know before `extend(trials=...)`: how many of these trials would repeat a point of a finite space. Before
-    `extend(steps=...)`: which learning-rate schedules of trials that would continue end before that budget, what will
-    happen there, and the remedy. Empty where there is nothing to say."""
+    """Warnings before `extend`. With `trials`: how many of these trials would repeat a point of a finite space.
+    With `steps`: which learning-rate schedules of trials that would continue end before that budget, what will
+    happen there, and the remedy. Empty if there are none.
+    """
     trials = whole_number("trials", trials, "Give how many trials more, such as 5.")
     steps = whole_number("steps", steps, "Give the new full budget in steps, such as 81.")
     found = yield from status(study)
@@ -386,12 +397,13 @@ def extension_warnings(study: StudyHandle, *, trials: int = 0, steps: int = 0) -
 def extend_study(
     study: StudyHandle, *, trials: int = 0, steps: int = 0, warn: bool = True
 ) -> Flow[StudyInfo]:
-    """Lets a study go on that may have ended: with so many `trials` more, or with `steps` as the new full budget.
+    """Continues a study, which may have ended, with this many more `trials`, or with `steps` as the new full
+    budget.
 
-    With a new budget the policy's rungs go on up to it. Trials that had the old one go on from their checkpoints
-    if the policy lets them. What they had come to stays: a trial that fails or gets worse counts with its earlier
-    result (`TrialInfo.counted_end`). Before anything is changed, each of `extension_warnings` is a `UserWarning`,
-    unless `warn=False`.
+    With a new budget, the policy's rungs extend to it. Trials that completed the old one continue from their
+    checkpoints if the policy promotes them. Their results stay: a trial that then fails or gets worse counts
+    with its earlier result (`TrialInfo.counted_end`). Before anything is changed, each of `extension_warnings`
+    is issued as a `UserWarning`, unless `warn=False`.
     """
     trials = whole_number("trials", trials, "Give how many trials more, such as extend(trials=5).")
     steps = whole_number("steps", steps, "Give the new full budget in steps, such as extend(steps=81).")
@@ -416,7 +428,7 @@ def trial(handle: TrialHandle) -> Flow[TrialInfo]:
 
 
 def explain(handle: TrialHandle) -> Flow[TrialStory]:
-    """Everything that happened to the trial; decisions carry the rule and the values that were compared."""
+    """Everything that happened to the trial. Decisions include the rule and the values that were compared."""
     request = pb.ExplainTrialRequest(name=trial_name(handle.study, handle.number))
     response = yield from rpc(pb.ExplainTrialResponse, request)
     return TrialStory(
@@ -431,11 +443,11 @@ def trial_reports(handle: TrialHandle) -> Flow[Listing[Report]]:
 
 
 def read_log(handle: TrialHandle, cursor: str = "", *, within: timedelta | None = None) -> Flow[LogPart]:
-    """The next part of what the trial printed, wherever its worker is: at most 64 KiB. `cursor` is that of the part
-    before; without one, `within` leaves out what was printed longer ago. A part without data says that there is
-    nothing more now; ask again later, unless it is complete.
+    """The next part of the trial's output, wherever its worker is: at most 64 KiB. `cursor` comes from the
+    previous part. Without a cursor, `within` leaves out older output. A part without data means that there is
+    nothing more now: ask again later, unless it is complete.
 
-    Raises `WorkerAwayError`, `LogGoneError` or `StoreAwayError` where the log cannot be read.
+    Raises `WorkerAwayError`, `LogGoneError` or `StoreAwayError` if the log cannot be read.
     """
     request = pb.ReadLogRequest(name=trial_name(handle.study, handle.number), cursor=cursor)
     if within is not None:
@@ -445,7 +457,7 @@ def read_log(handle: TrialHandle, cursor: str = "", *, within: timedelta | None 
 
 
 def log_path(handle: TrialHandle) -> Flow[Path | None]:
-    """The log file on the machine of the worker that ran the trial last; None before it ran."""
+    """The log file, on the machine of the worker that last ran the trial; None before the trial has run."""
     path = (yield from trial(handle)).log_path
     return Path(path) if path else None
 

@@ -1,4 +1,4 @@
-"""What the blocking and the async handles have in common: names, and what was known when they were made."""
+"""What the blocking and the async handles have in common: names, and what was known when they were created."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
@@ -18,7 +18,7 @@ class StudyBase(Generic[TransportT]):
         self.transport = transport
         self.name = study_id(name)
 
-    if not TYPE_CHECKING:  # a type checker is to find the name that is not there
+    if not TYPE_CHECKING:  # hidden from type checkers, so that they report unknown names
 
         def __getattr__(self, name: str) -> NoReturn:
             raise AttributeError(no_attribute(type(self).__name__, name, STUDY), name=name, obj=self)
@@ -42,14 +42,14 @@ class TrialBase(Generic[TransportT]):
 class AskedTrialBase(Generic[TransportT]):
     """A trial that the caller runs in its own loop, under a lease.
 
-    Train from step `step` + 1 on (0: from the beginning), loading `checkpoint` if there is one, and report.
+    Train from step `step` + 1 (`step` is 0 at the start), load `checkpoint` if there is one, and report.
     """
 
     def __init__(self, transport: TransportT, suggestion: Suggestion) -> None:
         self.transport = transport
         self._suggestion = suggestion
         self.held = True
-        """Whether the trial is this caller's, as far as it was told."""
+        """Whether this caller holds the trial, according to the last answer it received."""
 
     if not TYPE_CHECKING:
 
@@ -61,7 +61,7 @@ class AskedTrialBase(Generic[TransportT]):
 
     @property
     def lease(self) -> Lease:
-        """The right to report."""
+        """The lease: the right to report."""
         return self._suggestion.lease
 
     @property
@@ -76,15 +76,15 @@ class AskedTrialBase(Generic[TransportT]):
 
     @property
     def step(self) -> int:
-        """The step to go on from, that of the checkpoint; 0 without one."""
+        """The step to continue from, which is that of the checkpoint; 0 without one."""
         return self.checkpoint.step if self.checkpoint else 0
 
     @property
     def next_milestone(self) -> int:
-        """The step up to which the caller may go on without a decision."""
+        """The step up to which the caller may continue without a decision."""
         return self._suggestion.next_milestone
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """Where an earlier caller saved its state; None for a start from nothing."""
+        """Where an earlier caller saved its state; None to start from scratch."""
         return self._suggestion.trial.checkpoint

@@ -16,7 +16,7 @@ _PAGE_SIZE: Final = 500
 
 
 class Role(StrEnum):
-    """What a token lets its holder do."""
+    """What a token allows its holder to do."""
 
     VIEWER = "viewer"
     EDITOR = "editor"
@@ -40,15 +40,15 @@ class TokenInfo:
 
     id: str
     name: str
-    """For people: whose it is, or what it is for."""
+    """For people: the owner, or the purpose."""
     project: str
     role: Role
     create_time: datetime
     expire_time: datetime | None
-    """None: it never expires."""
+    """None: the token never expires."""
     revoke_time: datetime | None
     last_used_time: datetime | None
-    """To about ten minutes; None: never."""
+    """Accurate to about ten minutes; None: never used."""
 
     def state(self, now: datetime) -> str:
         """`works`, `expired` or `revoked`."""
@@ -59,21 +59,21 @@ class TokenInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewToken:
-    """A token that was just made. Its secret is nowhere else."""
+    """A token that was just created. Its secret is not stored anywhere else."""
 
     info: TokenInfo
     secret: str = field(repr=False)
-    """What `token=` and HEADRACE_TOKEN take."""
+    """The value for `token=` and HEADRACE_TOKEN."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhoIs:
-    """Who the server takes the caller for."""
+    """Who the caller is to the server."""
 
     project: str
     role: Role
     token: TokenInfo | None
-    """None where the server asks for no token."""
+    """None if the server requires no token."""
 
 
 def create_token(
@@ -84,9 +84,10 @@ def create_token(
     name: str = "",
     lifetime: timedelta | None = timedelta(days=90),
 ) -> Flow[NewToken]:
-    """Makes a token with the role `viewer`, `editor`, `admin` or `worker`, for the caller's project or another one.
+    """Creates a token with the role `viewer`, `editor`, `admin` or `worker`, for the caller's project or another
+    one.
 
-    Its `secret` is in this answer alone. It works for `lifetime`; None: until it is revoked. For admins."""
+    Only this answer contains its `secret`. It works for `lifetime`; None: until it is revoked. For admins."""
     request = pb.CreateTokenRequest(display_name=name, project=project or "", role=_number(role))
     if lifetime is not None:
         request.lifetime.CopyFrom(_duration(lifetime))
@@ -95,7 +96,7 @@ def create_token(
 
 
 def tokens(_: object, project: str | None = None) -> Flow[list[TokenInfo]]:
-    """The tokens that the caller may see, the newest first; those of one project where it is named. For admins."""
+    """The tokens that the caller may see, newest first; only those of `project`, if given. For admins."""
     found: list[TokenInfo] = []
     page_token = ""
     while True:
@@ -108,7 +109,7 @@ def tokens(_: object, project: str | None = None) -> Flow[list[TokenInfo]]:
 
 
 def revoke_token(_: object, token_id: str) -> Flow[TokenInfo]:
-    """Ends a token for good, by its id. It may work for some seconds more. For admins."""
+    """Revokes a token for good, by its id. It may work for a few more seconds. For admins."""
     response = yield from rpc(
         pb.RevokeTokenResponse, pb.RevokeTokenRequest(name=f"{_PREFIX}{token_id.removeprefix(_PREFIX)}")
     )
@@ -116,7 +117,7 @@ def revoke_token(_: object, token_id: str) -> Flow[TokenInfo]:
 
 
 def who_am_i(_: object) -> Flow[WhoIs]:
-    """Who the scheduler takes this client for: the project, the role and the token."""
+    """Who this client is to the scheduler: the project, the role and the token."""
     response = yield from rpc(pb.WhoAmIResponse, pb.WhoAmIRequest())
     return WhoIs(
         project=response.project,

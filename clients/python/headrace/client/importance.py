@@ -1,4 +1,4 @@
-"""The importance of a study's parameters, where a page or a command is shown in any case."""
+"""The importance of a study's parameters, for a page or a command that is shown in any case."""
 
 from headrace.client.model import Importance, StudyInfo
 from headrace.client.sync import Study
@@ -6,7 +6,7 @@ from headrace.errors import HeadraceError
 
 
 def importance_or_reason(study: Study, info: StudyInfo) -> tuple[Importance, ...]:
-    """What `Study.importance` returns; where it fails, the reason takes its place."""
+    """The result of `Study.importance`; if it fails, the reason takes its place."""
     try:
         return study.importance()
     except HeadraceError as error:
@@ -18,5 +18,5 @@ def importance_or_reason(study: Study, info: StudyInfo) -> tuple[Importance, ...
 
 
 def about(found: Importance) -> str:
-    """`among the best by loss, of the 27 trials that came to step 9`: what the shares are shares of."""
-    return f"among the best by {found.metric}, of the {found.trials} trials that came to step {found.step}"
+    """`among the best by loss, of the 27 trials that reached step 9`: what the shares refer to."""
+    return f"among the best by {found.metric}, of the {found.trials} trials that reached step {found.step}"

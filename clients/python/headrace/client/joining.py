@@ -11,11 +11,11 @@ from headrace.v1 import join_pb2 as pb
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinToken:
-    """What lets workers join, without its secret."""
+    """A token with which workers join, without its secret."""
 
     id: str
     worker: str
-    """The one worker that may join with it; empty: any whose name is free."""
+    """The only worker that may join with it; empty: any worker whose name is free."""
     uses: int
     used: int
     create_time: datetime
@@ -33,19 +33,19 @@ def create_token(*, worker: str, uses: int, lifetime: timedelta) -> Flow[tuple[J
 
 
 def tokens() -> Flow[list[JoinToken]]:
-    """The tokens that have not expired, the newest first."""
+    """The tokens that have not expired, newest first."""
     response = yield from rpc(pb.ListJoinTokensResponse, pb.ListJoinTokensRequest())
     return [_token(token) for token in response.tokens]
 
 
 def revoke_token(token_id: str) -> Flow[JoinToken]:
-    """Ends a token."""
+    """Revokes a token."""
     response = yield from rpc(pb.RevokeJoinTokenResponse, pb.RevokeJoinTokenRequest(id=token_id))
     return _token(response.token)
 
 
 def revoke_worker(worker: str) -> Flow[None]:
-    """Ends a worker's certificates."""
+    """Revokes a worker's certificates."""
     yield from rpc(pb.RevokeWorkerResponse, pb.RevokeWorkerRequest(worker=worker))
 
 

@@ -1,7 +1,7 @@
-"""Checkpoints outside a trial: which one is meant, and its files or what they hold.
+"""Checkpoints outside a trial: which one is meant, and its files or their contents.
 
-The scheduler knows where a checkpoint lies, and never has its files. They are read from the store: a folder that this
-machine sees, or S3.
+The scheduler knows where a checkpoint is, but never has its files. They are read from the store: a folder that
+this machine can access, or S3.
 """
 
 import tempfile
@@ -35,7 +35,7 @@ _KEEPS_LAST = (
 
 
 class NoCheckpointError(HeadraceError):
-    """The checkpoint that is meant does not exist, or cannot be reached from here."""
+    """The requested checkpoint does not exist, or cannot be reached from here."""
 
 
 def load(
@@ -47,15 +47,17 @@ def load(
     last: bool = False,
     address: str | None = None,
 ) -> dict[str, Any]:
-    """The states of the objects that a trial tracked, by name, as in `model.load_state_dict(load("digits")["model"])`.
+    """The states of the objects that a trial tracked, by name, as in
+    `model.load_state_dict(load("digits")["model"])`.
 
-    Without `trial` it is the study's best one. The checkpoint is that of its best value where the study says
-    `keep: best`, else its last one; of a trial that counts with an earlier end (`TrialInfo.counted_end`) it is that
-    end's. `last=True` asks for the last one, `best=True` for none but the best, and `rung` for that of the rung at this
-    step. Tensors are on the CPU. Of a gang it is what rank 0 saved.
+    Without `trial`, the study's best trial is used. By default, the checkpoint is that of its best value if the
+    study says `keep: best`, otherwise its last one; for a trial that counts with an earlier end
+    (`TrialInfo.counted_end`), that end's. `last=True` requests the last checkpoint, `best=True` only that of the
+    best value, and `rung` that of the rung at this step. Tensors are on the CPU. For a gang, these are the
+    states that rank 0 saved.
 
-    Raises `NoCheckpointError` where there is no such checkpoint, or its store cannot be reached from this machine.
-    `address` is the scheduler's, as in `Client`.
+    Raises `NoCheckpointError` if there is no such checkpoint, or if its store cannot be reached from this
+    machine. `address` is the scheduler's, as in `Client`.
     """
     with Client(address) as client:
         _, info, found = find(client, study, trial, rung=rung, best=best, last=last)
@@ -79,9 +81,9 @@ def load(
 def find(
     client: Client, study: str, number: int | None, *, rung: int | None, best: bool, last: bool
 ) -> tuple[StudyInfo, TrialInfo, list[Checkpoint]]:
-    """The study, the trial, and the checkpoints that may be meant, the likeliest first.
+    """The study, the trial, and the checkpoints that may be meant, most likely first.
 
-    Raises `NoCheckpointError`, `ValueError` for more than one choice, and what the client raises.
+    Raises `NoCheckpointError`, `ValueError` for more than one choice, and the client's errors.
     """
     if (rung is not None) + best + last > 1:
         raise ValueError("give one of rung, best and last")
@@ -103,7 +105,7 @@ def choose(
     last: bool,
     reports: Callable[[], Iterable[Report]],
 ) -> list[Checkpoint]:
-    """The checkpoints that may be meant, the likeliest first; raises `NoCheckpointError` where there is none."""
+    """The checkpoints that may be meant, most likely first; raises `NoCheckpointError` if there is none."""
     if rung is not None:
         return _at_rung(study, trial, rung, reports)
     meant = trial.checkpoint if last else trial.kept_checkpoint
@@ -126,7 +128,7 @@ def choose(
 
 
 def open_store(url: str) -> CheckpointStore:
-    """The store at an address. Raises `MissingExtraError` for one on S3 where its library is not installed."""
+    """The store at an address. Raises `MissingExtraError` for S3 if its library is not installed."""
     try:
         return store_from_url(url)
     except ModuleNotFoundError as error:
@@ -134,9 +136,10 @@ def open_store(url: str) -> CheckpointStore:
 
 
 def copy(trial: TrialInfo, found: list[Checkpoint], out: Path) -> Checkpoint:
-    """Copies the first of these checkpoints that is there to `out`, a folder that is empty or not there, verifying it.
+    """Copies the first of these checkpoints that exists to `out`, an empty or missing folder, and verifies it.
 
-    `out` appears whole or not at all. Raises `NoCheckpointError`, and `OSError` where `out` cannot be written.
+    `out` is complete or is not created at all. Raises `NoCheckpointError`, and `OSError` if `out` cannot be
+    written.
     """
 
     def fetch(one: Checkpoint) -> Checkpoint:
@@ -151,7 +154,7 @@ def copy(trial: TrialInfo, found: list[Checkpoint], out: Path) -> Checkpoint:
 
 
 def _best(study: StudyInfo) -> TrialInfo:
-    """The best trial; with several objectives there is none, which is the error then."""
+    """The best trial. Raises an error with several objectives, as there is none."""
     if study.best is None:
         raise NoCheckpointError(
             f"No trial of study {study.name} has reported a finite {study.spec.objective.metric} yet, so none is the "
@@ -182,7 +185,7 @@ def _at_rung(
 
 
 def _first_there(trial: TrialInfo, found: list[Checkpoint], use: Callable[[Checkpoint], _T]) -> _T:
-    """What `use` makes of the first checkpoint that is there; raises `NoCheckpointError` where none is."""
+    """The result of `use` for the first checkpoint that exists; raises `NoCheckpointError` if none does."""
     missing: Exception | None = None
     for one in found:
         try:
@@ -191,7 +194,7 @@ def _first_there(trial: TrialInfo, found: list[Checkpoint], use: Callable[[Check
             missing = missing or error
         except PermissionError as error:
             if not str(error.filename).startswith(unquote(urlsplit(one.uri).path)):
-                raise  # it is where the files were to go
+                raise  # the target of the files cannot be written
             raise _not_permitted(one) from error
         except StoreUnavailableError as error:
             if one.uri.startswith("file:"):  # a folder of another machine

@@ -1,8 +1,8 @@
-"""What ended studies have left on disk and could be deleted: checkpoints, logs and reports.
+"""Files that ended studies have left on disk and that could be deleted: checkpoints, logs and reports.
 
-Nothing of a live study is ever listed, nor anything of another study: each study has folders of its own, named by its
-name and its `uid` (`headrace.folders`), and only those are looked at. What lies on other machines cannot be seen from
-here, and is not listed either. The scheduler is not told: it still says where a deleted checkpoint was.
+Nothing of a live study is ever listed, nor anything of another study: each study has its own folders, named by
+its name and its `uid` (`headrace.folders`), and only those are searched. Files on other machines cannot be seen
+from here, and are not listed. The scheduler is not informed: it still says where a deleted checkpoint was.
 """
 
 import shutil
@@ -24,12 +24,12 @@ from headrace.home import home_dir
 
 
 class StudyMovedError(Exception):
-    """A study is not as it was when what it left was found."""
+    """A study has changed since its leftovers were found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftover:
-    """One kind of thing that one ended study has left in one place."""
+    """One kind of file that one ended study has left in one place."""
 
     study: str
     what: Literal["checkpoints", "logs", "report"]
@@ -37,17 +37,17 @@ class Leftover:
     """A store's URL, or a path."""
     size_bytes: int
     trials: tuple[str, ...] = ()
-    """Of checkpoints: the trials' places in the store."""
+    """For checkpoints: the trials' folders in the store."""
     uid: str
-    """The study's."""
+    """The study's uid."""
     cursor: int
-    """The study's, when this was found."""
+    """The study's cursor when this was found."""
 
     def delete(self, client: Client) -> None:
-        """Deletes it, as long as the study has ended and is as it was when this was found: the status is read again
-        before each place. What is gone already is no error.
+        """Deletes it, if the study has ended and has not changed since this was found: the status is read again
+        before each place. Files that are already gone are not an error.
 
-        Raises `StudyMovedError` where the study has changed, and `OSError` where it cannot be deleted.
+        Raises `StudyMovedError` if the study has changed, and `OSError` if something cannot be deleted.
         """
         if self.what == "checkpoints":
             store = open_store(self.where)
@@ -76,20 +76,20 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What could be deleted, and what was not looked at."""
+    """What could be deleted, and what was not searched."""
 
     leftovers: tuple[Leftover, ...]
     elsewhere: tuple[str, ...]
-    """Stores and folders that this machine does not see, or that do not answer."""
+    """Stores and folders that this machine cannot access, or that do not answer."""
     kept_bytes: int
-    """Of the best trials' checkpoints, which stay."""
+    """The size of the best trials' checkpoints, which stay."""
 
 
 def find(client: Client, names: Sequence[str] = (), *, best_too: bool = False) -> Found:
-    """What ended studies have left; of those with these names, or of all. The checkpoints of a study's best trial, and
+    """What ended studies have left: those with these names, or all. The checkpoints of a study's best trial, and
     of those on its Pareto front, stay unless `best_too`.
 
-    Raises `StudyNotEndedError` for a name of a live study, before anything else is looked at.
+    Raises `StudyNotEndedError` for the name of a live study, before anything else is searched.
     """
     if names:
         studies = [client.study(name).status() for name in dict.fromkeys(names)]
@@ -103,7 +103,7 @@ def find(client: Client, names: Sequence[str] = (), *, best_too: bool = False) -
         studies = [client.study(one.name).status() for one in client.studies() if one.state.ended]
     looked = _Looked(best_too=best_too)
     for study in studies:
-        if study.uid:  # without one its folders could be another's
+        if study.uid:  # without a uid, its folders could belong to another study
             looked.at(study, client.study(study.name).trials())
     return Found(
         leftovers=tuple(looked.leftovers), elsewhere=tuple(looked.elsewhere), kept_bytes=looked.kept_bytes
@@ -112,7 +112,7 @@ def find(client: Client, names: Sequence[str] = (), *, best_too: bool = False) -
 
 @dataclass(slots=True, kw_only=True)
 class _Looked:
-    """What was found so far."""
+    """What has been found so far."""
 
     best_too: bool
     leftovers: list[Leftover] = field(default_factory=list)
@@ -120,7 +120,7 @@ class _Looked:
     kept_bytes: int = 0
 
     def at(self, study: StudyInfo, trials: Sequence[TrialInfo]) -> None:
-        """Looks at one ended study."""
+        """Searches one ended study."""
         good = frozenset() if self.best_too else _good(study, trials)
         for store in _stores(study, trials):
             try:
@@ -158,8 +158,9 @@ class _Looked:
 
 
 def _good(study: StudyInfo, trials: Sequence[TrialInfo]) -> frozenset[str]:
-    """The places of the trials whose checkpoints somebody may want to load: all, where nobody knows the front. The
-    checkpoint of a member of a population may lie in the place of the one that it copied."""
+    """The folders of trials whose checkpoints somebody may want to load; all trials, if the front is unknown.
+    The checkpoint of a member of a population may be in the folder of the member that it copied.
+    """
     best = [study.leader] if study.leader is not None else []
     good = trials if Outcome(study).front_left_out else (*best, *study.front)
     numbers = {trial.number for trial in good}
@@ -174,22 +175,23 @@ def _place(study: StudyInfo) -> str:
 
 
 def _stores(study: StudyInfo, trials: Iterable[TrialInfo]) -> list[str]:
-    """The stores in which workers have put checkpoints of a study, as far as its trials say. An address of a user's own
-    is none, nor is one that does not lie in the study's own place."""
+    """The stores in which workers have put checkpoints of a study, as far as its trials show. A user's own
+    address does not count, nor does one outside the study's folder.
+    """
     kept = [one for trial in trials for one in trial.checkpoints]
     places = [place for one in kept if one.manifest_sha256 and (place := Place.of(one.uri)) is not None]
     return list(dict.fromkeys(place.store for place in places if place.study == _place(study)))
 
 
 def _sizes(url: str, study: str) -> dict[str, int]:
-    """The bytes of each trial. Raises `OSError` where the store is away, or on another machine."""
+    """The bytes of each trial. Raises `OSError` if the store is unavailable, or on another machine."""
     store = open_store(url)
     store.require()
     return store.sizes(study)
 
 
 def _log_folders(study: StudyInfo, trials: Iterable[TrialInfo]) -> list[Path]:
-    """The folders of the study's logs, which hold those of its bundles too."""
+    """The folders of the study's logs, which include those of its bundles."""
     name = study_folder(study.name, study.uid)
     parents = [Path(trial.log_path).parent for trial in trials if trial.log_path]
     return [folder for folder in dict.fromkeys(parents) if folder.name == name and folder.is_absolute()]

@@ -1,7 +1,8 @@
 """Where a trained state comes from: in population-based training, a chain of trials that copied one another.
 
-The value of a population is a *schedule*: which parameters its best state was trained with, and when. One follows it
-back from the trial that holds the state, through the donor of its last exploit, to a trial that started from nothing.
+The result of a population is a *schedule*: the parameters that its best state was trained with, and when. It is
+traced back from the trial that holds the state, through the donor of its last exploit, to a trial that started
+from scratch.
 """
 
 from collections.abc import Mapping
@@ -13,20 +14,21 @@ from headrace.spec import Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Steps `start` (exclusive) to `end` of a schedule, trained by `trial` with `params`."""
+    """The steps after `start` up to `end` of a schedule, trained by `trial` with `params`."""
 
     start: int
     end: int
     trial: int
     params: Mapping[str, Value]
     code_changed: tuple[str, ...] = ()
-    """The source files in which other code than the study's first trained some of these steps."""
+    """The source files that differed from the study's first code while some of these steps were trained."""
 
 
 def schedule(trials: Mapping[int, TrialInfo], number: int, *, at: int | None = None) -> list[Stretch]:
-    """The stretches that led to a trial's state at a step (None: now), first to last; one where it copied nobody.
+    """The stretches that led to a trial's state at a step (None: now), first to last; only one if it never copied.
 
-    They begin late where a trial that it copied is not among `trials`. Raises KeyError where the trial itself is not.
+    The list starts late if a trial that it copied is not among `trials`. Raises KeyError if the trial itself is
+    not.
     """
     stretches: list[Stretch] = []
     trial = trials[number]
@@ -53,7 +55,7 @@ def schedule(trials: Mapping[int, TrialInfo], number: int, *, at: int | None = N
 
 
 def _changed(trial: TrialInfo, trainer: int, start: int, end: int) -> tuple[str, ...]:
-    """The files of the other code behind a trial's state that was run by one that trained it, in these steps."""
+    """The changed source files that a trial ran while it trained these steps of a state."""
     found = (
         one
         for one in trial.other_code

@@ -1,4 +1,4 @@
-"""What users do with workers and their devices, as flows (see `headrace.client.flows`)."""
+"""Operations on workers and their devices, as flows (see `headrace.client.flows`)."""
 
 from collections.abc import Iterable
 
@@ -14,12 +14,12 @@ from headrace.v1 import study_pb2 as pb
 
 
 def drain(_: object, worker: str, *, reason: str = "", grace_s: float | None = None) -> Flow[Worker]:
-    """Empties a worker: nothing starts there any more, and each trial saves at its next report and goes on elsewhere.
-    Nobody is charged. Then its daemon ends.
+    """Drains a worker: nothing new starts there, and each trial saves at its next report and resumes elsewhere.
+    No trial is charged a failure. Then the worker's daemon exits.
 
-    Trials that are still there after `grace_s` seconds are ended, and go on from their last checkpoints; with None they
-    take as long as they take. Of a worker that is away it is noted, and holds when it comes back. Returns the worker
-    with the trials that are to leave; `workers()` shows what is left of them.
+    Trials that are still there after `grace_s` seconds are ended, and resume from their last checkpoints; with
+    None there is no limit. For a disconnected worker, the drain is recorded and applies when it reconnects.
+    Returns the worker with the trials that have to leave; `workers()` shows those that remain.
     """
     grace = None
     if grace_s is not None:
@@ -33,16 +33,18 @@ def drain(_: object, worker: str, *, reason: str = "", grace_s: float | None = N
 
 
 def undrain(_: object, worker: str) -> Flow[Worker]:
-    """Undoes `drain`. A daemon that has ended is not started again. Raises `WorkerLeavesError` where the daemon leaves
-    by itself, after SIGTERM or a spot notice."""
+    """Undoes `drain`. A daemon that has exited is not started again. Raises `WorkerLeavesError` if the daemon is
+    leaving by itself, after SIGTERM or a spot notice.
+    """
     request = pb.UndrainWorkerRequest(request_id=request_id(), worker=worker_name(worker))
     response = yield from rpc(pb.UndrainWorkerResponse, request)
     return cluster.worker(response.worker)
 
 
 def cordon(_: object, worker: str, devices: Iterable[int] = (), *, reason: str = "") -> Flow[Worker]:
-    """Lets nothing new start on devices of a worker, by the indices of their slots, or with none on all of it. What
-    runs there stays."""
+    """Lets nothing new start on devices of a worker, given by the indices of their slots; without devices, on
+    the whole worker. Running trials stay.
+    """
     request = pb.CordonDevicesRequest(
         request_id=request_id(), worker=worker_name(worker), devices=_indices(devices), reason=reason
     )
@@ -51,7 +53,7 @@ def cordon(_: object, worker: str, devices: Iterable[int] = (), *, reason: str =
 
 
 def uncordon(_: object, worker: str, devices: Iterable[int] = ()) -> Flow[Worker]:
-    """Undoes `cordon`, and takes devices for sound again that failed; with no devices, the worker and all of them."""
+    """Undoes `cordon`, and clears failed devices for use again; without devices, the worker and all its devices."""
     request = pb.UncordonDevicesRequest(
         request_id=request_id(), worker=worker_name(worker), devices=_indices(devices)
     )

@@ -1,4 +1,4 @@
-"""The cluster's part of what the SDK returns: workers, their slots, and who holds them."""
+"""The SDK's values for the cluster: workers, their slots, and who holds them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,18 +14,20 @@ class Holder:
     trial: TrialRef
     share: float
     memory_bytes: int
-    """Its budget; 0 where it has the whole slot."""
+    """Its memory budget; 0 if it has the whole slot."""
     leaving: str
-    """Why it is to leave at its next rung or report; empty while it may stay."""
+    """Why it must leave at its next rung or report; empty while it may stay."""
     bundle: str = ""
-    """The bundle that it runs in, by the id of its grant; empty where it has a process of its own."""
+    """The bundle that it runs in, by the id of its grant; empty if it has its own process."""
     bundle_seats: int = 0
-    """How many trials the bundle may have."""
+    """The most trials that the bundle may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotReservation:
-    """Slots of a worker that are kept for a trial. `ready` is by measured times; None where unknown."""
+    """Slots of a worker that are reserved for a trial. `ready` is estimated from measured times; None if
+    unknown.
+    """
 
     trial: TrialRef
     slots: int
@@ -40,15 +42,15 @@ class Room:
     lacking: tuple[str, ...]
     """Each size of a trial that fits on no connected worker, in words. Empty where all sizes fit."""
     sizes: int
-    """How many sizes there are: more than one where resources depend on a parameter."""
+    """The number of sizes: more than one if resources depend on a parameter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyShare:
-    """What an active study has of the cluster now, and what it has used since it began."""
+    """An active study's share of the cluster now, and what it has used since it started."""
 
     study: str | None
-    """None where it is another project's."""
+    """None if the study belongs to another project."""
     weight: float
     priority: int
     gpus: float
@@ -56,19 +58,19 @@ class StudyShare:
     gpu_seconds: float
     cpu_seconds: float
     virtual_time_s: float
-    """Its use of the whole cluster by weight; the study with the least goes first."""
+    """Its use of the whole cluster, divided by its weight; the study with the least goes first."""
     waiting: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotLoad:
-    """How busy a slot's device was within a minute, by any process."""
+    """How busy a slot's device was during one minute, counting all processes."""
 
     minute: datetime
     utilization: float
-    """The mean, from 0 to 1; CPU slots have their machine's."""
+    """The mean, from 0 to 1; for CPU slots, that of the machine."""
     memory_used_bytes: int
-    """The most that was in use."""
+    """The most memory that was in use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,24 +82,26 @@ class Slot:
     memory_bytes: int
     trial: TrialRef | None
     holders: tuple[Holder, ...] = ()
-    """Everyone of the caller's project on the slot; several where they share a GPU."""
+    """All trials of the caller's project on the slot; several if they share a GPU."""
     elsewhere: float = 0.0
-    """What trials of other projects hold of it, from 0 to 1: they are not named."""
+    """The part held by trials of other projects, from 0 to 1. They are not named."""
     defect: str = ""
-    """Why nothing is placed on it: its device failed. Empty while it is sound; `uncordon` takes it back."""
+    """Why nothing is placed on it: its device failed. Empty if it has not; `uncordon` clears it."""
     uuid: str = ""
-    """As its driver names the device, such as `GPU-…`."""
+    """The driver's name of the device, such as `GPU-…`."""
     loads: tuple[SlotLoad, ...] = ()
-    """How busy its device was, the oldest minute first: the newest one, or the last hour where that was asked for."""
+    """How busy its device was, oldest minute first: only the latest minute, or the last hour if that was
+    requested.
+    """
 
     @property
     def mean_utilization(self) -> float | None:
-        """Over its loads; None where it has none."""
+        """The mean over its loads; None if there are none."""
         return sum(load.utilization for load in self.loads) / len(self.loads) if self.loads else None
 
     @property
     def processes(self) -> list[list[Holder]]:
-        """Its holders by process: a trial alone, or the members of a bundle by number."""
+        """Its holders by process: a single trial, or the members of a bundle by number."""
         found: dict[str, list[Holder]] = {}
         for holder in sorted(self.holders, key=lambda holder: holder.trial.number):
             found.setdefault(holder.bundle or str(holder.trial), []).append(holder)
@@ -109,12 +113,12 @@ class Cordon:
     """A device on which nothing starts until a user uncordons it."""
 
     device: int
-    """Its slot."""
+    """The index of its slot."""
     uuid: str
     reason: str
-    """The driver's words, or the user's."""
+    """The reason given by the driver or the user."""
     quarantined: bool
-    """Whether the device failed; else a user cordoned it."""
+    """Whether the device failed; otherwise a user cordoned it."""
     since: datetime | None = None
 
 
@@ -129,29 +133,33 @@ class Worker:
     last_seen: datetime | None
     version: str
     trouble: str = ""
-    """What keeps it from its work now, such as a full disk; empty while nothing does."""
+    """What keeps it from working now, such as a full disk; empty if nothing does."""
     rejected: str = ""
-    """How many refused messages it keeps, in which folder, and why the last one was refused; empty for none."""
+    """How many rejected messages it keeps, in which folder, and why the last one was rejected; empty for none."""
     avoided_by: tuple[str, ...] = ()
-    """The active studies that place nothing on it until it restarts, since their first attempts failed there."""
+    """The active studies that place nothing on it until it restarts, because their first attempts failed there."""
     reservation: SlotReservation | None = None
-    """For which trial slots of it are kept."""
+    """The trial for which some of its slots are reserved."""
     certificate_end: datetime | None = None
-    """When the certificate ends that it showed last; None where it needs none."""
+    """When the certificate that it last presented expires; None if it needs none."""
     draining: str = ""
-    """Why it is drained, by a user or because its daemon leaves; empty while it is not. It gets no trials."""
+    """Why it is draining, because of a user or because its daemon exits; empty if it is not. A draining worker
+    gets no trials.
+    """
     drained_since: datetime | None = None
-    """Since when, where a user drains it."""
+    """Since when, if a user drains it."""
     cordoned: str = ""
-    """Why nothing new starts on it, as a user said; empty while something may."""
+    """Why a user cordoned it, so that nothing new starts there; empty if it is not cordoned."""
     cordons: tuple[Cordon, ...] = ()
     """Its devices on which nothing starts."""
     suspended: str = ""
-    """Why nothing starts on it for a while: attempts in a row did not reach their programs. Empty while they do."""
+    """Why nothing starts on it for a while: several attempts in a row did not reach their programs. Empty
+    otherwise.
+    """
     next_try: datetime | None = None
-    """When it gets trials again; None where it is being tried, or is not suspended."""
+    """When it gets trials again; None if it is being tried, or is not suspended."""
 
     @property
     def trials(self) -> tuple[TrialRef, ...]:
-        """The trials on its slots, each once."""
+        """The trials on its slots, without duplicates."""
         return tuple(dict.fromkeys(holder.trial for slot in self.slots for holder in slot.holders))

@@ -1,4 +1,4 @@
-"""The one error that only an installation can have: a package of an extra is not there."""
+"""The error for an installation without the packages of an extra."""
 
 from importlib.util import find_spec
 
@@ -23,7 +23,7 @@ EXTRA_OF = {
     "pandas": "report",
     "cloudpickle": "notebook",
 }
-"""Which extra brings a module."""
+"""The extra that provides each module."""
 
 
 class MissingExtraError(HeadraceError):
@@ -31,8 +31,9 @@ class MissingExtraError(HeadraceError):
 
     @classmethod
     def of(cls, what: str, extra: str, module: str | None = None) -> "MissingExtraError":
-        """`what` begins the sentence: what needs the extra. `module` is the one that was not found, where that is
-        known."""
+        """`what` is the start of the sentence: what needs the extra. `module` is the one that was not found, if
+        known.
+        """
         named = f": {module}" if module else ""
         return cls(
             f"{what} needs packages that are not installed{named}.",
@@ -41,7 +42,7 @@ class MissingExtraError(HeadraceError):
 
     @classmethod
     def of_package(cls, module: str) -> "MissingExtraError":
-        """For a module that could not be found."""
+        """The error for a module that could not be found."""
         extra = EXTRA_OF.get(module)
         return cls(
             f"This needs the package {module}, which is not installed.",
@@ -50,6 +51,6 @@ class MissingExtraError(HeadraceError):
 
 
 def require(what: str, extra: str, *modules: str) -> None:
-    """Raises `MissingExtraError` unless all modules can be found; `what` begins its sentence."""
+    """Raises `MissingExtraError` unless all modules can be found; `what` is the start of its sentence."""
     if absent := [module for module in modules if find_spec(module) is None]:
         raise MissingExtraError.of(what, extra, ", ".join(absent))

@@ -1,9 +1,9 @@
 """What the SDK returns: studies, trials, reports and workers as plain frozen values.
 
-Nothing here knows protos or gRPC; `headrace.client.convert` and its neighbours build these values, and nobody else.
-Names are bare (`digits`, trial 3, worker `node-1`), not resource names. A time is timezone-aware; a value that
-does not exist is None, never a sentinel number. Parameters come in the order of the study's search space where
-the study is known, else by name.
+Nothing here knows protos or gRPC; only `headrace.client.convert` and the modules next to it build these values.
+Names are bare (`digits`, trial 3, worker `node-1`), not resource names. Times are timezone-aware. A value that
+does not exist is None, never a sentinel number. Parameters are in the order of the study's search space if the
+study is known, otherwise by name.
 """
 
 import math
@@ -62,7 +62,7 @@ class Unshown:
 
 
 class Listing(list[T]):
-    """A list, and what is left out of it."""
+    """A list, and the entries that are left out of it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Listing(list[T]):
 
 
 class StudyState(StrEnum):
-    """Where a study is in its life."""
+    """The state of a study."""
 
     UNKNOWN = "unknown"
     ACTIVE = "active"
@@ -81,7 +81,7 @@ class StudyState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """True for a state that nothing leaves."""
+        """True for the states of a study that has ended."""
         return self in (StudyState.COMPLETED, StudyState.STOPPED, StudyState.FAILED)
 
 
@@ -97,7 +97,7 @@ class TrialState(StrEnum):
 
 
 class TerminationReason(StrEnum):
-    """Why a trial is over."""
+    """Why a trial has ended."""
 
     COMPLETED = "completed"
     STOPPED_EARLY = "stopped_early"
@@ -119,7 +119,7 @@ class TrialRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """The right to run a trial in one's own loop. A later attempt at the trial makes it void."""
+    """The right to run a trial in the caller's own loop. A later attempt at the trial invalidates it."""
 
     lease_id: str
     trial: TrialRef
@@ -128,7 +128,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RungCost:
-    """What was measured on the way to a rung, in seconds and bytes; None where nothing was."""
+    """What was measured before a rung, in seconds and bytes; None if nothing was."""
 
     step_s: float | None
     checkpoint_bytes: int | None
@@ -148,12 +148,12 @@ class RungResult:
     promoted: bool
     time: datetime | None
     cost: RungCost | None = None
-    """Only where the policy prices pauses."""
+    """Only if the policy prices pauses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """Where a durable checkpoint lies."""
+    """The place of a durable checkpoint."""
 
     uri: str
     step: int
@@ -164,7 +164,9 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exploit:
-    """What a trial copied (population-based training): the state of `donor` at `step`, and `params` to go on with."""
+    """What a trial copied (population-based training): the state of `donor` at `step`, and `params` to continue
+    with.
+    """
 
     rung: int
     step: int
@@ -176,25 +178,25 @@ class Exploit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierEnd:
-    """What a trial had come to when it was over, before `extend` or `retry` let it continue."""
+    """A trial's result when it had ended, before `extend` or `retry` allowed it to continue."""
 
     reason: TerminationReason | None
     step: int
     budget: int | None
-    """The full budget that it completed; None where it ended otherwise."""
+    """The full budget that it completed; None if it ended in another way."""
     score: float | None
     score_step: int
     metrics: Mapping[str, float]
-    """Objectives and constraints, in the report that counted then."""
+    """The objectives and constraints in the report that counted then."""
     checkpoint: Checkpoint | None
-    """The one to load: that of the best value where the study keeps it, else the last one. It stays."""
+    """The checkpoint to load, which is kept: that of the best value if the study keeps it, or else the last one."""
     ended: datetime | None
     code_changed: tuple[str, ...] = ()
-    """As the trial's, then: whether this result is of other code than the study began with."""
+    """The trial's field at that time: whether this result is from different code than the study started with."""
 
 
 class PastEnd(StrEnum):
-    """What a learning-rate schedule does when it is stepped past its end."""
+    """What a learning-rate schedule does if it is stepped past its end."""
 
     UNKNOWN = "unknown"
     RAISES = "raises"
@@ -203,8 +205,9 @@ class PastEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A learning-rate schedule that a trial tracks, and that ends: its name there, its class, and the last step of the
-    trial that it covers."""
+    """A learning-rate schedule with an end that a trial tracks: its tracked name, its class, and the last step
+    of the trial that it covers.
+    """
 
     name: str
     kind: str
@@ -214,7 +217,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndingSchedule:
-    """A schedule that ends, as some trials of a study track it alike."""
+    """A schedule with an end that several trials of a study track."""
 
     schedule: Schedule
     trials: int
@@ -223,7 +226,9 @@ class EndingSchedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherCode:
-    """Steps of a trial that other code trained than its study began with, and the source files that differ."""
+    """Steps of a trial that were trained by different code than its study started with, and the source files
+    that differ.
+    """
 
     trial: int
     first_step: int
@@ -233,17 +238,17 @@ class OtherCode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialInfo:
-    """One configuration and all that is known of it, as of one moment.
+    """One configuration and everything known about it, as of one moment.
 
-    `score` is the value that counts, by the objective's `scope`; it is of the report at `score_step`. `params` produced
-    it. A member of a population goes on with others once it copies: `last_params`.
+    `score` is the value that counts, by the objective's `scope`, from the report at `score_step`. `params`
+    produced it. A member of a population continues with others once it copies: `last_params`.
     """
 
     study: str
     number: int
     state: TrialState
     params: Mapping[str, Value]
-    """Those of `score_step`."""
+    """The parameters at `score_step`."""
     baseline: bool
     bracket: int
     attempt: int
@@ -265,88 +270,96 @@ class TrialInfo:
     started: datetime | None
     ended: datetime | None
     metrics: Mapping[str, float]
-    """Every metric of the last report, whether that counts or not: see `counted_metrics`."""
+    """Every metric of the last report, whether or not that report counts: see `counted_metrics`."""
     log_path: str | None
     log_tail: str
     lineage: tuple[Exploit, ...] = ()
     objective_values: Mapping[str, float] = field(default_factory=dict)
-    """Every objective in the report that counts, by metric; empty where there is one objective only. That is the last
-    report, or the last one of an earlier end that counts (`counted_end`)."""
+    """Every objective in the report that counts, by metric; empty if there is only one objective. That is the
+    last report, or the last one before an earlier end that counts (`counted_end`).
+    """
     feasible: bool | None = None
     """Whether the report that counts meets every constraint; None without constraints, and before the first report."""
     generation: int | None = None
-    """The generation that an evolutionary sampler proposed it for."""
+    """The generation for which an evolutionary sampler proposed it."""
     source: int | None = None
-    """The trial whose configuration it has, of the study that a `best_of` sampler names."""
+    """The trial whose configuration it has, in the study that a `best_of` sampler names."""
     slot_milli: int = 0
-    """Thousandths of each slot that it holds; 0 off the workers."""
+    """Thousandths of each slot that it holds; 0 if it is not on a worker."""
     waits_for: str = ""
-    """While it could run and does not: what it waits for. Empty in what a change of it returns."""
+    """What it waits for, if it could run and does not. Empty in a trial that an operation on it returns."""
     last_worker: str | None = None
-    """The worker that runs it, or ran it last; None in one's own loop."""
+    """The worker that runs it, or last ran it; None in the caller's own loop."""
     unshown: str = ""
-    """What the scheduler left out because the trial is too large; empty where it left out nothing."""
+    """What the scheduler left out because the trial is too large; empty if nothing."""
     bundle: str = ""
-    """The bundle that it runs in, by the id of its grant; empty where it has a process of its own."""
+    """The bundle that it runs in, by the id of its grant; empty if it has its own process."""
     bundle_members: int = 0
-    """How many trials the bundle has now, this one included."""
+    """How many trials the bundle has now, including this one."""
     bundle_seats: int = 0
-    """How many it may have."""
+    """The most trials that the bundle may have."""
     bubbles: tuple[str, ...] = ()
     """The stages of large jobs in whose bubbles it ran or runs, in order, such as `job gpt, stage 2`."""
     score: float | None = None
-    """The value that counts; None where none does."""
+    """The value that counts; None if none does."""
     score_step: int | None = None
     best_metrics: Mapping[str, float] = field(default_factory=dict)
-    """Every metric of the report with the best value, where that report counts: with `scope: best` and one objective.
-    Empty otherwise. See `counted_metrics`."""
+    """Every metric of the report with the best value, if that report counts: with `scope: best` and one
+    objective. Otherwise empty. See `counted_metrics`.
+    """
     best_checkpoint: Checkpoint | None = None
-    """Where the study says `keep: best`: the checkpoint of the best value; of an earlier step than `best_step` where
-    nothing was saved at that one."""
+    """If the study says `keep: best`: the checkpoint of the best value, from a step before `best_step` if
+    nothing was saved at that one.
+    """
     earlier_ends: tuple[EarlierEnd, ...] = ()
-    """What it had come to each time that it was over, before `extend` or `retry` let it continue; the first end
-    first."""
+    """Its results at earlier ends, before `extend` or `retry` allowed it to continue; oldest first."""
     counted_end: EarlierEnd | None = None
-    """The one of these that counts in place of what the trial has come to since, because that is worse, or it failed or
-    diverged: `score`, `score_step`, `objective_values` and `feasible` are of it. None where none of them does."""
+    """The earlier end that counts in place of the trial's later result, because that is worse, or because the
+    trial failed or diverged. `score`, `score_step`, `objective_values` and `feasible` are from it. None if no
+    earlier end counts.
+    """
     schedules: tuple[Schedule, ...] = ()
-    """The learning-rate schedules that it tracks and that end, as far as it has said."""
+    """The learning-rate schedules with an end that it has reported."""
     code: str = ""
-    """The digest of the source files that its last attempt imported from the study's folder; empty where that is not
-    known."""
+    """The digest of the source files that its last attempt imported from the study's folder; empty if unknown."""
     code_changed: tuple[str, ...] = ()
-    """The source files in which it ran other code than the study began with, in any attempt, or took over the state of
-    a trial that did. A question mark follows a file that was changed while the program was starting: it is not known
-    which version ran. Empty: none."""
+    """The source files in which it ran different code than the study started with, in any attempt, or copied the
+    state of a trial that did. A question mark follows a file that was changed while the program was starting: it
+    is not known which version ran. Empty if there are none.
+    """
     other_code: tuple[OtherCode, ...] = ()
-    """The steps that such code trained: its own, and those of trials whose state it took over."""
+    """The steps that such code trained: its own, and those of trials whose state it copied."""
     result_of_other_code: bool = False
-    """Whether the result that counts was reported once it had `code_changed`."""
+    """Whether the result that counts was reported after it had `code_changed`."""
 
     @property
     def kept_checkpoint(self) -> Checkpoint | None:
-        """The one to load the trial's model from: that of the earlier end that counts, else that of the best value
-        where the study keeps it, else the last."""
+        """The checkpoint from which to load the trial's model: that of the earlier end that counts, or else that
+        of the best value if the study keeps it, or else the last one.
+        """
         if self.counted_end is not None:
             return self.counted_end.checkpoint
         return self.best_checkpoint or self.checkpoint
 
     @property
     def checkpoints(self) -> tuple[Checkpoint, ...]:
-        """All that it refers to: its last one, that of its best value, and those of its earlier ends."""
+        """All checkpoints that it refers to: its last one, that of its best value, and those of its earlier
+        ends.
+        """
         known = (self.checkpoint, self.best_checkpoint, *(end.checkpoint for end in self.earlier_ends))
         return tuple(dict.fromkeys(one for one in known if one is not None))
 
     @property
     def counted_metrics(self) -> Mapping[str, float]:
-        """The metrics of the report that counts: the best one with `scope: best`, else the last one; of an earlier end
-        that counts, the objectives and constraints. Where no report counts, those of the last one. With `mean_last_k`
-        the value that counts is `score`."""
+        """The metrics of the report that counts: with `scope: best` the best one, otherwise the last one; for an
+        earlier end that counts, its objectives and constraints. If no report counts, those of the last one. With
+        `mean_last_k`, the value that counts is `score`.
+        """
         return (self.best_metrics or self.metrics) if self.counted_end is None else self.counted_end.metrics
 
     @property
     def counts_as(self) -> TerminationReason | None:
-        """How it ended with the result that counts; None where that is of a trial that is not over."""
+        """How it ended with the result that counts; None if that result is from a trial that has not ended."""
         return self.reason if self.counted_end is None else self.counted_end.reason
 
     def __repr__(self) -> str:
@@ -355,28 +368,31 @@ class TrialInfo:
 
     @property
     def last_params(self) -> Mapping[str, Value]:
-        """What it trains with now, or did at its end: `params`, unless it copied another trial since `score_step`."""
+        """The parameters that it trains with now, or did at its end: `params`, unless it has copied another
+        trial since `score_step`.
+        """
         return self.lineage[-1].params if self.lineage else self.params
 
     @property
     def changed_params(self) -> Mapping[str, Value]:
-        """Those of `last_params` that differ from `params`; empty for all but members of a population."""
+        """Those of `last_params` that differ from `params`; empty except for members of a population."""
         return {name: value for name, value in self.last_params.items() if self.params.get(name) != value}
 
     @property
     def failed(self) -> bool:
-        """Whether its own code ended it: then its values are not to be relied on, unless an earlier end counts."""
+        """Whether its own code failed. If so, its values are not reliable, unless an earlier end counts."""
         return self.reason is TerminationReason.FAILED
 
     @property
     def diverged(self) -> bool:
-        """Whether its last value is not finite: then its best value is no sign of a good configuration, unless an
-        earlier end counts."""
+        """Whether its last value is not finite. If so, its best value is not a sign of a good configuration,
+        unless an earlier end counts.
+        """
         return self.value is not None and not math.isfinite(self.value)
 
     @property
     def flaw(self) -> str:
-        """Why what counts of it is not to be relied on: `failed`, `infeasible`, `diverged`, or empty."""
+        """Why its counted result is not reliable: `failed`, `infeasible`, `diverged`, or empty."""
         if self.counted_end is not None:
             return ""
         if self.reason is TerminationReason.INFEASIBLE:
@@ -385,20 +401,21 @@ class TrialInfo:
 
     @property
     def sound(self) -> bool:
-        """Whether what counts of it is to be relied on: it neither failed nor diverged, nor is it
-        infeasible, or an earlier end counts. Failed and diverged ones are the best only where no sound trial has a
-        value; an infeasible one never is."""
+        """Whether its counted result is reliable: it neither failed nor diverged and is not infeasible, or an
+        earlier end counts. A failed or diverged trial is the best only if no sound trial has a value; an
+        infeasible one never is.
+        """
         return not self.flaw
 
     @property
     def outcome(self) -> str:
-        """The state in one word, or, for a trial that is over, the reason: `running`, `stopped_early`."""
+        """The state in one word or, for a trial that has ended, the reason: `running`, `stopped_early`."""
         return self.reason.value if self.reason is not None else self.state.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:
-    """A trial to run in one's own loop, from `trial.step` on, up to `next_milestone` without asking."""
+    """A trial for the caller's own loop, from `trial.step` on, up to `next_milestone` without asking."""
 
     trial: TrialInfo
     lease: Lease
@@ -407,7 +424,7 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialCounts:
-    """How many trials are in each state and, of the terminated ones, over for each reason."""
+    """How many trials are in each state and, for terminated trials, how many have each reason."""
 
     pending: int
     running: int
@@ -422,13 +439,13 @@ class TrialCounts:
 
     @property
     def total(self) -> int:
-        """All trials that exist, the baseline included."""
+        """The number of all trials, including the baseline."""
         return self.pending + self.running + self.paused + self.resumed + self.terminated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialFailure:
-    """A trial that failed: the error, and the worker that ran it last (None in one's own loop)."""
+    """A trial that failed: the error, and the worker that last ran it (None in the caller's own loop)."""
 
     trial: int
     detail: str
@@ -437,7 +454,7 @@ class TrialFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RungStatus:
-    """How full a rung is, summed over brackets."""
+    """How full a rung is, over all brackets."""
 
     rung: int
     milestone: int
@@ -448,15 +465,15 @@ class RungStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleTurn:
-    """What was measured of bundles with one number of members."""
+    """The measurements of bundles with a certain number of members."""
 
     members: int
     turn_s: float
-    """The least time of a turn: one step of each member."""
+    """The shortest time of a turn, which is one step of each member."""
     memory_bytes: int
-    """The most memory that a process held; 0 where that is not known."""
+    """The most memory that a process held; 0 if unknown."""
     fresh: bool
-    """Whether trials joined or left right before each of these turns, which makes it longer."""
+    """Whether trials joined or left right before each of these turns, which makes them longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -465,17 +482,17 @@ class BundleSize:
 
     device: str
     apart: str
-    """The values of `fuse.apart` that these trials have, as JSON; empty where it names none."""
+    """The values of `fuse.apart` that these trials have, as JSON; empty if it names none."""
     trials: int
     reason: str
     member_bytes: int
-    """What each further trial takes of the device's memory; 0 where that is not known."""
+    """How much of the device's memory each additional trial takes; 0 if unknown."""
     turns: tuple[BundleTurn, ...] = ()
-    """What was measured, the fewest members first."""
+    """The measurements, fewest members first."""
     first_step_s: float = 0.0
-    """What the step takes at which a process looks at how to train its trials together; 0 where that is not known."""
+    """The time of the step in which a process measures how to train its trials together; 0 if unknown."""
     later_step_s: float = 0.0
-    """What a later step takes."""
+    """The time of a later step."""
     first_step_trials: int = 0
     """How many trials took these steps."""
 
@@ -485,40 +502,43 @@ class ScaleTried:
     """How well small copies of a model rank the pilot's configurations."""
 
     scale: int
-    """How many times narrower than the model they are."""
+    """How many times narrower than the model the copies are."""
     kendall: float
     """Kendall's τ-b between their ranking and the model's."""
     regret: float | None
-    """How much worse on the model the best of their first five is than the best of all; None where those failed."""
+    """How much worse, on the model, the best of the copies' top five is than the best of all; None if those
+    failed.
+    """
     agrees: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleChoice:
-    """How small the copies of a study are, as its pilot found out."""
+    """The scale of a study's copies, as chosen by its pilot."""
 
     scale: int
     study: str
-    """The pilot's."""
+    """The pilot's study."""
     least_kendall: float
     most_regret: float
     tried: tuple[ScaleTried, ...]
-    """The smallest copies first."""
+    """The scales that were tried, smallest copies first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UntilProgress:
-    """How near a study is to what ends it before its trials have."""
+    """How close a study is to the conditions that end it before its trials have ended."""
 
     tried: int
-    """How many trials were tried since the best value got better."""
+    """How many trials were tried since the best value last improved."""
     deadline: datetime | None
-    """When its hours are over if trials run without a break until then. None where none are set, and while no trial
-    runs: then no time counts."""
+    """When its hours are over if trials run without a break until then. None if no limit is set, and while no
+    trial runs, as time then does not count.
+    """
     time_left_s: float | None = None
-    """How much of its hours is left, in seconds, as of some seconds ago; None where none are set."""
+    """How much of its hours is left, in seconds, as of a few seconds ago; None if no limit is set."""
     ends_study: bool = False
-    """One of its conditions came true: it ends the study, or has."""
+    """Whether one of its conditions is true, so that the study ends or has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -531,7 +551,7 @@ class StudyInfo:
     detail: str
     counts: TrialCounts
     leader: TrialInfo | None
-    """The best trial by the first objective: `best`, where there is no other objective."""
+    """The best trial by the first objective; the same as `best` if there is no other objective."""
     baseline: TrialInfo | None
     rungs: tuple[RungStatus, ...]
     steps_spent: int
@@ -540,49 +560,56 @@ class StudyInfo:
     created: datetime | None
     ended: datetime | None
     front: tuple[TrialInfo, ...] = ()
-    """With several objectives the Pareto front: the feasible trials that no other one beats in every objective. Empty
-    in `client.studies()`, which finds no fronts: `client.study(NAME).status()` has it."""
+    """With several objectives, the Pareto front: the feasible trials that no other trial beats in every
+    objective. Empty in `client.studies()`, which does not compute fronts; `client.study(NAME).status()` does.
+    """
     failures: tuple[TrialFailure, ...] = ()
     """The first trials that failed, at most 20; `counts.failed` counts all. Empty in lists of studies."""
     waits_for: str = ""
-    """The slots that an active study without a running trial waits for, such as `4 GPUs`; empty for any other."""
+    """The slots that an active study without a running trial waits for, such as `4 GPUs`; empty for any other
+    study.
+    """
     warm_results: int | None = None
-    """With a warm start: how many results of the earlier study the sampler began with. None until it has proposed a
-    trial, and in lists of studies."""
+    """With a warm start: how many results of the earlier study the sampler started with. None until it has
+    proposed a trial, and in lists of studies.
+    """
     bundle_sizes: tuple[BundleSize, ...] = ()
-    """With `fuse`: how many trials share a process, where that was measured. Empty in lists of studies."""
+    """With `fuse`: how many trials share a process, if that was measured. Empty in lists of studies."""
     uid: str = ""
     project: str = ""
-    """Its name is its own within the project."""
-    """Tells it from an earlier study of the same name."""
+    """The project, within which the study's name is unique."""
+    """Distinguishes it from an earlier study of the same name."""
     unshown: str = ""
-    """What the scheduler left out, and why, such as a front that takes too long; empty where it left out nothing."""
+    """What the scheduler left out, and why, such as a front that takes too long; empty if nothing."""
     scale_choice: ScaleChoice | None = None
     """With `surrogate: {scale: auto}`: how small its copies are, and why. None until its pilot has found out."""
     until: UntilProgress | None = None
-    """With `until`: how near it is to its end. None of any other study."""
+    """With `until`: how close it is to its end. None for any other study."""
     schedules: tuple[EndingSchedule, ...] = ()
-    """The learning-rate schedules that end, of trials that `extend(steps=...)` may let continue. Empty in lists of
-    studies."""
+    """The learning-rate schedules with an end, of trials that may continue after `extend(steps=...)`. Empty in
+    lists of studies.
+    """
     code_changed: tuple[str, ...] = ()
-    """The source files of which trials ran more than one version, or may have: `trial.code_changed` marks these
-    trials."""
+    """The source files of which trials ran, or may have run, more than one version: `trial.code_changed` marks
+    these trials.
+    """
     started: datetime | None = None
-    """When its first trial was first started; None before."""
+    """When its first trial started; None before that."""
     over_s: float = 0.0
-    """For how long it had ended, in all, each time until `extend` or `retry` let it continue, in seconds."""
+    """The total time, in seconds, during which it had ended before `extend` or `retry` continued it."""
 
     @property
     def best(self) -> TrialInfo | None:
-        """The best trial; None before the first finite value. Raises SeveralObjectivesError where there is no best one
-        but a Pareto front."""
+        """The best trial; None before the first finite value. Raises SeveralObjectivesError if there is a Pareto
+        front instead.
+        """
         if self.spec.further_objectives:
             raise SeveralObjectivesError.of(self.name, [one.metric for one in self.spec.objectives])
         return self.leader
 
     def __repr__(self) -> str:
         said = f"{self.counts.total} trials, {self.counts.failed} failed"
-        if self.spec.further_objectives and self.front:  # a list of studies has none
+        if self.spec.further_objectives and self.front:  # lists of studies have none
             said += f", Pareto front of {len(self.front)} trial{'s' * (len(self.front) != 1)}"
         elif not self.spec.further_objectives and self.best is not None:
             said += f", best trial {self.best.number} with {self.best.score}"
@@ -600,12 +627,12 @@ class Report:
     metrics: Mapping[str, float]
     time: datetime | None
     checkpoint: Checkpoint | None = None
-    """What was saved with it; it may be deleted since."""
+    """The checkpoint that was saved with it, which may have been deleted since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterImportance:
-    """One parameter's part of an importance."""
+    """One parameter's share of an importance."""
 
     parameter: str
     share: float
@@ -616,18 +643,19 @@ class ParameterImportance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Importance:
-    """How much each parameter has to do with being among the best trials by one objective."""
+    """How much each parameter matters for being among the best trials by one objective."""
 
     metric: str
     step: int
-    """Trials are compared by their values at this step: the highest rung that enough trials came to. 0 where none are
-    compared."""
+    """Trials are compared by their values at this step: the highest rung that enough trials reached. 0 if none
+    are compared.
+    """
     trials: int
-    """How many trials are compared. Those that were stopped before are not."""
+    """How many trials are compared. Those that stopped earlier are not."""
     parameters: tuple[ParameterImportance, ...]
-    """The most important one first. Empty where nothing can be said."""
+    """The shares, most important first. Empty if the importance is unknown."""
     reason: str
-    """Why nothing can be said; empty where it can."""
+    """Why the importance is unknown; empty if it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -643,22 +671,24 @@ class PreviewRung:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewSize:
-    """How many trials take so much, the baseline counted."""
+    """How many trials take this size, including the baseline."""
 
     gpus: int
     gpu_milli: int
-    """Thousandths of one GPU, in place of whole ones."""
+    """Thousandths of one GPU, instead of whole ones."""
     cpus: int
-    """CPU slots, or cores beside GPUs."""
+    """CPU slots, or cores in addition to GPUs."""
     trials: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewCompanion:
-    """What a study would do that is created with the one previewed."""
+    """What a study that is created with the previewed one would do."""
 
     role: str
-    """`pilot`: it finds the scale, before. `target`: it trains the best configurations, behind."""
+    """`pilot`: it finds the scale, and runs before the study. `target`: it trains the best configurations, and
+    runs after the study.
+    """
     trials: int
     steps: int
     wall_time_s: float | None
@@ -667,17 +697,17 @@ class PreviewCompanion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retried:
-    """What `retry` let go on."""
+    """The trials that `retry` continued."""
 
     trials: tuple[int, ...]
-    """The numbers of the trials that are tried again."""
+    """The numbers of the trials that are retried."""
     others: int
-    """How many others go on because the end of the study had cut them off."""
+    """How many others continue because the end of the study had cut them off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """What a spec would do; the times are None where the seconds per step are unknown."""
+    """What a spec would do. The times are None if the seconds per step are unknown."""
 
     trials: int
     rungs: tuple[PreviewRung, ...]
@@ -688,22 +718,26 @@ class Preview:
     slot_time_s: float | None
     samples: tuple[Mapping[str, Value], ...]
     sizes: tuple[PreviewSize, ...] = ()
-    """The smallest first. Empty where all trials take the same."""
+    """The sizes of trials, smallest first. Empty if all trials have the same size."""
     bundle_groups: int = 0
-    """Into how many groups `fuse.apart` parts the trials: those of one bundle are of one group. 0 without `fuse`."""
+    """The number of groups into which `fuse.apart` divides the trials: the trials of a bundle are in the same
+    group. 0 without `fuse`.
+    """
     companions: tuple[PreviewCompanion, ...] = ()
-    """The studies that are created with it, in the order in which they run. `steps` and the times are without them."""
+    """The studies that are created with it, in the order in which they run. `steps` and the times do not include
+    them.
+    """
     warnings: tuple[str, ...] = ()
-    """What to know before it is created, such as how many trials will repeat a point of a finite space."""
+    """Warnings before it is created, such as how many trials will repeat a point of a finite space."""
 
     @property
     def all_steps(self) -> int:
-        """The steps of the study and of those that are created with it."""
+        """The steps of the study and of those created with it."""
         return self.steps + sum(one.steps for one in self.companions)
 
     @property
     def all_wall_time_s(self) -> float | None:
-        """How long they take, one after the other."""
+        """How long all of them take, one after the other."""
         return _sum(self.wall_time_s, *(one.wall_time_s for one in self.companions))
 
     @property
@@ -713,7 +747,7 @@ class Preview:
 
     @property
     def baseline_steps(self) -> int:
-        """The baseline's steps: it runs to the end beside the rungs. 0 where the study has none."""
+        """The steps of the baseline, which runs to the end apart from the rungs. 0 if the study has no baseline."""
         return self.steps - sum(rung.steps for rung in self.rungs)
 
 

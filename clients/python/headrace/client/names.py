@@ -1,7 +1,7 @@
-"""Resource names of the wire, and the bare names that people use.
+"""Resource names in messages, and the bare names that people use.
 
 `studies/digits/trials/3` is trial 3 of study `digits`; the SDK takes and returns `digits` and `3`. A resource
-name given where a bare one is expected is accepted, so that what an API prints can be pasted.
+name is also accepted where a bare one is expected, so that output of an API can be pasted.
 """
 
 import re
@@ -27,7 +27,7 @@ def trial_name(study: str, number: int) -> str:
 
 
 def trial_ref(name: str) -> TrialRef | None:
-    """The trial that a resource name stands for; None for an empty or foreign name."""
+    """The trial that a resource name refers to; None for an empty or foreign name."""
     match = _TRIAL.fullmatch(name)
     return TrialRef(match["study"], int(match["number"])) if match else None
 

@@ -1,8 +1,9 @@
-"""A function of a notebook, for trials: they are processes of their own, and cannot import a notebook.
+"""A notebook's function, for trials: they run in their own processes, which cannot import a notebook.
 
-cloudpickle writes the function with all that it uses of the notebook (other functions, values, imported names), by
-value. Beside it lies a module that reads it back, so a study names it as `module:function` like any other. Both lie in
-`functions/` of Headrace's home, one folder for each content: the same function is written once.
+cloudpickle writes the function by value, with everything that it uses from the notebook (other functions,
+values, imported names). Next to it is a module that reads it back, so a study names it as `module:function` like
+any other. Both are in `functions/` of Headrace's home, one folder per content: the same function is written only
+once.
 """
 
 import hashlib
@@ -26,8 +27,9 @@ function = pickle.loads(Path(__file__).with_suffix(".pkl").read_bytes())
 
 
 def written(function: Callable[..., Any]) -> tuple[str, Path]:
-    """`module:function`, and the folder that the module is imported from. Raises MissingExtraError without cloudpickle,
-    and InvalidFieldError for a function that it cannot write."""
+    """`module:function`, and the folder from which the module is imported. Raises MissingExtraError without
+    cloudpickle, and InvalidFieldError for a function that it cannot write.
+    """
     require("A function of a notebook, run on workers,", "notebook", "cloudpickle")
     import cloudpickle
 
@@ -49,7 +51,7 @@ def written(function: Callable[..., Any]) -> tuple[str, Path]:
 
 
 def _write(file: Path, data: bytes) -> None:
-    """For this user alone, and whole at once: a trial may read the same content already."""
+    """Written for this user only, and atomically: a trial may already be reading the same content."""
     new = file.with_suffix(f".{os.getpid()}")
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as opened:
         opened.write(data)

@@ -1,8 +1,8 @@
-"""What code a program that asks and tells runs: the source files of its script's folder.
+"""Which code a program runs that uses ask/tell: the source files in its script's folder.
 
-A study may outlive its client: the script is edited, started again, and asks on. So each lease says with its reports
-what the program had executed by then, since it imported the client. A notebook has no files to compare, and Headrace's
-own programs ask for nothing.
+A study may outlive its client: the script is edited, started again, and continues to ask. So the reports of each
+lease say which files the program had executed by then, since it imported the client. A notebook has no files to
+compare, and Headrace's own programs do not ask for trials.
 """
 
 import sys
@@ -19,7 +19,9 @@ _told: OrderedDict[str, int] = OrderedDict()
 
 
 def watch() -> sources.Sources | None:
-    """Notes from now on what this program executes of its script's folder; None where it has none of its own."""
+    """Records from now on which files of its script's folder this program executes; None if it has no script of
+    its own.
+    """
     main = sys.modules.get("__main__")
     script = getattr(main, "__file__", None)
     if not isinstance(script, str) or sources.is_own(getattr(getattr(main, "__spec__", None), "name", "")):
@@ -29,7 +31,7 @@ def watch() -> sources.Sources | None:
 
 
 def untold(lease_id: str) -> event_pb2.AttemptCode | None:
-    """What the scheduler was not told of this lease; None where that is nothing."""
+    """The code of this lease that the scheduler has not received yet; None if there is none."""
     if (watched := watch()) is None:
         return None
     with sources.lock:
@@ -44,7 +46,7 @@ def untold(lease_id: str) -> event_pb2.AttemptCode | None:
 
 
 def told(lease_id: str, code: event_pb2.AttemptCode | None) -> None:
-    """The scheduler has taken this; of a lease that threads share, perhaps the same twice."""
+    """Record that the scheduler has received this code. If threads share a lease, that may happen twice."""
     if code is None:
         return
     last = code.files[-1]

@@ -1,8 +1,8 @@
 """Plans from a planner's server (`headrace planner`): what `Client.plan` and `Client.simulate` call.
 
-A search runs on the server and tells how far it is. `SearchCall` is one search: iterate over its progress, or ask for
-its `result`; `cancel` ends it at once, on the server too. Nothing is kept anywhere, so a question that a server took
-with it is asked again of the next one in the list of addresses, each at most once.
+A search runs on the server and reports its progress. `SearchCall` is one search: iterate over its progress, or
+call `result`; `cancel` ends it at once, on the server too. Nothing is stored, so if a server dies with a
+question, the next server in the list of addresses is asked, each at most once.
 """
 
 import json
@@ -38,7 +38,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchProgress:
-    """Where a search stands."""
+    """The progress of a search."""
 
     mode: str
     tuples: int
@@ -58,14 +58,14 @@ class TrainingPlan:
     degrees: Mapping[str, int]
     """data, tensor, optimizer, pipeline, micro_batches, expert."""
     record: Mapping[str, Any]
-    """All of it, with the keys of `headrace plan --json`."""
+    """The complete plan, with the keys of `headrace plan --json`."""
     notes: tuple[str, ...]
     files: Mapping[str, str]
     """The target's files by name; empty without a target."""
     shortlist: tuple[Mapping[str, int], ...] = ()
     """Degrees of the plans to measure, this one first."""
     complete: bool = True
-    """Whether the search came to its end."""
+    """Whether the search was completed."""
 
     def write(self, folder: str | Path) -> list[Path]:
         """Writes the target's files into a folder."""
@@ -88,7 +88,9 @@ class SearchCall:
         self._channel, self._answers = self._begun()
 
     def __iter__(self) -> Iterator[SearchProgress]:
-        """Progress until the plan is there; it begins again where the next server is asked. Raises HeadraceError."""
+        """Progress until the plan is complete; it starts again if the next server is asked. Raises
+        HeadraceError.
+        """
         left = len(self._replicas.target.replicas)
         while True:
             try:
@@ -122,9 +124,9 @@ class SearchCall:
                 )
 
     def result(self, on_progress: Callable[[SearchProgress], None] | None = None) -> TrainingPlan:
-        """The plan, when it is there. Raises HeadraceError: what is wrong with the question, that nothing fits.
+        """Waits for the plan. Raises HeadraceError if something is wrong with the question, or if nothing fits.
 
-        `on_progress` is called while the search runs; what it raises cancels the search."""
+        `on_progress` is called while the search runs; an exception raised there cancels the search."""
         try:
             for progress in self:
                 if on_progress is not None:
@@ -153,9 +155,11 @@ class Planner:
         tls_ca: str | Path | None = None,
         token: str | None = None,
     ) -> None:
-        """`address`, else `HEADRACE_PLANNER`, else 127.0.0.1:7441; of several (`a:7441,b:7441`) the first that answers.
+        """The default of `address` is `HEADRACE_PLANNER`, or else 127.0.0.1:7441. Of several addresses
+        (`a:7441,b:7441`), the first that answers is used.
 
-        `timeout_s` bounds each search. Over TLS each call carries `token`, else that of the scheduler's clients."""
+        `timeout_s` limits each search. Over TLS each call carries `token`, by default that of the scheduler's
+        clients."""
         field = "planner" if address else ADDRESS_ENV
         target = Target.of_planner(
             address or os.environ.get(ADDRESS_ENV) or DEFAULT_ADDRESS, field=field, tls_ca=tls_ca, token=token
@@ -180,7 +184,7 @@ class Planner:
         budget: int | None = None,
         **options: Any,
     ) -> SearchCall:
-        """Begins a search. `model` and `cluster` are names, or descriptions as mappings; `options` are fields of
+        """Starts a search. `model` and `cluster` are names, or descriptions as mappings; `options` are fields of
         `PlanQuestion` (batch, sequence, schedule, chunks, zero, attention, mode, target, ...)."""
         limits = {"seconds": seconds, "budget": budget}
         request = _message(pb.PlanRequest, limits)
@@ -197,7 +201,9 @@ class Planner:
         budget: int | None = None,
         **options: Any,
     ) -> TrainingPlan:
-        """The fastest plan. `on_progress` is called while the search runs; what it raises cancels the search."""
+        """The fastest plan. `on_progress` is called while the search runs; an exception raised there cancels the
+        search.
+        """
         search = self.search(model, cluster, seconds=seconds, budget=budget, **options)
         return search.result(on_progress)
 
@@ -224,7 +230,7 @@ class Planner:
 
 
 class _Replicas:
-    """The servers of one target, and the one that is asked."""
+    """The servers of one target, and the one in use."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -232,7 +238,9 @@ class _Replicas:
         self.route = Route(target.replicas, self._open)
 
     def failed(self, channel: grpc.Channel, failure: HeadraceError, *, left: int) -> None:
-        """Moves on to the next server, where one is left and this one is gone. Raises the failure otherwise."""
+        """Moves on to the next server, if this one is gone and another one remains. Otherwise raises the
+        failure.
+        """
         self.route.note(channel, failure)
         if not isinstance(failure, UnreachableError) or not left:
             raise name_address(failure, self.target, server="planner", start=_START) from None
@@ -265,7 +273,9 @@ def _told(field: str, told: str | Mapping[str, Any]) -> dict[str, str]:
 
 
 def _message(kind: type[MessageT], values: Mapping[str, Any]) -> MessageT:
-    """A message of the values that are not None. Raises InvalidFieldError for one that it cannot hold."""
+    """A message with the values that are not None. Raises InvalidFieldError for a value that does not fit its
+    field.
+    """
     message = kind()
     for name, value in values.items():
         try:

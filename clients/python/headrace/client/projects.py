@@ -1,4 +1,4 @@
-"""Projects: their limits, what they have now, and the operations as flows."""
+"""Projects: their limits, their current use, and the operations as flows."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -13,7 +13,7 @@ _PREFIX: Final = "projects/"
 
 
 class Unchanged(Enum):
-    """Stands for a limit that stays as it is."""
+    """The value for a limit that does not change."""
 
     UNCHANGED = "unchanged"
 
@@ -26,22 +26,22 @@ UNCHANGED: Final = Unchanged.UNCHANGED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectInfo:
-    """A project, its limits, and what its studies have now."""
+    """A project, its limits, and what its studies use now."""
 
     name: str
     slots: int | None
-    """The most slots that its studies hold at once; None: no limit."""
+    """The most slots that its studies may hold at once; None: no limit."""
     studies: int | None
-    """The most studies that have not ended; None: no limit."""
+    """The most studies that may be active at once, that is, have not ended; None: no limit."""
     code_mib: int | None
-    """What the archives of its code have together at most, in MiB; None: 10240."""
+    """The largest total size of its code archives, in MiB; None: 10240."""
     slots_held: float
     studies_unended: int
     code_mib_held: float
 
 
 def projects(_: object) -> Flow[list[ProjectInfo]]:
-    """The projects by name; the caller's own alone, unless it may set limits of all."""
+    """The projects by name; only the caller's own, unless the caller may set limits of all."""
     found: list[ProjectInfo] = []
     request = pb.ListProjectsRequest(page_size=PAGE_SIZE)
     while True:
@@ -60,8 +60,8 @@ def create_project(
     studies: int | None = None,
     code_mib: int | None = None,
 ) -> Flow[ProjectInfo]:
-    """Creates a project, with limits on the slots that its studies hold at once and on the studies that have not ended.
-    The archives of its code have at most `code_mib` together, or 10 GiB.
+    """Creates a project, with limits on the slots that its studies hold at once and on the studies that have not
+    ended. `code_mib` limits the total size of its code archives; the default is 10 GiB.
 
     For admins of the project `default`. Raises `ProjectExistsError`."""
     request = pb.CreateProjectRequest(
@@ -83,8 +83,8 @@ def set_project(
     studies: int | Unchanged | None = UNCHANGED,
     code_mib: int | Unchanged | None = UNCHANGED,
 ) -> Flow[ProjectInfo]:
-    """Sets limits of a project; None takes a limit away (of code it brings back the usual
-    10 GiB), and what is not given stays. It stops nothing that runs.
+    """Sets limits of a project. None removes a limit (for code, it restores the default of 10 GiB), and limits
+    that are not given stay. Running trials are not stopped.
 
     For admins of the project `default`. Raises `ProjectNotFoundError`."""
     request = pb.SetProjectRequest(

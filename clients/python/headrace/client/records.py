@@ -1,30 +1,31 @@
-"""Trials and reports as flat rows: what `export` writes and `dataframe()` holds.
+"""Trials and reports as flat rows: the content of `export` and `dataframe()`.
 
-The columns of a trial, in this order: `study`, `trial`, `state`, `reason`, `baseline`, `bracket`, `step`, `value`,
-`best_value`, `best_step`, `score` (the value that counts, by the objective's `scope`), `score_step`, `counts_as` (how
-it ended with the result that counts: `reason`, unless it continued after that and an earlier end counts), `sound`
-(whether that neither failed nor diverged), `feasible` (whether it meets the constraints; None without any), `front`
-(whether it is on the Pareto front; None with one objective), `rung` (the highest recorded, counted from 0), `rung_step`
-(the step of that rung), `steps_spent`, `failures`, `interruptions`, `worker` (where it runs, or ran last), `created`,
-`started`, `ended`, `checkpoint` (the last one), `kept_checkpoint` (the one to load), `code` (the digest of the source
-files that its last attempt executed of the study's folder), `code_changed` (the source files in which it ran other
-code than the study began with, or took over the state of a trial that did, separated by spaces; with a question mark
-where it is not known which version ran), `other_code` (the steps that such code trained), `result_of_other_code`
-(whether the result that counts is of after that), `detail`, then `param.NAME` for each parameter of the space, with its
-value at `score_step`, `last_param.NAME` for each one that a member of a population changed since, with the value that
-it went on with, `counted.NAME` for each objective and constraint, with the value that counts, and `metric.NAME` for
-each metric of any trial's last report. The two differ
-where an earlier end or, with `scope: best`, an earlier report counts, and in the objective with `mean_last_k`. Of a
-report: `study`,
-`trial`, `attempt` (which placement of the trial, counted from 1), `sequence`, `step`, `time`, then `metric.NAME` for
-each metric that any report has.
+The columns of a trial, in this order: `study`, `trial`, `state`, `reason`, `baseline`, `bracket`, `step`,
+`value`, `best_value`, `best_step`, `score` (the value that counts, by the objective's `scope`), `score_step`,
+`counts_as` (how it ended with the result that counts: `reason`, unless it continued after that and an earlier
+end counts), `sound` (whether that end neither failed nor diverged), `feasible` (whether it meets the
+constraints; None without any), `front` (whether it is on the Pareto front; None with one objective), `rung` (the
+highest recorded, counted from 0), `rung_step` (the step of that rung), `steps_spent`, `failures`,
+`interruptions`, `worker` (where it runs, or last ran), `created`, `started`, `ended`, `checkpoint` (the last
+one), `kept_checkpoint` (the one to load), `code` (the digest of the source files in the study's folder that its
+last attempt executed), `code_changed` (the source files in which it ran different code than the study started
+with, or copied the state of a trial that did, separated by spaces; with a question mark if it is not known which
+version ran), `other_code` (the steps that such code trained), `result_of_other_code` (whether the result that
+counts was reported after that), `detail`. Then come `param.NAME` for each parameter of the space, with its value
+at `score_step`; `last_param.NAME` for each parameter that a member of a population has changed since, with its
+later value; `counted.NAME` for each objective and constraint, with the value that counts; and `metric.NAME` for
+each metric of any trial's last report. The last two differ if an earlier end or, with `scope: best`, an earlier
+report counts, and in the objective with `mean_last_k`.
 
-`score` counts whatever became of the trial. `best` counts unsound trials only where no sound one has a score, so
-compare sound rows alone: `frame[frame.sound & ~frame.baseline].score.min()`. With `scope: full_budget` the rows whose
-`counts_as` is `completed` come before all others.
+The columns of a report: `study`, `trial`, `attempt` (which placement of the trial, counted from 1), `sequence`,
+`step`, `time`, then `metric.NAME` for each metric that any report has.
 
-A parameter that a conditional space leaves out, and any value that does not exist, is None (in `dataframe()` NA). Times
-are in UTC; `export` writes them as ISO 8601.
+A trial has a `score` no matter how it ended. `best` counts unsound trials only if no sound one has a score, so
+compare only sound rows: `frame[frame.sound & ~frame.baseline].score.min()`. With `scope: full_budget`, the rows
+whose `counts_as` is `completed` come before all others.
+
+A parameter that a conditional space leaves out, and any other value that does not exist, is None (NA in
+`dataframe()`). Times are in UTC; `export` writes them as ISO 8601.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +46,7 @@ _DTYPES: Final[Mapping[type, str]] = {int: "Int64", bool: "boolean", str: "strin
 
 
 def trial_rows(study: StudyInfo, trials: Iterable[TrialInfo]) -> list[Row]:
-    """One row a trial, all with the same columns."""
+    """One row per trial, all with the same columns."""
     stored = list(trials)
     names = sorted({name for trial in stored for name in trial.metrics})
     changed = [name for name in study.spec.space if any(name in trial.changed_params for trial in stored)]
@@ -53,7 +54,7 @@ def trial_rows(study: StudyInfo, trials: Iterable[TrialInfo]) -> list[Row]:
 
 
 def report_rows(study: StudyInfo, reports: Iterable[Report]) -> list[Row]:
-    """One row a report, all with the same columns."""
+    """One row per report, all with the same columns."""
     stored = list(reports)
     names = sorted({name for report in stored for name in report.metrics})
     return [
@@ -71,11 +72,12 @@ def report_rows(study: StudyInfo, reports: Iterable[Report]) -> list[Row]:
 
 
 def dataframe(study: StudyInfo, trials: Listing[TrialInfo]) -> "pd.DataFrame":
-    """`trial_rows` as a pandas frame, indexed by trial. Warns of what the list of trials leaves out.
+    """`trial_rows` as a pandas frame, indexed by trial. Warns about trials that the list leaves out.
 
-    A column has the type of its values, so that integers stay exact beside missing ones: `Int64`, `boolean`, `string`,
-    `Float64`, times in UTC, or objects where types are mixed. What does not exist, and a NaN, is `pandas.NA`.
-    `add_trials` and `enqueue` leave such values out, so the `param` columns of rows can be tried again as they are.
+    A column has the type of its values, so that integers stay exact next to missing values: `Int64`, `boolean`,
+    `string`, `Float64`, times in UTC, or objects if types are mixed. Missing values and NaN are `pandas.NA`.
+    `add_trials` and `enqueue` leave such values out, so the `param` columns of rows can be tried again
+    unchanged.
     """
     try:
         import pandas as pd

@@ -1,13 +1,14 @@
 """Keeps the leases of asked trials while their program lives.
 
-    asked ─→ renewed three times a lease ─→ until the trial is over for this caller, or nobody refers to it any more
+    asked ─→ renewed three times per lease ─→ until the trial is over for this caller, or no longer referenced
 
-A lease says how soon others get a trial whose program died. How long an evaluation takes is another matter, so the
-client renews: a thread of the blocking client, a task of the async one. Neither keeps a handle alive. A program that is
-stopped, or holds Python's lock for longer than the lease, loses nothing by that alone: its next message takes the lease
-up again, unless others were given the trial meanwhile. The server's answer to that message says which.
+A lease determines how soon others get a trial whose program died. An evaluation may take longer, so the client
+renews the lease: in a thread of the blocking client, or a task of the async one. Neither keeps a handle alive. A
+program that is stopped, or holds Python's lock for longer than the lease, does not lose its trial by that alone:
+its next message renews the lease, unless others were given the trial meanwhile. The server's answer to that
+message says which.
 
-Authority is the server's row; the clock here only says when to call.
+The server's row is authoritative; the local clock only decides when to call.
 """
 
 import asyncio
@@ -29,9 +30,9 @@ from headrace.v1 import study_pb2 as pb
 logger = logging.getLogger("headrace.client")
 
 SHARE = 3
-"""How often a lease is renewed while it lasts."""
+"""How often a lease is renewed within its duration."""
 AGAIN_S = 5.0
-"""After a failure that may pass, it is tried again after so long, or sooner where the lease is short."""
+"""How long after a temporary failure the renewal is retried; sooner if the lease is short."""
 
 
 class Held(Protocol):
@@ -57,10 +58,10 @@ class _Entry:
         return handle is not None and handle.held
 
     def settle(self, failure: Exception | None) -> bool:
-        """When it is due next, after a renewal that went so. Returns whether it is to be renewed at all."""
+        """Set when the next renewal is due, after one with this result. Returns whether to renew at all."""
         if isinstance(failure, HeadraceError):
             if not failure.retryable:
-                return False  # over, or a server that cannot renew: the next report says what matters of it
+                return False  # over, or the server cannot renew: the next report shows which
         elif failure is not None and not self._failed:
             logger.warning("a lease was not renewed, retrying", exc_info=failure)
         self._failed = failure is not None
@@ -70,7 +71,7 @@ class _Entry:
 
 
 class _Schedule:
-    """What is to be renewed, and when."""
+    """Which leases to renew, and when."""
 
     def __init__(self) -> None:
         self.entries: list[_Entry] = []
@@ -79,7 +80,7 @@ class _Schedule:
         self.entries.append(_Entry(handle, lease_s))
 
     def wait_s(self) -> float | None:
-        """How long nothing is to be done; None where nothing is left to renew."""
+        """How long until the next renewal; None if there is nothing to renew."""
         self.entries = [entry for entry in self.entries if entry.held]
         if not self.entries:
             return None
@@ -95,14 +96,15 @@ class _Schedule:
 
 
 def renew(lease: Lease) -> Flow[None]:
-    """Tells that its holder is at work."""
+    """Renews the lease: its holder is still at work."""
     yield from rpc(pb.RenewTrialResponse, pb.RenewTrialRequest(lease=convert.lease_to_proto(lease)))
 
 
 class Renewer:
-    """Renews in a thread, which is there only while something is to be renewed.
+    """Renews in a thread, which exists only while there is something to renew.
 
-    A forked child starts with nothing to renew: its parent renews what the parent asked for."""
+    A forked child starts with nothing to renew: its parent renews the leases that the parent asked for.
+    """
 
     def __init__(self, run: Callable[[Flow[None]], None]) -> None:
         self._run = run
@@ -111,13 +113,15 @@ class Renewer:
         _renewers.add(self)
 
     def begin(self) -> None:
-        """Nothing is to be renewed, and there is no thread. Whoever held the lock does not exist in this process."""
+        """Start with nothing to renew and no thread. A thread that held the lock does not exist in this process."""
         self._schedule = _Schedule()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def hold(self, handle: Held, lease_s: float) -> None:
-        """Renew the lease of a trial from now on. Raises nothing: the trial is granted, with a thread or without."""
+        """Renew the lease of a trial from now on. Raises nothing: the trial is granted, even if no thread can be
+        started.
+        """
         with self._changed:
             self._schedule.hold(handle, lease_s)
             if self._thread is not None and self._thread.is_alive():
@@ -132,7 +136,7 @@ class Renewer:
                 self._thread = thread
 
     def close(self) -> None:
-        """Renew nothing any more."""
+        """Stop renewing."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -154,7 +158,7 @@ class Renewer:
                     self._run(renew(entry.lease))
                 except Exception as error:  # noqa: BLE001  # whatever it is, other leases are renewed
                     failure = error
-                if self._closed:  # gRPC raises ValueError where its channel was closed just then
+                if self._closed:  # gRPC raises ValueError if its channel has just been closed
                     return
                 with self._changed:
                     self._schedule.settle(entry, failure)
@@ -173,7 +177,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class AsyncRenewer:
-    """Renews in a task, which is there only while something is to be renewed."""
+    """Renews in a task, which exists only while there is something to renew."""
 
     def __init__(self, run: Callable[[Flow[None]], Awaitable[None]]) -> None:
         self._run = run
@@ -189,7 +193,7 @@ class AsyncRenewer:
             self._task = asyncio.create_task(self._work(), name="headrace-renewing")
 
     async def close(self) -> None:
-        """Renew nothing any more."""
+        """Stop renewing."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

@@ -1,4 +1,6 @@
-"""What is said before a study with more trials than different configurations is created or extended (decision 0141)."""
+"""Warnings before a study is created or extended that has more trials than different configurations (decision
+0141).
+"""
 
 from headrace.client.wording import plural
 from headrace.spec import StudySpec
@@ -6,7 +8,7 @@ from headrace.spec.repeats import repeats
 
 
 def creation_warnings(spec: StudySpec) -> list[str]:
-    """What to know before a study is created; empty where there is nothing to say. Raises nothing."""
+    """Warnings before a study is created; empty if there are none. Raises nothing."""
     found = repeats(spec)
     if found is None:
         return []
@@ -20,7 +22,7 @@ def creation_warnings(spec: StudySpec) -> list[str]:
 
 
 def trials_warnings(spec: StudySpec, further: int) -> list[str]:
-    """What to know before the study gets `further` trials; empty where there is nothing to say. Raises nothing."""
+    """Warnings before the study gets `further` trials; empty if there are none. Raises nothing."""
     found = repeats(spec, further)
     if found is None:
         return []

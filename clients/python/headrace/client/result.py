@@ -1,4 +1,4 @@
-"""A study with all that it came to: what `headrace.optimize`, `client.run` and `study.result` return."""
+"""A study with all its results: what `headrace.optimize`, `client.run` and `study.result` return."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ class Result:
 
     study: StudyInfo
     trials: Listing[TrialInfo]
-    """By number."""
+    """The trials by number."""
     reports: Listing[Report]
 
     @classmethod
     def of(cls, study: StudyInfo, trials: Iterable[TrialInfo], reports: Iterable[Report]) -> "Result":
-        """Of a study of which nothing is left out."""
+        """The result of a study from which nothing is left out."""
         shown, told = Listing[TrialInfo](), Listing[Report]()
         shown += trials
         told += reports
@@ -39,13 +39,16 @@ class Result:
 
     @property
     def best(self) -> TrialInfo | None:
-        """The best feasible trial; None where no trial has a finite value. Raises SeveralObjectivesError where there
-        is no best one but a Pareto front."""
+        """The best feasible trial; None if no trial has a finite value. Raises SeveralObjectivesError if there
+        is a Pareto front instead.
+        """
         return self.study.best
 
     @property
     def front(self) -> tuple[TrialInfo, ...]:
-        """With several objectives: the Pareto front, feasible trials that no other beats in every objective."""
+        """With several objectives: the Pareto front, the feasible trials that no other trial beats in every
+        objective.
+        """
         return self.study.front
 
     def dataframe(self) -> "pd.DataFrame":
@@ -53,8 +56,8 @@ class Result:
         return dataframe(self.study, self.trials)
 
     def plot(self, what: str | None = None) -> Any:
-        """A Plotly figure of the report: `curves`, `parallel` (parameters and values) or `front`. Default: the front of
-        several objectives, the curves of trials that take several steps, else the parameters. Needs
+        """A Plotly figure of the report: `curves`, `parallel` (parameters and values) or `front`. The default is
+        the front for several objectives, the curves for trials of several steps, or else the parameters. Needs
         `headrace[report]`."""
         chosen = what or self._usual_plot()
         if chosen not in PLOTS or (chosen == "front" and not self.study.spec.further_objectives):

@@ -1,7 +1,7 @@
-"""Which replica a client talks to: the first one of its list, and after a failure there the next one.
+"""Which replica a client uses: the first one in its list, and after a failure the next one.
 
-A client stays with a replica for as long as that answers. Channels are opened when their turn comes, and stay open:
-another thread may still be at work on one.
+A client stays with a replica as long as it answers. Channels are opened when they are first used, and stay open,
+because another thread may still be using one.
 """
 
 import threading
@@ -14,7 +14,7 @@ Channel = TypeVar("Channel")
 
 
 class Route(Generic[Channel]):
-    """The channels to the replicas of one target, and the one in use. Threads may share it."""
+    """The channels to the replicas of one target, and the one in use. Thread-safe."""
 
     def __init__(self, replicas: Sequence[str], open_channel: Callable[[str], Channel]) -> None:
         self._replicas = replicas
@@ -22,11 +22,11 @@ class Route(Generic[Channel]):
         self._opened: dict[str, Channel] = {}
         self._at = 0
         self._failures = 0
-        """In a row, since anybody answered."""
+        """Consecutive failures since a replica last answered."""
         self._lock = threading.Lock()
 
     def channel(self) -> Channel:
-        """The channel to use now."""
+        """The current channel."""
         with self._lock:
             replica = self._replicas[self._at]
             if replica not in self._opened:
@@ -34,7 +34,9 @@ class Route(Generic[Channel]):
             return self._opened[replica]
 
     def note(self, channel: Channel, failure: HeadraceError | None) -> None:
-        """Learns how a call on a channel went (None: well). Of several that fail together, one moves on."""
+        """Take the result of a call on a channel (None: success). Of several calls that fail together, only one
+        switches.
+        """
         if not isinstance(failure, UnreachableError | DeadlineError):
             self._failures = 0
             return
@@ -44,13 +46,15 @@ class Route(Generic[Channel]):
                 self._failures += 1
 
     def lead_to(self, replicas: Sequence[str]) -> None:
-        """Talks to these replicas from now on, the first one first."""
+        """Use these replicas from now on, starting with the first."""
         with self._lock:
             self._replicas, self._at, self._failures = replicas, 0, 0
 
     @property
     def has_untried(self) -> bool:
-        """Whether the next replica has not failed since anybody answered: no reason to wait before it is tried."""
+        """Whether the next replica has not failed since any replica last answered, so it can be tried without
+        waiting.
+        """
         return 0 < self._failures < len(self._replicas)
 
     def opened(self) -> Iterator[Channel]:

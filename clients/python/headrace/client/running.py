@@ -1,4 +1,4 @@
-"""A study of a function that is at hand, for workers: what `client.run` creates."""
+"""A study of a local function, run by workers: what `client.run` creates."""
 
 import re
 import uuid
@@ -21,9 +21,9 @@ def study_of(
     trial: Any = None,
     **settings: Any,
 ) -> tuple[str, StudySpec]:
-    """The study's name and its spec. `trial` has further keys of the file's `trial`, such as `env`.
+    """The study's name and spec. `trial` has further keys of a study file's `trial`, such as `env`.
 
-    A trial has one step where neither `steps` nor the policy's rungs say otherwise."""
+    A trial has one step unless `steps` or the policy's rungs say otherwise."""
     require_mapping(space)
     target, folder = written(function) if is_of_notebook(function) else located(function)
     policy = settings.get("policy")
@@ -40,6 +40,6 @@ def study_of(
 
 
 def _free_name(function: str) -> str:
-    """The function's name with six digits that no other study has."""
+    """The function's name with six digits, which no other study has."""
     readable = re.sub("[^a-z0-9]+", "-", function.lower()).strip("-0123456789")
     return f"{readable[:40] or 'study'}-{uuid.uuid4().hex[:6]}"

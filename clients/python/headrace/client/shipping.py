@@ -1,11 +1,11 @@
 """Shipping the folder of a study's program, before the study is created.
 
-The rule: `--ship` or `--no-ship` decides, else the study's `code: ship|folder`. Else the folder is shipped where it is
-on this machine and the scheduler is not. On one machine workers run in the folder itself, as it is.
+The rule: `--ship` or `--no-ship` decides, or else the study's `code: ship|folder`. Without either, the folder is
+shipped if it is on this machine and the scheduler is not. On one machine, workers run in the folder itself.
 
-    read and hash the folder → ask for the digest → if it is not there: archive it, put it → the spec names the digest
+    read and hash the folder → ask for the digest → if missing: archive and upload it → name the digest in the spec
 
-Each step may be repeated. A file that changes in between starts it over, a few times.
+Each step may be repeated. If a file changes in between, it starts over, a few times at most.
 """
 
 import asyncio
@@ -29,20 +29,20 @@ CHUNK_BYTES: Final = 1 << 20
 _ATTEMPTS: Final = 3
 
 OnBytes = Callable[[int, int], None]
-"""Told of an upload: how many bytes are sent, and how many there are. It is called in another thread."""
+"""Called during an upload, in another thread, with the number of bytes sent and the total."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipment:
-    """What is to be shipped, and the spec that says so."""
+    """The folder to ship, and the spec that says so."""
 
     spec: StudySpec
-    # None: nothing is.
+    # None: nothing is shipped.
     folder: Folder | None = None
 
 
 def ships(template: TrialTemplate, address: str, choice: bool | None) -> bool:
-    """Whether the folder of a program is shipped to a scheduler at `address`; `choice` is what the caller says."""
+    """Whether the folder of a program is shipped to a scheduler at `address`; `choice` is the caller's."""
     asked = template.code.ship if template.code is not None else None
     wanted = asked if choice is None else choice
     if wanted is not None:
@@ -51,12 +51,12 @@ def ships(template: TrialTemplate, address: str, choice: bool | None) -> bool:
 
 
 def prepared(spec: StudySpec, address: str, choice: bool | None = None) -> Shipment:
-    """Reads the folder, if it is to be shipped, and asks git for its commit. Raises `InvalidFieldError`."""
+    """Reads the folder, if it must be shipped, and asks git for its commit. Raises `InvalidFieldError`."""
     template = spec.template
     if template is None or (template.code is not None and template.code.digest):
         return Shipment(
             spec=spec
-        )  # an asked trial has no program; one that names a digest has its code already
+        )  # ask/tell trials have no program; a spec with a digest already has its code
     here = Path(template.working_dir)
     ship = ships(template, address, choice)
     if ship and not here.is_dir():
@@ -89,7 +89,7 @@ def shipped(
     choice: bool | None = None,
     on_bytes: OnBytes | None = None,
 ) -> StudySpec:
-    """The spec that names what workers are to get, which the scheduler has by then. Raises `HeadraceError`."""
+    """Uploads the folder if necessary, and returns the spec that names its digest. Raises `HeadraceError`."""
     shipment = prepared(spec, address, choice)
     for attempt in range(_ATTEMPTS):
         if shipment.folder is None or transport.run(has_code(shipment.folder)):
@@ -113,7 +113,7 @@ async def shipped_meanwhile(
     choice: bool | None = None,
     on_bytes: OnBytes | None = None,
 ) -> StudySpec:
-    """The same beside an event loop."""
+    """The same, in a thread next to an event loop."""
     shipment = await asyncio.to_thread(prepared, spec, address, choice)
     for attempt in range(_ATTEMPTS):
         if shipment.folder is None or await transport.run(has_code(shipment.folder)):
@@ -131,13 +131,13 @@ async def shipped_meanwhile(
 
 
 def has_code(folder: Folder) -> Flow[bool]:
-    """Whether the scheduler keeps a folder's code."""
+    """Whether the scheduler has a folder's code."""
     answer = yield from rpc(pb.HasCodeResponse, pb.HasCodeRequest(digest=folder.manifest.digest))
     return answer.present
 
 
 def put_code(folder: Folder, file: BinaryIO, on_bytes: OnBytes | None) -> Flow[None]:
-    """Gives the scheduler a folder's archive."""
+    """Uploads a folder's archive to the scheduler."""
     size_bytes = file.seek(0, os.SEEK_END)
     digest = folder.manifest.digest
     yield Upload(method_of(pb.PutCodeResponse), lambda: _pieces(digest, file, size_bytes, on_bytes))
@@ -165,7 +165,7 @@ def _require_requirements(template: TrialTemplate, folder: Folder) -> None:
 def _pieces(
     digest: str, file: BinaryIO, size_bytes: int, on_bytes: OnBytes | None
 ) -> Iterator[pb.PutCodeRequest]:
-    """The messages of one upload, from the file's beginning."""
+    """The messages of one upload, from the start of the file."""
     file.seek(0)
     sent = 0
     while data := file.read(CHUNK_BYTES):

@@ -90,13 +90,15 @@ class Study(StudyBase[BlockingTransport]):
         return Trial(self.transport, self.name, number)
 
     def watch(self, after: int = 0, *, on_break: OnBreak | None = None) -> Iterator[Update]:
-        """Follows the study to its end. Yields every event with a cursor above `after` once and in order, even if
-        connections break; `on_break` is told of each break. The study in the last update has ended."""
+        """Follows the study to its end. Yields every event with a cursor above `after` once and in order, even
+        if connections break; `on_break` is called at each break. The study in the last update has ended.
+        """
         return self.transport.watch(self.name, cursor(after), on_break)
 
     def wait(self, timeout_s: float | None = None) -> StudyInfo:
-        """The study once it has ended, with a warning if it failed, or if its trials ran different code. Raises
-        `TimeoutError` when that takes longer than `timeout_s`."""
+        """Waits until the study has ended and returns it, with a warning if it failed, or if its trials ran
+        different code. Raises `TimeoutError` if that takes longer than `timeout_s`.
+        """
         timeout_s = timeout(timeout_s)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         final = self.status()
@@ -110,12 +112,13 @@ class Study(StudyBase[BlockingTransport]):
     def ask(
         self, *, client_id: str | None = None, lease_s: float | None = None, timeout_s: float | None = None
     ) -> AskedTrial | None:
-        """The next trial to run in the caller's own loop; None when the study is over, with a warning if it failed.
+        """The next trial to run in the caller's own loop; None when the study is over, with a warning if it
+        failed.
 
-        Waits while every trial waits for the results of others, at most `timeout_s`, then raises `TimeoutError`. A
-        long wait is warned of, with what it waits for.
-        The trial stays the caller's as long as the program lives: the client renews its lease in the background. If
-        the program dies, others get the trial after `lease_s` seconds (10 minutes if None)."""
+        While every trial waits for the results of others, this waits at most `timeout_s`, then raises
+        `TimeoutError`. A warning about a long wait says what it waits for. The caller keeps the trial as long as
+        the program lives: the client renews its lease in the background. If the program dies, others get the
+        trial after `lease_s` seconds (10 minutes if None)."""
         found = self.transport.run(
             ask_tell.suggest(self, client_id=client_id, lease_s=lease_s, timeout_s=timeout_s)
         )
@@ -128,14 +131,16 @@ class Study(StudyBase[BlockingTransport]):
     def ask_all(self, *, client_id: str | None = None, lease_s: float | None = None) -> Iterator[AskedTrial]:
         """Trial after trial, until the study is over: `for asked in study.ask_all(): ...`.
 
-        Waits as `ask` does. The whole loop has one `client_id`. A loop that is left keeps the trial in hand: end it or
-        give it back."""
+        Waits as `ask` does. The whole loop has one `client_id`. If the loop is left early, the current trial is
+        still held: end it or give it back."""
         client_id = client_id or uuid.uuid4().hex
         while (asked := self.ask(client_id=client_id, lease_s=lease_s)) is not None:
             yield asked
 
     def result(self) -> Result:
-        """The study with its trials and reports, as of now: what has `best`, `dataframe()`, `plot()` and `report()`."""
+        """The study with its trials and reports, as of now. It has `best`, `dataframe()`, `plot()` and
+        `report()`.
+        """
         study = self.status()
         warn_of_edits(study)
         return Result(study=study, trials=self.trials(), reports=self.reports())
@@ -159,12 +164,13 @@ class Client:
         token: str | None = None,
         project: str | None = None,
     ) -> None:
-        """`address` as in `headrace.home.address`; `timeout_s` bounds each operation with all its retries, and
-        `connect_timeout_s` those before the first answer ever. `tls_ca` is the authority to trust (PEM), else
-        `HEADRACE_TLS_CA`, else the system's. Each call carries `token`, else `HEADRACE_TOKEN`, else that of
-        `headrace login`, as a bearer token.
+        """`address` is as in `headrace.home.address`. `timeout_s` limits each operation with all its retries;
+        until the first answer, `connect_timeout_s` does. `tls_ca` is the certificate authority to trust (PEM).
+        The default is `HEADRACE_TLS_CA`, or else the system's. Each call carries `token` as a bearer token. The
+        default is `HEADRACE_TOKEN`, or else the token of `headrace login`.
 
-        Where the scheduler asks for no token, `project`, else `HEADRACE_PROJECT`, is whose studies this client sees."""
+        If the scheduler requires no token, this client sees the studies of `project`, by default
+        `HEADRACE_PROJECT`."""
         patience = Patience(timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
         target = Target.of_user(address, tls_ca=tls_ca, token=token, project=project)
         self.transport = BlockingTransport(target, patience)
@@ -179,7 +185,7 @@ class Client:
 
     @property
     def address(self) -> str:
-        """Where the scheduler is."""
+        """The scheduler's address."""
         return self.transport.target.address
 
     studies = blocking(flows.studies)
@@ -216,16 +222,18 @@ class Client:
         on_bytes: OnBytes | None = None,
         warn: bool = True,
     ) -> Study:
-        """Creates a study from a spec, a mapping with a study file's keys, or the path of a study file, and starts it.
+        """Creates a study from a spec, a mapping with a study file's keys, or the path of a study file, and
+        starts it.
 
-        With None, the mapping or the file brings the name. A `transfer.plan` is asked first, of the planner's server at
-        `planner`, else at `HEADRACE_PLANNER`, else of one that is started here. `on_progress` is called while it
-        searches; what it raises cancels everything.
+        If `study_id` is None, the name comes from the mapping or the file. A `transfer.plan` is requested first:
+        from the planner at `planner`, or else at `HEADRACE_PLANNER`, or else from one that is started here.
+        `on_progress` is called while it searches; an exception raised there cancels everything.
 
-        The folder of its program is shipped to workers with `ship=True`, and without it where the study's `code` says
-        so, or the scheduler is on another machine. `on_bytes` is told, in another thread, how much of it is sent.
+        With `ship=True`, the folder of the study's program is shipped to workers. By default it is shipped if
+        the study's `code` says so, or if the scheduler is on another machine. `on_bytes` is called, in another
+        thread, with the number of bytes sent.
 
-        Before anything is sent, a finite space with fewer points than trials is a `UserWarning`, unless
+        Before anything is sent, a finite space with fewer points than trials causes a `UserWarning`, unless
         `warn=False`."""
         study_id, found = flows.to_create(name, spec, warn=warn)
         self.transport.run(flows.require_free(self, study_id, found))
@@ -245,13 +253,13 @@ class Client:
         timeout_s: float | None = None,
         **settings: Any,
     ) -> Result:
-        """Runs a function's trials on workers, waits for the end and returns what came of it.
+        """Runs a function's trials on workers, waits for the end and returns the result.
 
-        `function` is one of a module, or of the script that runs: workers import it from its file. One of a notebook is
-        sent to them by value, which needs `headrace[notebook]` on both sides. `settings` are
-        further keys of a study file, such as `steps`, `policy` or `resources`,
-        and `scope` and `k` of its objective. Without `name` the study has the
-        function's and six digits. Raises `TimeoutError` after `timeout_s`. The study goes on then, and after Ctrl-C."""
+        `function` belongs to a module or to the running script: workers import it from its file. A function in a
+        notebook is sent to them by value, which needs `headrace[notebook]` on both sides. `settings` are further
+        keys of a study file, such as `steps`, `policy` or `resources`, and `scope` and `k` of its objective.
+        Without `name`, the study is named after the function, with six digits. Raises `TimeoutError` after
+        `timeout_s`. The study then continues, as it does after Ctrl-C."""
         timeout_s = timeout(timeout_s)
         its_name, spec = study_of(
             function, space, name, minimize=minimize, maximize=maximize, trials=trials, **settings

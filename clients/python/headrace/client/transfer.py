@@ -1,7 +1,7 @@
-"""What a transfer came to: the trials that train the best configurations of another study, and the regret.
+"""The outcome of a transfer: the trials that train the best configurations of another study, and the regret.
 
-The regret of a transfer is what trusting the first study's ranking alone would have lost: the best value of all these
-trials against that of the first one taken.
+The regret of a transfer is what trusting only the first study's ranking would have lost: the best value of all
+these trials compared with that of the first one taken.
 """
 
 from collections.abc import Iterable
@@ -14,15 +14,16 @@ from headrace.spec import BestOfSampler
 
 @dataclass(frozen=True, slots=True)
 class Transferred:
-    """The trials of a study whose sampler is `best_of`, in the order in which they were taken: the best one first. With
-    `eager` one may have been taken before a better one was found."""
+    """The trials of a study whose sampler is `best_of`, in the order in which they were taken, the best one
+    first. With `eager`, one may have been taken before a better one was found.
+    """
 
     study: StudyInfo
     trials: tuple[TrialInfo, ...]
 
     @classmethod
     def of(cls, study: StudyInfo, trials: Iterable[TrialInfo]) -> "Transferred | None":
-        """The transfer of a study with these trials; None for any other study."""
+        """The transfer of a study with these trials; None if the study is not a transfer."""
         if not isinstance(study.spec.sampler, BestOfSampler):
             return None
         return cls(study, tuple(trial for trial in trials if trial.source is not None))
@@ -36,20 +37,22 @@ class Transferred:
 
     @property
     def eager(self) -> bool:
-        """Whether some may have been taken before the other study's end."""
+        """Whether some may have been taken before the other study ended."""
         sampler = self.study.spec.sampler
         return isinstance(sampler, BestOfSampler) and sampler.eager is not None
 
     @property
     def regret(self) -> float | None:
-        """By how much the best of all trials is better than the first one taken. None where the first has no sound
-        value."""
+        """How much better the best of all trials is than the first one taken. None if the first has no sound
+        value.
+        """
         return self.regrets[0] if self.trials else None
 
     @property
     def regrets(self) -> tuple[float | None, ...]:
-        """By how much the best of all trials is better than the best of the first one, of the first two, and so on.
-        None where none of those has a sound value."""
+        """How much better the best of all trials is than the best of the first one, of the first two, and so on.
+        None if none of those has a sound value.
+        """
         better = max if Outcome(self.study).maximize else min
         best: list[float | None] = []
         for trial in self.trials:

@@ -1,7 +1,8 @@
-"""The plan of a transfer: asked of a planner before its study is created, so that what cannot be costs nothing.
+"""The plan of a transfer. A planner computes it before the study is created, so that an impossible plan costs
+nothing.
 
-With an address, given or in `HEADRACE_PLANNER`, a planner's server is asked. Without one, a planner of our own is
-started on this machine for the one question, and stopped with its answer.
+With an address, given or in `HEADRACE_PLANNER`, the planner there is asked. Without one, a planner is started on
+this machine for this question, and stopped after its answer.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from headrace.tethered import tethered
 OnProgress = Callable[[SearchProgress], None]
 FIELD: Final = "transfer.plan"
 PLAN: Final = "plan.json"
-"""The file that holds all of the answer, beside those of the target."""
+"""The file with the complete answer, in addition to the target's files."""
 READY_TIMEOUT_S: Final = 60.0
 _ELSEWHERE: Final = (
     "Start one there with `headrace planner`, correct the address, or leave it out (also HEADRACE_PLANNER): "
@@ -36,15 +37,16 @@ _OPTION: Final = re.compile(r"--([a-z][a-z-]*)")
 
 
 class _GivenUpError(Exception):
-    """Nobody waits for the plan any more."""
+    """Nobody is waiting for the plan any more."""
 
 
 def planned(spec: StudySpec, planner: str | None = None, on_progress: OnProgress | None = None) -> StudySpec:
-    """The spec with the answer to its transfer's plan; itself where it has no plan, or was answered.
+    """The spec with the answer for its transfer's plan; unchanged if it has no plan, or was already answered.
 
-    Asks the planner at `planner`, else at `HEADRACE_PLANNER`, else one of its own. `on_progress` is called while the
-    search runs; what it raises cancels the search. Raises `InvalidFieldError` with paths below `transfer.plan` for a
-    plan that cannot be, and `HeadraceError` where no planner answers."""
+    Asks the planner at `planner`, or else at `HEADRACE_PLANNER`, or else one that it starts. `on_progress` is
+    called while the search runs; an exception raised there cancels the search. Raises `InvalidFieldError` with
+    paths below `transfer.plan` for an impossible plan, and `HeadraceError` if no planner answers.
+    """
     plan = spec.open_plan
     if plan is None:
         return spec
@@ -65,8 +67,9 @@ def planned(spec: StudySpec, planner: str | None = None, on_progress: OnProgress
 async def planned_meanwhile(
     spec: StudySpec, planner: str | None = None, on_progress: OnProgress | None = None
 ) -> StudySpec:
-    """The same beside an event loop. `on_progress` is called in another thread. The search ends soon after this is
-    cancelled."""
+    """The same, in a thread next to an event loop. `on_progress` is called in another thread. The search ends
+    soon after this is cancelled.
+    """
     if spec.open_plan is None:
         return spec
     given_up = threading.Event()
@@ -86,7 +89,7 @@ async def planned_meanwhile(
 
 @contextmanager
 def _own_planner() -> Iterator[str]:
-    """Runs `headrace planner` around the block; yields its address."""
+    """Runs `headrace planner` while in this context; yields its address."""
     require(f"`{FIELD}` without a planner's address", "services", "numpy", "grpc_health", "grpc_reflection")
     with ExitStack() as stack:
         told = stack.enter_context(tempfile.TemporaryFile())
@@ -108,7 +111,7 @@ def _own_planner() -> Iterator[str]:
 
 
 def _below_plan(violation: Violation) -> Violation:
-    """A planner's violation by the names of a study file."""
+    """A planner's violation, translated to the names of a study file."""
     field = _WAY.sub(r"\1", violation.field.removeprefix("question."))
     remedy = _OPTION.sub(lambda option: f"{option[1].replace('-', '_')}:", violation.remedy)
     return replace(violation, field=f"{FIELD}.{field}" if field else FIELD, remedy=remedy)

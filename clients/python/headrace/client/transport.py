@@ -1,8 +1,8 @@
 """The two drivers of flows: one on an ordinary gRPC channel, one on a `grpc.aio` channel.
 
-Both do the same four things (a call with retries, a sleep, a watch, closing) and differ only in `await`. All that
-can be decided without I/O is elsewhere: patience in `connection`, the watch's cursor in `watch`, the operations in
-`flows`. gRPC's errors end here: what leaves is a `HeadraceError`.
+Both do the same four things (a call with retries, a sleep, a watch, closing) and differ only in `await`.
+Everything that can be decided without I/O is elsewhere: timeouts in `connection`, the watch's cursor in `watch`,
+the operations in `flows`. gRPC's errors end here and leave as a `HeadraceError`.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _SERIALIZED = methodcaller("SerializeToString")
 
 
 class _Transport:
-    """What both know: the target, and how patient this client is."""
+    """What both have in common: the target, and this client's timeouts."""
 
     _route: Route[Any]
 
@@ -45,7 +45,7 @@ class _Transport:
         self._patience = patience
 
     def _retrying(self, started: float, route: Route[Any]) -> dict[str, Any]:
-        """For tenacity, of an operation that began then."""
+        """The retry policy for tenacity, for an operation that started at a given time."""
         return {
             "retry": connection.retry_transient,
             "stop": self._patience.exhausted(started),
@@ -54,20 +54,22 @@ class _Transport:
         }
 
     def _attempt_timeout_s(self, started: float) -> float:
-        """The deadline of an attempt that begins now."""
+        """The deadline of an attempt that starts now."""
         return self._patience.attempt_timeout_s(time.monotonic() - started, len(self.target.replicas))
 
     def _failure(self, error: grpc.RpcError | HeadraceError) -> HeadraceError:
         """The error as the SDK raises it."""
         if isinstance(error, HeadraceError):
-            return error  # of a call within a watch: told already
+            return error  # from a call within a watch, which is already translated
         known = from_rpc_error(error)
         if isinstance(known, DeadlineError) and not self._patience.answered:
             known = UnreachableError("No Headrace server answers.")  # a silent address, not a slow scheduler
         return connection.name_address(known, self.target)
 
     def _note(self, channel: Any, failure: HeadraceError | None) -> None:
-        """Learns how a call on a channel went (None: well). Where nobody answers, the home may know another address."""
+        """Take the result of a call on a channel (None: success). If nobody answers, the home may have another
+        address.
+        """
         self._patience.note(failure)
         self._route.note(channel, failure)
         if isinstance(failure, UnreachableError | DeadlineError):
@@ -78,7 +80,7 @@ class _Transport:
 
 
 class BlockingTransport(_Transport):
-    """Runs flows on the calling thread. Threads may share it."""
+    """Runs flows on the calling thread. Thread-safe."""
 
     def __init__(self, target: Target, patience: Patience) -> None:
         super().__init__(target, patience)
@@ -107,7 +109,7 @@ class BlockingTransport(_Transport):
     def watch(
         self, study: str, after: int, on_break: OnBreak | None = None, deadline: float | None = None
     ) -> Iterator[Update]:
-        """Updates until the study has ended; `TimeoutError` at the deadline (of the monotonic clock)."""
+        """Updates until the study has ended; `TimeoutError` at the deadline (monotonic clock)."""
         position = WatchPosition(study, after)
         with ErrorsBeginHere():
             while not (position.done or self._closed.is_set()):
@@ -137,7 +139,7 @@ class BlockingTransport(_Transport):
                     stream.cancel()
 
     def close(self) -> None:
-        """Closes the channel; watches end, and leases of asked trials are renewed no longer."""
+        """Closes the channel. Watches end, and leases of asked trials are no longer renewed."""
         self._closed.set()
         self.renewer.close()
         for channel in self._route.opened():
@@ -217,7 +219,7 @@ class AsyncTransport(_Transport):
 
     def __init__(self, target: Target, patience: Patience) -> None:
         super().__init__(target, patience)
-        self._credentials = target.credentials()  # now: a file that cannot be read is told at once
+        self._credentials = target.credentials()  # now, so that an unreadable file is reported at once
         self._route = Route(target.replicas, self._open)
         self._closed = False
         self.renewer = AsyncRenewer(self.run)
@@ -268,20 +270,21 @@ class AsyncTransport(_Transport):
                     stream.cancel()
 
     async def close(self) -> None:
-        """Closes the channel; watches end, leases of asked trials are renewed no longer, and calls under way raise
-        `CallCancelledError`."""
+        """Closes the channel. Watches end, leases of asked trials are no longer renewed, and calls in progress
+        raise `CallCancelledError`.
+        """
         self._closed = True
         await self.renewer.close()
         for channel in self._route.opened():
             await channel.close()
 
     def _cut_by_close(self) -> bool:
-        """Whether a `CancelledError` is gRPC's way to tell of the closed channel, and nobody cancelled this task."""
+        """Whether a `CancelledError` is gRPC's sign of a closed channel, and nobody cancelled this task."""
         task = asyncio.current_task()
         return self._closed and (task is None or not task.cancelling())
 
     def _open(self, replica: str) -> grpc.aio.Channel:
-        """Opened late: an aio channel belongs to the loop that runs when it is made."""
+        """Opened late, because an aio channel belongs to the loop that is running when it is created."""
         options = (*connection.OPTIONS, *proxy_options(replica))
         if self._credentials is None:
             return grpc.aio.insecure_channel(replica, options)

@@ -1,25 +1,25 @@
-"""What an operator asks for: parts of logs, what serves, and what is kept of what has ended."""
+"""Values for operators: parts of logs, the scheduler's version, and how long finished data is kept."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPart:
-    """A part of what a trial printed."""
+    """A part of a trial's output."""
 
     data: bytes
-    """As the trial wrote it; it may end within a character."""
+    """The bytes that the trial wrote. They may end within a character."""
     cursor: str
-    """To ask for the next part with."""
+    """The cursor for requesting the next part."""
     complete: bool
-    """Nothing more will come: the trial is over, and this was the end."""
+    """Whether this was the end: the trial is over, and nothing more will come."""
     notes: tuple[str, ...] = ()
     """Which attempts' logs are gone, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerInfo:
-    """What a scheduler is."""
+    """The version and configuration of a scheduler."""
 
     version: str
     """The release of Headrace."""
@@ -32,40 +32,42 @@ class ServerInfo:
     protocol: int
     """The newest version of the session protocol that it speaks with workers."""
     metrics: str
-    """Where it shows metrics; empty where it does not."""
+    """Where it serves metrics; empty if it does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptKind:
-    """For how long the scheduler keeps one kind of thing."""
+    """How long the scheduler keeps one kind of data."""
 
     kind: str
     age: str
-    """Such as `90d`, or `forever`."""
+    """The age, such as `90d`, or `forever`."""
     due: int
-    """How many are due to go: studies, or rows where a kind is of no study."""
+    """How many are due for deletion: studies, or rows for a kind that does not belong to a study."""
     what: str
-    """What is meant, for people."""
+    """A description for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSize:
-    """What a table takes."""
+    """The size of a table."""
 
     table: str
     size_bytes: int
-    """With its indexes."""
+    """Including its indexes."""
     rows: int
-    """About how many."""
+    """An approximate number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upkeep:
-    """What the scheduler keeps, and what is due to go: of the caller's project, or of all for an admin of `default`."""
+    """What the scheduler keeps, and what is due for deletion: of the caller's project, or of all for an admin of
+    `default`.
+    """
 
     kinds: tuple[KeptKind, ...]
     tables: tuple[TableSize, ...]
-    """The largest first; none where the caller sees one project."""
+    """Largest first; empty if the caller sees only one project."""
     deleted_studies: int
     """Studies whose rows are still to be removed."""
     restores: int
@@ -73,10 +75,10 @@ class Upkeep:
 
     @property
     def size_bytes(self) -> int:
-        """Of all tables."""
+        """The size of all tables."""
         return sum(one.size_bytes for one in self.tables)
 
     @property
     def due(self) -> int:
-        """Of all kinds."""
+        """How many are due for deletion, of all kinds."""
         return sum(one.due for one in self.kinds)

@@ -1,4 +1,4 @@
-"""Warnings that point at the user's own line, however deep in the client they come up."""
+"""Warnings that point to the user's own line, no matter how deep in the client they occur."""
 
 import sys
 import warnings
@@ -11,7 +11,7 @@ _OURS = ("headrace.client", "headrace.in_process")
 
 
 def warn(message: str) -> None:
-    """A `UserWarning` of the nearest caller outside the client and `headrace.optimize`."""
+    """Issue a `UserWarning` at the nearest caller outside the client and `headrace.optimize`."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(_OURS):
         level, frame = level + 1, frame.f_back
@@ -19,7 +19,7 @@ def warn(message: str) -> None:
 
 
 def warn_of_edits(study: StudyInfo) -> None:
-    """Results of different code look like results of one; so it is said. Python shows it once."""
+    """Warn that results come from different code, as they look alike. Python shows it once."""
     if not study.code_changed:
         return
     said = best_of_other_code(study)
@@ -32,6 +32,8 @@ def warn_of_edits(study: StudyInfo) -> None:
 
 
 def warn_of_failure(study: StudyInfo) -> None:
-    """A loop or a wait that ends because the study failed looks like one that is through; so it is said."""
+    """Warn that the study failed, as a loop or a wait that ends for this reason looks like one that has
+    finished.
+    """
     if study.state is StudyState.FAILED:
         warn(f"Study {study.name} has failed: {study.detail}")

@@ -1,10 +1,10 @@
-"""Following a study over any number of streams, without losing or repeating an event.
+"""Follows a study over any number of streams, without losing or repeating an event.
 
-`WatchPosition` is the pure part: the cursor of the last event that was handed on. A stream that breaks is
-followed by another that begins after the cursor; whatever an old or careless server repeats is dropped by cursor.
-A stream that ends in good order while the study lives (a replica that drains, a connection's maximum age) is
+`WatchPosition` is the pure part: the cursor of the last event that was passed on. A stream that breaks is
+followed by another that starts after the cursor; events that an old or careless server repeats are dropped by
+cursor. A stream that ends cleanly while the study lives (a replica that drains, a connection's maximum age) is
 followed by another at once. The watch is over when the study has ended and every event up to the study's own
-cursor was handed on. The transports drive it; only they sleep and open streams.
+cursor was passed on. The transports drive it; only they sleep and open streams.
 """
 
 import logging
@@ -18,19 +18,19 @@ from headrace.errors import HeadraceError
 from headrace.v1 import study_pb2
 
 OnBreak = Callable[[HeadraceError], None]
-"""Told of every broken connection before the next one is tried."""
+"""Called at every broken connection, before the next one is tried."""
 
 GIVE_UP_AFTER_S = 300.0
 """How long a watch tries to reach a scheduler that it had reached before."""
 
 WARN_AFTER_S = 5.0
-"""How long a watch is silent about that, where nobody is told of broken connections."""
+"""How long a watch stays silent about that if there is no `on_break`."""
 
 logger = logging.getLogger("headrace.client")
 
 
 class WatchPosition:
-    """Where a watch stands."""
+    """The position of a watch."""
 
     def __init__(self, study: str, after: int) -> None:
         self.cursor = after
@@ -41,7 +41,7 @@ class WatchPosition:
         self._warned = False
 
     def request(self) -> study_pb2.WatchStudyRequest:
-        """Asks for what comes after the last event that was handed on."""
+        """The request for the events after the last one that was passed on."""
         return study_pb2.WatchStudyRequest(name=self._name, after_cursor=self.cursor)
 
     def accept(self, response: study_pb2.WatchStudyResponse) -> Update:
@@ -53,13 +53,14 @@ class WatchPosition:
         return Update(events=new, study=study)
 
     def missed(self, study: StudyInfo) -> bool:
-        """After a stream that ended in good order: True when another one is needed."""
+        """After a stream that ended cleanly: whether another one is needed."""
         self._conclude(study)
         return not self.done
 
     def delay_s(self, error: HeadraceError, now_s: float, on_break: OnBreak | None) -> float:
-        """How long to wait before the next stream; raises `error` when trying again is pointless. Tells `on_break`, or
-        the log (on stderr, unless the program says otherwise) once the silence is long."""
+        """How long to wait before the next stream; raises `error` if retrying is pointless. Calls `on_break`;
+        without one, writes to the log (on stderr by default) after a long silence.
+        """
         if self._silent_since is None:
             self._silent_since = now_s
         if not error.retryable or now_s - self._silent_since > GIVE_UP_AFTER_S:

@@ -1,4 +1,4 @@
-"""How values read to people: numbers, parameters, durations, sizes. Text in and out; the CLI and reports share it."""
+"""How values are shown to people: numbers, parameters, durations, sizes. Pure; shared by the CLI and reports."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,13 +25,13 @@ from headrace.steps import in_words
 
 T = TypeVar("T")
 ROWS = 24
-"""So many rungs are shown one by one."""
+"""The most rungs that are shown individually."""
 CAUSES = 3
-"""Causes of failures that are told one by one."""
+"""The most causes of failures that are shown individually."""
 
 
 def number(value: float | None, digits: int = 5) -> str:
-    """A figure with five significant digits; `-` for none."""
+    """A number with five significant digits; `-` for none."""
     if value is None:
         return "-"
     if isinstance(value, int) or not math.isfinite(value):
@@ -53,7 +53,7 @@ def scalar(value: Value | None) -> str:
 
 
 def thinned(items: Sequence[T], most: int = ROWS) -> list[T]:
-    """At most this many of the items, evenly spread; the first and the last one are among them."""
+    """At most this many of the items, evenly spread, including the first and the last one."""
     if len(items) <= most:
         return list(items)
     last = len(items) - 1
@@ -61,7 +61,7 @@ def thinned(items: Sequence[T], most: int = ROWS) -> list[T]:
 
 
 def rungs_listed(rungs: Sequence[int]) -> str:
-    """`1, 3, 9, 27`, or of very many `1, 2, 3, …, 256 (256 in all)`."""
+    """`1, 3, 9, 27`, or for very many `1, 2, 3, …, 256 (256 in all)`."""
     if len(rungs) <= ROWS:
         return ", ".join(map(str, rungs))
     first = ", ".join(map(str, rungs[:3]))
@@ -69,8 +69,9 @@ def rungs_listed(rungs: Sequence[int]) -> str:
 
 
 def members(held: Sequence[Holder]) -> str:
-    """The trials of one process: `digits/3`, or of a bundle `digits/3 5 8 (3 of 32 seats)`. Under `fuse: auto` a bundle
-    has as many seats as it may ever have, which says nothing."""
+    """The trials of one process: `digits/3`, or for a bundle `digits/3 5 8 (3 of 32 seats)`. Under `fuse: auto`
+    the seats are not shown: a bundle then has as many as it may ever have.
+    """
     first, *others = (holder.trial for holder in held)
     if not held[0].bundle:
         return str(first)
@@ -105,7 +106,7 @@ def misses(trial: TrialInfo, spec: StudySpec) -> str:
 
 
 def unreported(trial: TrialInfo, spec: StudySpec) -> str:
-    """`never reported loss`: which objective a trial that reported something left out to its end."""
+    """`never reported loss`: the objective that a trial never reported, although it reported others."""
     if trial.state is not TrialState.TERMINATED or not trial.metrics:
         return ""
     missing = [one.metric for one in spec.objectives if one.metric not in trial.metrics]
@@ -123,13 +124,15 @@ def objectives(trial: TrialInfo, wanted: Sequence[Objective]) -> str:
 
 
 def scored(trial: TrialInfo, objective: Objective) -> str:
-    """`0.31 at step 27`: the value that counts, and of which report it is."""
+    """`0.31 at step 27`: the value that counts, and the step of its report."""
     mean = f", the mean of its last {plural(objective.k, 'report')}," if objective.k else ""
     return f"{number(trial.score)}{mean} at step {scalar(trial.score_step)}"
 
 
 def counted(trial: TrialInfo, spec: StudySpec) -> str:
-    """`0.31 at step 27`, or of several objectives `accuracy 0.97, latency_ms 3.2 at step 27`: what counts."""
+    """`0.31 at step 27`, or for several objectives `accuracy 0.97, latency_ms 3.2 at step 27`: the values that
+    count.
+    """
     if not spec.further_objectives:
         return scored(trial, spec.objective)
     at = "" if trial.score_step is None else f" at step {trial.score_step}"
@@ -137,8 +140,9 @@ def counted(trial: TrialInfo, spec: StudySpec) -> str:
 
 
 def shown_values(trial: TrialInfo, spec: StudySpec) -> str:
-    """`0.31`, or of several objectives `accuracy 0.97, latency_ms 3.2`: the values that count; where none does, because
-    the trial misses a constraint, those that it reported last."""
+    """`0.31`, or for several objectives `accuracy 0.97, latency_ms 3.2`: the values that count. If none does
+    because the trial misses a constraint, those that it last reported.
+    """
     if spec.further_objectives:
         return objectives(trial, spec.objectives)
     return number(trial.value if trial.score is None else trial.score)
@@ -158,16 +162,17 @@ def earlier_end(end: EarlierEnd) -> str:
 
 
 def kept_result(trial: TrialInfo) -> str:
-    """`keeps its result of step 27, from before it continued: it completed …`: which earlier end of a trial counts;
-    empty where none does, or where it was let continue and has not."""
+    """`keeps its result of step 27, from before it continued: it completed …`: which earlier end of a trial
+    counts; empty if none does, or if the trial has not continued yet.
+    """
     end = trial.counted_end
     if end is None or (trial.step == end.step and not trial.failed):
-        return ""  # it has trained no further
+        return ""  # it has not trained further
     return f"keeps its result of step {end.score_step}, from before it continued: it {earlier_end(end)}"
 
 
 def what_counts(objective: Objective) -> str:
-    """Which value of a trial counts, for a sentence that begins with its metric."""
+    """Which value of a trial counts, for a sentence that starts with its metric."""
     match objective.scope:
         case Scope.BEST:
             return "its best value at any step"
@@ -182,7 +187,7 @@ def what_counts(objective: Objective) -> str:
 
 
 def warm_start(study: StudyInfo, results: int) -> str:
-    """`1 result of study digits-may, fewer than the 10 that tpe starts with: …`: what a warm start brought."""
+    """`1 result of study digits-may, fewer than the 10 that tpe starts with: …`: the results of a warm start."""
     if study.spec.warm_start is None:
         return ""
     sampler = study.spec.sampler
@@ -194,14 +199,14 @@ def warm_start(study: StudyInfo, results: int) -> str:
 
 
 def failures(study: StudyInfo) -> str | None:
-    """`3 of 9 trials failed: 2 × ValueError: no data (trials 0, 1 on worker 'node-1'), 1 × exit status 1 (trial 4)`,
-    the commonest cause first; None where none did."""
+    """`3 of 9 trials failed: 2 × ValueError: no data (trials 0, 1 on worker 'node-1'), 1 × exit status 1 (trial
+    4)`, the most common cause first; None if none failed."""
     if not study.failures:
         return None
     alike: dict[str, list[TrialFailure]] = {}
     for failure in study.failures:
         alike.setdefault(likeness(cause(failure.detail)), []).append(failure)
-    groups = sorted(alike.values(), key=len, reverse=True)  # of equally many the first one first
+    groups = sorted(alike.values(), key=len, reverse=True)  # of equally common causes, the first one first
     shown = [_group(found) for found in groups[:CAUSES]]
     if len(groups) > CAUSES:
         shown.append(plural(len(groups) - CAUSES, "other cause"))
@@ -211,7 +216,7 @@ def failures(study: StudyInfo) -> str | None:
 
 
 def _group(found: Sequence[TrialFailure]) -> str:
-    """The error, the trials that failed by it, and the worker that all of them were on."""
+    """The error, the trials that failed because of it, and the worker if all of them were on the same one."""
     errors = [cause(failure.detail) for failure in found]
     like = "" if len(set(errors)) == 1 else " and the like"
     numbers = ", ".join(str(failure.trial) for failure in found)
@@ -222,8 +227,9 @@ def _group(found: Sequence[TrialFailure]) -> str:
 
 
 def other_code(trial: TrialInfo) -> str:
-    """That a trial ran other code than its study began with, or took over what such a trial had trained, and which
-    files differ; empty for any other trial."""
+    """That a trial ran different code than its study started with, or copied the state of such a trial, and
+    which files differ; empty for any other trial.
+    """
     if not trial.code_changed:
         return ""
     copied = [one for one in trial.other_code if one.trial != trial.number]
@@ -231,11 +237,11 @@ def other_code(trial: TrialInfo) -> str:
     perhaps = all(map(not_known.is_marked, trial.code_changed))
     ran, was = ("may have run", "may have been") if perhaps else ("ran", "was")
     if not copied:
-        what = f"{ran} other code than the study began with"
+        what = f"{ran} other code than the study started with"
     elif len(copied) == len(trial.other_code):
-        what = f"{was} trained in part by other code than the study began with, {shown}"
+        what = f"{was} trained in part by other code than the study started with, {shown}"
     else:
-        what = f"{ran} other code than the study began with, and took over {shown}"
+        what = f"{ran} other code than the study started with, and took over {shown}"
     after = "" if trial.result_of_other_code else ", after the result that counts"
     return f"{what}{after}: {not_known.listing(trial.code_changed)}"
 
@@ -246,8 +252,9 @@ def steps_of_other_code(stretches: Sequence[OtherCode]) -> str:
 
 
 def best_of_other_code(study: StudyInfo) -> str:
-    """`the best trial, 2, is of other code than the first`: what an edit has to do with the best result, or with those
-    on the front; empty where that is nothing."""
+    """`the best trial, 2, is of other code than the first`: how an edit affects the best result, or those on the
+    front; empty if it does not.
+    """
     several = bool(study.spec.further_objectives)
     best = study.front if several else (study.leader,)
     marked = [trial for trial in best if trial is not None and trial.code_changed]
@@ -267,7 +274,7 @@ def best_of_other_code(study: StudyInfo) -> str:
 
 
 def left_out(found: Listing[Any] | StudyInfo | TrialInfo, most: int = 20) -> list[str]:
-    """What an answer leaves out, and why: a line each, at most `most`."""
+    """What an answer leaves out, and why: one line each, at most `most`."""
     match found:
         case StudyInfo():
             return [f"study {found.name}: {found.unshown}"] if found.unshown else []
@@ -302,7 +309,7 @@ def ago(time: datetime | None, now: datetime | None = None) -> str:
 
 
 def silence(trial: TrialInfo, spec: StudySpec, heard: datetime | None, now: datetime | None = None) -> str:
-    """When a trial on a slot was heard of last, and what becomes of one that hangs; empty for any other."""
+    """When a trial on a slot was last heard from, and what happens to one that hangs; empty for any other trial."""
     if trial.state is not TrialState.RUNNING or spec.template is None:
         return ""
     timeout = spec.template.report_timeout
@@ -323,7 +330,7 @@ def size(value: int) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """`61 %`; `-` of nothing."""
+    """`61 %`; `-` if the whole is 0."""
     return f"{100 * part / whole:.0f} %" if whole else "-"
 
 

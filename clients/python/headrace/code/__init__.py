@@ -2,13 +2,16 @@
 
     scan the folder → hash its files → a manifest, whose SHA-256 is the digest → an archive → unpack anywhere
 
-The digest names what is in the folder: paths, contents, whether a file is executable, links. Times, owners and other
-mode bits are no part of it, so two copies of a folder have one digest. Nor is what is ignored (`ignore`).
+The digest identifies the contents of the folder: paths, file contents, whether a file is executable, links.
+Times, owners and other mode bits are not part of it, so two copies of a folder have the same digest. Ignored
+entries (`ignore`) are not part of it either.
 
-The archive is a plain tar, not compressed: what it declares is what it holds. Its first member is the manifest. Whoever
-unpacks it trusts the digest alone (`archive`): every member must be the manifest's next entry, byte for byte.
+The archive is a plain tar without compression: the declared sizes are the real ones. Its first member is the
+manifest. Whoever unpacks it trusts only the digest (`archive`): every member must be the manifest's next entry,
+byte for byte.
 
-A file that changes while it is read is noticed, for each is read twice: for its hash, and into the archive.
+A file that changes while it is being read is noticed, because each is read twice: for its hash, and into the
+archive.
 """
 
 from headrace.code.archive import unpack, verify, write_archive

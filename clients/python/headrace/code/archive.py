@@ -1,14 +1,15 @@
-"""The archive of a folder: written from it, and unpacked by whoever trusts its digest.
+"""The archive of a folder: written from the folder, and unpacked by whoever trusts its digest.
 
-It is a tar whose first member is the manifest. The manifest's entries follow in their order. The same folder gives the
-same bytes: times, owners and names of owners are left empty.
+It is a tar whose first member is the manifest. The manifest's entries follow in order. The same folder always
+gives the same bytes: times, owners and names of owners are left empty.
 
-To unpack is to compare. It ends at a member that is not the manifest's next entry, and at a byte that its hash does not
-cover. So a hostile archive gets nothing done that its manifest does not say, and what a manifest may say is bounded
-(`manifest`). The headers before a member are bounded too: `tarfile` keeps them in memory, and calls itself for each.
+Unpacking also compares. It stops at a member that is not the manifest's next entry, and at a byte that its hash
+does not cover. So a hostile archive can do nothing that its manifest does not declare, and what a manifest may
+declare is bounded (`manifest`). The headers before a member are bounded too: `tarfile` keeps them in memory, and
+calls itself for each.
 
-It is unpacked beside its place and renamed, so a crash leaves nothing half done there. Of two that unpack to one place
-at once, one wins; both have the same files.
+The archive is unpacked next to its target and renamed, so a crash leaves nothing half done there. If two
+processes unpack to the same target at once, one wins; both have the same files.
 """
 
 import hashlib
@@ -38,10 +39,10 @@ from headrace.code.manifest import (
 MANIFEST: Final = ".headrace-manifest.json"
 """The name of the first member. It is not unpacked, so a file of this name may be shipped."""
 ARCHIVE_BYTES: Final = MOST_BYTES + MANIFEST_BYTES + 4096 * MOST_ENTRIES
-"""No archive is larger."""
+"""The largest size of an archive."""
 PARTIAL: Final = ".partial-"
 _HEADERS_BYTES: Final = 16 << 10
-"""More than is before a member that is written here: a path and a link's target, each in a header of its own."""
+"""An upper limit on the headers of a member in our archives: a path and a link's target, each in its own header."""
 
 
 class _Reader(Protocol):
@@ -49,7 +50,7 @@ class _Reader(Protocol):
 
 
 class _Guarded:
-    """An archive that ends as a `CodeCorruptError` where the headers of a member are too long."""
+    """An archive file that raises `CodeCorruptError` if the headers of a member are too long."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -65,14 +66,14 @@ class _Guarded:
 
     @contextmanager
     def headers(self) -> Iterator[None]:
-        """What is read meanwhile are headers."""
-        self._left = _HEADERS_BYTES + tarfile.RECORDSIZE  # as much is read at a time
+        """Everything read in this context counts as headers."""
+        self._left = _HEADERS_BYTES + tarfile.RECORDSIZE  # the amount read at a time
         yield
         self._left = None
 
 
 class _Hashed:
-    """A file that is hashed while it is read."""
+    """A file that is hashed while it is being read."""
 
     def __init__(self, file: _Reader) -> None:
         self._file = file
@@ -89,7 +90,7 @@ class _Hashed:
 
 
 def write_archive(folder: Folder, out: BinaryIO) -> None:
-    """Writes a folder as it was read. Raises `FolderChangedError` where a file is not the same any more."""
+    """Writes a folder as it was read. Raises `FolderChangedError` if a file has changed since."""
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
         manifest = folder.manifest.to_bytes()
         first = tarfile.TarInfo(MANIFEST)
@@ -105,7 +106,7 @@ def write_archive(folder: Folder, out: BinaryIO) -> None:
                     hashed = _Hashed(file)
                     tar.addfile(info, hashed)  # it reads no more than this
                     is_longer = bool(file.read(1))
-            except OSError:  # it is shorter than it was, or gone
+            except OSError:  # it has become shorter, or is gone
                 raise changed(entry.path) from None
             if is_longer or hashed.digest != entry.sha256:
                 raise changed(entry.path)
@@ -123,7 +124,7 @@ def unpack(archive: BinaryIO, digest: str, target: Path) -> Manifest:
         except OSError:
             if not target.is_dir():
                 raise
-            shutil.rmtree(partial, ignore_errors=True)  # another one was first
+            shutil.rmtree(partial, ignore_errors=True)  # another process was faster
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -131,12 +132,12 @@ def unpack(archive: BinaryIO, digest: str, target: Path) -> Manifest:
 
 
 def verify(archive: BinaryIO, digest: str) -> Manifest:
-    """Reads all of an archive and compares it; raises `CodeCorruptError`."""
+    """Reads a whole archive and compares it. Raises `CodeCorruptError`."""
     return _each(archive, digest, None)
 
 
 def read_member(archive: BinaryIO, digest: str, path: str) -> bytes | None:
-    """The content of one file of an archive; None where it has none of this path. Raises `CodeCorruptError`."""
+    """The content of one file in an archive; None if there is no file of this path. Raises `CodeCorruptError`."""
     with _opened(archive, digest) as members:
         for entry, body in members:
             if body is None:
@@ -188,12 +189,12 @@ def _require_same(entry: Entry, found: str) -> None:
 
 @contextmanager
 def _opened(archive: BinaryIO, digest: str) -> Iterator[Iterator[tuple[Entry, _Reader | None]]]:
-    """Its members, around all that reads them: what is no tar ends as a `CodeCorruptError`."""
+    """The members of an archive, as a context: errors of a file that is not a tar become a `CodeCorruptError`."""
     guarded = _Guarded(archive)
     try:
         with guarded.headers():
-            # A stream: nothing is looked for, so nothing is there that was not compared.
-            source = cast("IO[bytes]", guarded)  # it reads, and no more
+            # A stream: `tarfile` does not seek, so every byte that it uses was compared.
+            source = cast("IO[bytes]", guarded)  # it can only read
             tar = tarfile.open(fileobj=source, mode="r|", errorlevel=2)  # noqa: SIM115  # closed below
         with tar:
             yield _members(tar, guarded, digest)
@@ -205,12 +206,12 @@ def _opened(archive: BinaryIO, digest: str) -> Iterator[Iterator[tuple[Entry, _R
         ValueError,
         ArithmeticError,
         LookupError,
-    ) as error:  # whatever tarfile meets
+    ) as error:  # anything that tarfile may raise
         raise CodeCorruptError(f"the archive cannot be read: {error}") from error
 
 
 def _members(tar: tarfile.TarFile, guarded: _Guarded, digest: str) -> Iterator[tuple[Entry, _Reader | None]]:
-    """Each entry, with its bytes where it is a file; they must be read before the next one."""
+    """Each entry, with the bytes of a file, which must be read before the next entry."""
     first = tar.next()  # it was read when the archive was opened
     if first is None or first.name != MANIFEST or first.type != tarfile.REGTYPE:
         raise CodeCorruptError("its first member is not the manifest")

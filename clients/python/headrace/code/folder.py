@@ -1,7 +1,7 @@
-"""Reads a study's folder: what is in it, and what of it is shipped.
+"""Reads a study's folder: its contents, and which of them are shipped.
 
-Links are kept as links. One that leads out of the folder is refused, for nothing would be there on a worker; so is one
-that leads to what is left out. Folders that links lead to are not walked a second time.
+Links are kept as links. A link that leads out of the folder is rejected, because its target would be missing on
+a worker; so is a link to something that is left out. Folders that links lead to are not walked a second time.
 """
 
 import hashlib
@@ -29,9 +29,9 @@ from headrace.home import home_dir
 FIELD: Final = "trial.working_dir"
 CHUNK_BYTES: Final = 1 << 20
 _ATTEMPTS: Final = 3
-"""So often a file is read that changes meanwhile."""
+"""How often a file is read if it changes meanwhile."""
 _MOST_SEEN: Final = 200_000
-"""Entries that are counted to say which are the largest."""
+"""The most entries that are counted to say which are the largest."""
 _LISTED: Final = 10
 _LEAVE_OUT: Final = f"Leave it out with a line in {OWN}"
 _SHARE: Final = (
@@ -40,11 +40,11 @@ _SHARE: Final = (
 
 
 class FolderError(InvalidFieldError):
-    """A folder cannot be shipped as it is."""
+    """A folder cannot be shipped in its current state."""
 
 
 class FolderChangedError(FolderError):
-    """A file changed each time that it was read."""
+    """A file changed each time it was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class _Found:
 
 
 def read_folder(root: Path) -> Folder:
-    """Reads and hashes what is to be shipped. Raises `FolderError`."""
+    """Reads and hashes the files to ship. Raises `FolderError`."""
     root = root.resolve()
     found = _walk(root)
     _require_small(root, found)
@@ -80,7 +80,7 @@ def read_folder(root: Path) -> Folder:
 
 
 def open_file(root: Path, path: str) -> int:
-    """A descriptor of a regular file of the folder, never of what a link leads to. Raises `OSError`."""
+    """A descriptor of a regular file in the folder, never of the target of a link. Raises `OSError`."""
     descriptor = os.open(root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -89,7 +89,7 @@ def open_file(root: Path, path: str) -> int:
 
 
 def changed(path: str) -> FolderChangedError:
-    """Says that a file changes while it is read."""
+    """The error for a file that changes while it is being read."""
     return FolderChangedError(
         [
             Violation(

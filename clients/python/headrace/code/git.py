@@ -1,4 +1,4 @@
-"""Which commit a folder is at, as git says; nothing where git, or a repository, is not there."""
+"""The commit of a folder, according to git; nothing without git or a repository."""
 
 import os
 import subprocess
@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Final
 
 _TIMEOUT_S: Final = 5.0
-"""For a repository that is very large, or lies on a slow disk: then nothing is said."""
+"""The time limit, for a very large repository or a slow disk: after that, no commit is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revision:
-    """A commit, and whether the folder differs from it; files that git does not know count."""
+    """A commit, and whether the folder differs from it; files unknown to git count as differences."""
 
     commit: str
     dirty: bool
 
 
 def revision_of(folder: Path) -> Revision | None:
-    """The commit that is checked out around a folder, or None."""
+    """The commit that is checked out in a folder or above it, or None."""
     commit = _git(folder, "rev-parse", "--verify", "HEAD")
     changes = _git(folder, "status", "--porcelain", "--", ".") if commit else None
     if not commit or changes is None:

@@ -1,9 +1,10 @@
-"""The manifest: what a folder consists of, and its digest. Pure.
+"""The manifest: the contents of a folder, and its digest. Pure.
 
-`parse_manifest` reads one that anybody may have written. What it accepts can be unpacked into an empty folder without
-a write outside of it, whatever the order: no path leads out or through a link, and none is there twice.
+`parse_manifest` reads a manifest that anybody may have written. What it accepts can be unpacked into an empty
+folder without a write outside of it, in any order: no path leads out of the folder or through a link, and none
+occurs twice.
 
-It costs what its bytes cost and no more. The text is read entry by entry, so no step of it takes long and other threads
+Its cost is proportional to the bytes. The text is read entry by entry, so no step takes long and other threads
 run in between. Folders follow from the paths: they are counted, never listed.
 """
 
@@ -21,31 +22,31 @@ from typing import Any, Final
 from headrace.spec.code import DIGEST
 
 MOST_BYTES: Final = 100 << 20
-"""What all files of a folder may have together."""
+"""The largest total size of a folder's files."""
 MOST_ENTRIES: Final = 10_000
 MOST_FOLDERS: Final = 10_000
 MOST_DEPTH: Final = 64
-"""Names of a path."""
+"""The most names in a path."""
 PATHS_BYTES: Final = 2 << 20
-"""What all paths have together."""
+"""The largest total size of all paths."""
 MANIFEST_BYTES: Final = 6 << 20
 VERSION: Final = 1
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _PATH_BYTES: Final = 1024
 _NAME_BYTES: Final = 255
 _ENTRY_CHARACTERS: Final = 8192
-"""More than any entry takes, with each character of its paths escaped."""
+"""An upper limit on the characters of an entry, with each character of its paths escaped."""
 _HEAD: Final = '{\n"entries": [\n{'
 _TAIL: Final = re.compile(r'\}\n\],\n"version": (\d{1,9})\n\}\n')
 _TAIL_CHARACTERS: Final = 32
 
 
 class CodeCorruptError(ValueError):
-    """An archive is not what its digest says, or asks for what no folder of a study has."""
+    """An archive does not match its digest, or contains something that no folder of a study has."""
 
 
 class Kind(StrEnum):
-    """What an entry is."""
+    """The kind of an entry."""
 
     FILE = "file"
     LINK = "link"
@@ -55,14 +56,14 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One entry of a folder, by its path within it, parted by `/`."""
+    """One entry of a folder, with its path within the folder, separated by `/`."""
 
     path: str
     kind: Kind = Kind.FILE
     size_bytes: int = 0
     sha256: str = ""
     executable: bool = False
-    # Of a link: the path, within the folder, of the file or folder that it leads to.
+    # For a link: the path, within the folder, of its target.
     to: str = ""
 
 
@@ -74,17 +75,17 @@ class Manifest:
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> "Manifest":
-        """Sorts them."""
+        """The manifest of these entries, sorted."""
         return cls(entries=tuple(sorted(entries, key=lambda entry: entry.path)))
 
     @property
     def size_bytes(self) -> int:
-        """What the files have together."""
+        """The total size of the files."""
         return sum(entry.size_bytes for entry in self.entries)
 
     @property
     def files(self) -> int:
-        """How many files and links there are."""
+        """The number of files and links."""
         return sum(entry.kind is not Kind.FOLDER for entry in self.entries)
 
     @property
@@ -93,7 +94,7 @@ class Manifest:
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
     def to_bytes(self) -> bytes:
-        """Encodes it; the same manifest gives the same bytes."""
+        """Encodes the manifest. The same manifest always gives the same bytes."""
         entries = [_written(entry) for entry in self.entries]
         document = {"version": VERSION, "entries": entries}
         return json.dumps(document, indent=0, sort_keys=True, ensure_ascii=False).encode() + b"\n"
@@ -126,7 +127,7 @@ def parse_manifest(data: bytes, digest: str) -> Manifest:
 
 
 def _rows(text: str) -> Iterator[str]:
-    """The text of each entry, as `Manifest.to_bytes` writes it: no text within JSON has a line end."""
+    """The text of each entry, as written by `Manifest.to_bytes`: JSON strings contain no line breaks."""
     tail = _TAIL.search(text, max(len(_HEAD), len(text) - _TAIL_CHARACTERS))
     if not text.startswith(_HEAD) or tail is None or tail.end() != len(text):
         raise CodeCorruptError("the manifest is not written as manifests are")
@@ -185,7 +186,7 @@ def _require_sound(manifest: Manifest) -> None:
 
 
 def paths_problem(paths: Sequence[str]) -> str:
-    """What is wrong with sorted paths together, or nothing."""
+    """What is wrong with a list of sorted paths, or nothing."""
     length = sum(len(path.encode()) for path in paths)
     if length > PATHS_BYTES:
         return f"has paths of {length} bytes together, and {PATHS_BYTES} are the most"
@@ -198,7 +199,7 @@ def paths_problem(paths: Sequence[str]) -> str:
 def count_folders(paths: Iterable[str]) -> int:
     """How many folders are above sorted paths.
 
-    All paths below a folder follow one another, so a folder is new where the path before is not below it."""
+    All paths below a folder are consecutive, so a folder is new if the previous path is not below it."""
     count, before = 0, list[str]()
     for path in paths:
         above = path.split("/")[:-1]
@@ -208,7 +209,7 @@ def count_folders(paths: Iterable[str]) -> int:
 
 
 def _is_above(path: str, paths: Sequence[str]) -> bool:
-    """Whether one of sorted paths is below a path."""
+    """Whether any of the sorted paths is below a path."""
     below = f"{path}/"
     at = bisect_left(paths, below)
     return at < len(paths) and paths[at].startswith(below)

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 _MOST = 0.8
-"""A folder of whose bytes one entry has more than this part is told by that entry."""
+"""If one entry has more than this fraction of a folder's bytes, that entry is listed in place of the folder."""
 
 
 def size(count: int) -> str:
@@ -16,8 +16,9 @@ def size(count: int) -> str:
 
 
 def largest(files: Mapping[str, int], count: int) -> list[tuple[str, int]]:
-    """The largest entries: files, and folders with a slash at their end, which stand for all that is below them. None
-    stands for what another one has."""
+    """The largest entries: files, and folders (ending in a slash), which represent everything below them. No
+    entry contains another one.
+    """
     sums: dict[str, int] = defaultdict(int)
     below: dict[str, set[str]] = defaultdict(set)
     for path, bytes_ in files.items():

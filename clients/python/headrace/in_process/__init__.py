@@ -1,10 +1,10 @@
-"""`headrace.optimize`: a function is tuned in the process that calls it, without a server and without files.
+"""`headrace.optimize`: tunes a function in the process that calls it, without a server and without files.
 
-The same samplers, policies and rules as on a server decide: the core of the scheduler runs here, over rows in memory.
-It comes with `headrace[services]` and is imported when it is first asked for.
+It uses the same samplers, policies and rules as a server: the core of the scheduler runs here, on rows in
+memory. The core comes with `headrace[services]` and is imported when it is first needed.
 
-One trial runs at a time. Ctrl-C and the timeout end the study; what it has is returned. Nothing can be resumed later:
-what is to outlive the process belongs on a server (`headrace up`).
+One trial runs at a time. Ctrl-C and the timeout end the study, and its results so far are returned. Nothing can
+be resumed later: a study that should outlive the process belongs on a server (`headrace up`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ from headrace.trial.session import Trial
 __all__ = ["Callback", "optimize"]
 
 STOPPING = {"kind": "asha", "variant": "stopping"}
-"""The policy where nobody names one and trials take several steps: a function cannot be paused."""
+"""The default policy if trials take several steps: a function cannot be paused."""
 
 
 def optimize(
@@ -46,30 +46,28 @@ def optimize(
     timeout_s: float | None = None,
     callback: Callback | None = None,
 ) -> Result:
-    """Tunes a function in this process, without a server and without files, and returns what came of it.
+    """Tunes a function in this process, without a server and without files, and returns the result.
 
-    The function gets a trial, which reads as the mapping of its parameters too: `t["x"]` is `t.params["x"]`. It does
-    one of three things:
+    The function gets a trial, which also works as a mapping of its parameters: `t["x"]` is `t.params["x"]`. It
+    does one of three things:
 
     - it returns its result: a number, a mapping of metrics, or a number for each objective;
-    - it reports steps with `t.report(loss=...)`, in a loop over `t.steps()` that ends where the policy stops the trial;
-    - it is a generator that yields the result of each step. It alone can be paused, so it alone may have a policy that
-      pauses.
+    - it reports steps with `t.report(loss=...)`, in a loop over `t.steps()` that ends where the policy stops the
+    trial;
+    - it is a generator that yields the result of each step. Only a generator can be paused, so only a generator
+    may have a policy that pauses.
 
-    Args:
-        space: as in a study file; so are `constraints`, `steps`, `sampler`, `policy`, `seed`, `baseline`, `enqueue`,
-            `retries` and `early_failures`.
-        trials: how many configurations are tried.
-        minimize: the metric to make small, or several. Without any name, what the function returns.
-        maximize: the metric to make large, or several.
-        scope: which value of a trial of several steps counts, as in a study file; `k` goes with `mean_last_k`.
-        policy: without one, trials of several steps are stopped by ASHA, and those with several objectives run to the
-            end.
-        timeout_s: after so long no trial begins, and one that reports is stopped at its next report.
-        callback: called with each trial that is over. Where it returns True the study ends.
+    Args: space: as in a study file; so are `constraints`, `steps`, `sampler`, `policy`, `seed`, `baseline`,
+        `enqueue`, `retries` and `early_failures`. trials: the number of configurations to try. minimize: the
+        metric to minimize, or several. Without any name, the value that the function returns. maximize: the
+        metric to maximize, or several. scope: which value counts for a trial of several steps, as in a study
+        file; `k` belongs to `mean_last_k`. policy: by default, ASHA stops trials of several steps, and trials
+        with several objectives run to the end. timeout_s: after this time no trial starts, and a running one is
+        stopped at its next report. callback: called with each trial that is over. If it returns True, the study
+        ends.
 
-    Raises InvalidFieldError before anything runs where an argument is at fault. Where no trial ever reported anything,
-    raises what the function raised last. Does not touch the global random generators; `t.seed` seeds your own.
+    Raises InvalidFieldError before anything runs if an argument is invalid. If no trial ever reported anything,
+    raises the function's last exception. Does not touch the global random generators; `t.seed` seeds your own.
     """
     require_mapping(space)
     if policy is None:

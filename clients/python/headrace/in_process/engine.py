@@ -1,7 +1,7 @@
-"""What the loop asks of a study in this process, and where such a study comes from.
+"""What the loop requires of a study in this process, and where such a study comes from.
 
-The client imports no service. The one that is needed here is found by its name when it is asked for, as the commands
-of services are.
+The client imports no services. The one needed here is found by its name on first use, like the commands of
+services.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ from headrace.trial.runtime import Decision
 
 SERVICE: Final = "headrace_services.scheduler.in_process"
 NAME: Final = "in-process"
-"""The study's name, in its trials' names and in figures."""
+"""The study's name, used in its trials' names and in figures."""
 
 
 class Asked(Protocol):
-    """A trial that is to be run."""
+    """A trial to run."""
 
     params: dict[str, Value]
     seed: int
@@ -32,7 +32,7 @@ class Asked(Protocol):
 
 
 class Engine(Protocol):
-    """A study that is asked and told by plain calls; `InProcessStudy` says what each means."""
+    """A study that is used through plain calls; `InProcessStudy` documents them."""
 
     @property
     def spec(self) -> StudySpec: ...
@@ -52,7 +52,9 @@ class Engine(Protocol):
 
 
 def new_engine(spec: StudySpec) -> Engine:
-    """A study of this spec, before its first trial. Raises `MissingExtraError` where the services are not installed."""
+    """A study of this spec, before its first trial. Raises `MissingExtraError` if the services are not
+    installed.
+    """
     try:
         engine: Engine = import_module(SERVICE).InProcessStudy(spec, name=NAME)
     except ModuleNotFoundError as error:

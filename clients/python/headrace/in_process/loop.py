@@ -4,10 +4,10 @@
        │
        ├── the policy stops it: `t.steps()` ends, or the generator is closed ──► over
        ├── the policy pauses it: the generator waits here, until the study asks for the trial again
-       └── the function raised: the trial failed, and is tried again where `retries` allow it
+       └── the function raised: the trial failed, and is tried again if `retries` allow it
 
-Ctrl-C, the timeout and the callback end the study between two of these, or at a report. Its trials are cancelled, and
-whatever they reported stays.
+Ctrl-C, the timeout and the callback end the study between two of these, or at a report. Its trials are
+cancelled, and their reports stay.
 """
 
 import time
@@ -25,11 +25,11 @@ from headrace.trial.runtime import TOLD, Action, Assignment, Decision, Ended, Ow
 from headrace.trial.session import Trial
 
 Callback = Callable[[TrialInfo], object]
-"""Called with each trial that is over; True ends the study."""
+"""Called with each trial that is over; returning True ends the study."""
 
 
 class CannotPauseError(HeadraceError):
-    """A trial is to wait, and its function cannot."""
+    """A trial should be paused, but its function cannot be."""
 
 
 class Loop:
@@ -54,10 +54,10 @@ class Loop:
         self._objectives = tuple(one.metric for one in engine.spec.objectives)
         self._error: Exception | None = None
         self._defect: Exception | None = None
-        """What the study itself raised at a report: it cannot go on."""
+        """The exception that the study itself raised at a report: it cannot continue."""
 
     def run(self) -> Exception | None:
-        """To the end. Returns what the function raised last."""
+        """Run the study to its end. Returns the last exception that the function raised."""
         try:
             while not self._is_late() and (asked := self._engine.ask()) is not None:
                 self._train(asked)
@@ -70,7 +70,9 @@ class Loop:
         return self._error
 
     def _close(self, generators: Iterable[Generator[Any, None, Any]]) -> None:
-        """Close them all. What one of them raises there takes nothing away from the results: it is warned of."""
+        """Close all generators. If one raises an exception there, that is only a warning and does not affect the
+        results.
+        """
         errors = []
         for generator in generators:
             try:
@@ -82,19 +84,17 @@ class Loop:
             warnings.warn(f"headrace: {said}", stacklevel=2)
 
     def report(self, asked: Asked, step: int, metrics: dict[str, float], *, held: bool = False) -> Decision:
-        """Tell a result, and hear what to do next."""
-        if self._defect is not None:  # the function caught it, and went on
+        """Report a result, and return what to do next."""
+        if self._defect is not None:  # the function caught it, and continued
             raise self._defect
         try:
             decision = self._engine.report(asked, step, metrics, held=held)
         except HeadraceError:
-            raise  # what was reported is at fault
+            raise  # the report is invalid
         except Exception as error:
             self._defect = error
             raise
-        if (
-            decision.action is Action.PAUSE and not held
-        ):  # a policy of an installed package, of which nobody knew
+        if decision.action is Action.PAUSE and not held:  # an unknown policy from an installed package
             self._defect = CannotPauseError(
                 f"the policy paused trial {asked.number} at step {step}, and this function cannot be paused",
                 remedy="Write it as a generator that yields the result of each step, or choose another policy.",
@@ -106,7 +106,7 @@ class Loop:
         return decision
 
     def _is_late(self) -> bool:
-        """Whether the time is up. The study has ended then."""
+        """Whether the time is up. If so, the study is ended."""
         if self._timeout_s is None or time.monotonic() - self._began < self._timeout_s:
             return False
         self._engine.stop(self._lateness())
@@ -137,7 +137,7 @@ class Loop:
                 self._error = error
                 self._engine.fail(asked, raised.words(error)[0])
                 return
-        if self._defect is not None:  # of a policy or of ours, even where the function caught it
+        if self._defect is not None:  # of a policy or our own, even if the function caught it
             if isinstance(self._defect, CannotPauseError):
                 self._engine.stop(self._defect.message)
             raise self._defect from None
@@ -150,7 +150,7 @@ class Loop:
         for result in generator:
             step += 1
             if step <= asked.step:
-                continue  # a trial that failed begins again, and what it had reported is known
+                continue  # a failed trial starts over, and its earlier reports are known
             decision = self.report(asked, step, metrics_of(result, self._objectives), held=held)
             if decision.action is Action.PAUSE:
                 self._waiting[asked.number] = generator
@@ -182,7 +182,7 @@ class Loop:
 
 
 class _Trial(Trial):
-    """A trial in this process: what was said of one trial is not said of the next."""
+    """A trial in this process. A warning about one trial is not repeated for the next."""
 
     def __init__(self, assignment: Assignment, runtime: "_Runtime", warned: set[str]) -> None:
         super().__init__(assignment, runtime)
@@ -190,22 +190,22 @@ class _Trial(Trial):
 
 
 class _Runtime:
-    """Stands behind a trial: its reports go to the loop."""
+    """The runtime behind a trial: passes its reports to the loop."""
 
     def __init__(self, loop: Loop, asked: Asked) -> None:
         self._loop = loop
         self._asked = asked
 
     def attach(self) -> Assignment:
-        """The loop hands the assignment over itself."""
+        """Not used: the loop passes the assignment itself."""
         raise NotImplementedError
 
     def restored(self, *, read_time_s: float) -> None:
-        """No trial here begins from a checkpoint."""
+        """Does nothing: no trial here starts from a checkpoint."""
 
     def report(self, report: Report) -> Decision:
-        """Passes a report on."""
+        """Passes a report to the loop."""
         return self._loop.report(self._asked, report.step, dict(report.metrics))
 
     def finish(self, *, error: str, traceback: str, own: OwnEnd = TOLD) -> None:
-        """The loop sees how the function ended."""
+        """Does nothing: the loop sees how the function ended."""

@@ -1,4 +1,4 @@
-"""What cannot run in this process, and what to do instead: said before anything runs."""
+"""What cannot run in this process, and what to do instead; checked before anything runs."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -10,14 +10,14 @@ from headrace.spec import BestOfSampler, OwnPolicy, PbtPolicy, StudySpec
 
 
 def require_runnable(spec: StudySpec, function: object, timeout_s: object, callback: object) -> None:
-    """Raises `InvalidFieldError` where a sound spec cannot be run here, or an argument is not what it is to be."""
+    """Raises `InvalidFieldError` if a valid spec cannot be run here, or if an argument is invalid."""
     violations = list(_violations(spec, function, timeout_s, callback))
     if violations:
         raise InvalidFieldError(violations)
 
 
 def is_generator(function: Callable[..., Any]) -> bool:
-    """Whether a call of the function gives a generator, as far as can be told without calling it."""
+    """Whether a call of the function returns a generator, as far as is known without calling it."""
     call = getattr(function, "__call__", function)  # noqa: B004  (an object that is called like a function)
     return inspect.isgeneratorfunction(inspect.unwrap(function)) or inspect.isgeneratorfunction(call)
 
@@ -37,7 +37,7 @@ def _violations(
         yield Violation(
             field="timeout_s",
             value=show_value(timeout_s),
-            message="is no time above 0",
+            message="must be a time above 0",
             remedy="Give seconds, or leave it out.",
         )
     if callback is not None and not callable(callback):

@@ -1,8 +1,8 @@
 """A study as one self-contained HTML page: learning curves, parameters, schedule, rungs and trials.
 
-`build_report(study)` reads everything through the SDK and returns the page. `data` gathers, `curves`, `parallel`,
-`gantt` and `rungs` draw one figure each from plain values, and `page` puts them together. Plotly comes with
-`headrace[report]`.
+`build_report(study)` reads everything through the SDK and returns the page. `data` collects the data. `curves`,
+`parallel`, `gantt` and `rungs` each draw one figure from plain values, and `page` combines them. Plotly comes
+with `headrace[report]`.
 """
 
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ __all__ = ["build_report"]
 
 
 def build_report(study: "Study") -> str:
-    """The page, of a study that has ended or goes on."""
+    """The page of a study that has ended or is running."""
     try:
         import plotly  # noqa: F401 - asked for here, to say what is missing before any work is done
     except ImportError as error:

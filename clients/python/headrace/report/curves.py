@@ -1,6 +1,7 @@
-"""The learning curves: one line a trial, rung milestones as vertical lines, ends marked by what ended the trial.
+"""The learning curves: one line per trial, rungs as vertical lines, ends marked by what ended the trial.
 
-All trials of one outcome share one trace, with a gap between trials, so that a study of thousands stays quick.
+All trials with the same outcome share one trace, with a gap between trials, so that a study with thousands stays
+fast.
 """
 
 import math
@@ -14,11 +15,11 @@ from headrace.report import style
 from headrace.report.data import StudyData
 
 ORDER = ("stopped_early", "paused", "cancelled", "infeasible", "pending", "failed", "running", "completed")
-"""Drawn first to last, so that what matters lies on top."""
+"""Drawn in this order, so that the important ones are on top."""
 
 
 MOST_RUNG_LABELS = 6
-"""Of more rungs than these, only some have their names beside their lines."""
+"""The most rungs that are all labelled; with more, only some are."""
 Curve = list[tuple[int, float]]
 
 
@@ -125,7 +126,7 @@ def _add_one(
 
 
 def describe(data: StudyData, trial: TrialInfo) -> str:
-    """A trial for the hover box: what became of it, why, and its configuration."""
+    """A trial for the hover box: its outcome, why, and its configuration."""
     head = "baseline, " if trial.baseline else ""
     lines = [f"<b>trial {trial.number}</b> {head}{style.kind_of(trial.outcome).label}"]
     why = data.why(trial)
@@ -168,7 +169,7 @@ def _axes(figure: go.Figure, data: StudyData, values: list[float]) -> None:
 
 
 def _on_axis(value: int, *, log: bool) -> float:
-    # An annotation on a logarithmic axis is placed by the exponent; lines are not.
+    # An annotation on a logarithmic axis is positioned by the exponent; lines are not.
     return math.log10(value) if log else float(value)
 
 

@@ -1,4 +1,4 @@
-"""Everything that a report shows, gathered once through the SDK."""
+"""Everything that a report shows, collected once through the SDK."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ ON_SLOT = (TrialState.RUNNING, TrialState.RESUMED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stay:
-    """A trial's stay on its slots, from placement to departure."""
+    """An attempt of a trial on its slots, from placement to departure."""
 
     trial: int
     worker: str
@@ -43,17 +43,19 @@ class Stay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Other:
-    """The other study of a transfer: of the search the one that trains its best, and the other way round."""
+    """The other study of a transfer: for the search, the one that trains its best configurations, and vice
+    versa.
+    """
 
     name: str
     stays: tuple[Stay, ...]
     search_ended: datetime | None
-    """When the search ended, of the two; None while it goes on."""
+    """When the search, one of the two, ended; None while it is running."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotHistory:
-    """How busy a slot was that trials of the study were on, in the last hour, the oldest minute first."""
+    """How busy a slot of the study's trials was in the last hour, oldest minute first."""
 
     worker: str
     index: int
@@ -62,20 +64,20 @@ class SlotHistory:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyData:
-    """A study with all that happened in it."""
+    """A study with everything that happened in it."""
 
     study: StudyInfo
     trials: tuple[TrialInfo, ...]
     reports: tuple[Report, ...]
     events: tuple[Event, ...]
     left_out: tuple[str, ...] = ()
-    """What the scheduler left out of its answers, a line each."""
+    """What the scheduler left out of its answers, one line each."""
     importances: tuple[Importance, ...] = ()
-    """Of the parameters, by objective."""
+    """The importance of the parameters, by objective."""
     devices: tuple[SlotHistory, ...] = ()
-    """The slots that its trials were on, as far as their loads are known."""
+    """The slots that its trials were on, if their loads are known."""
     other: Other | None = None
-    """Where a transfer created the study together with another one."""
+    """The other study, if a transfer created the two together."""
 
     @cached_property
     def by_number(self) -> Mapping[int, TrialInfo]:
@@ -94,11 +96,11 @@ class StudyData:
 
     @property
     def maximize(self) -> bool:
-        """True when more is better."""
+        """True if larger values are better."""
         return self.outcome.maximize
 
     def curves(self) -> Mapping[int, list[tuple[int, float]]]:
-        """Every trial's finite values by step. Of a step that was computed twice, the later attempt counts."""
+        """Every trial's finite values by step. If a step was computed twice, the later attempt counts."""
         points: dict[int, dict[int, float]] = {trial.number: {} for trial in self.trials}
         for report in self.reports:
             if self.metric in report.metrics:
@@ -109,7 +111,7 @@ class StudyData:
         }
 
     def why(self, trial: TrialInfo) -> str:
-        """Why a trial is where it is, in one line; which result it keeps; and that it ran other code."""
+        """Why a trial is in its state, in one line; which result it keeps; and whether it ran different code."""
         found = trial.detail.splitlines()[0] if trial.detail else self._waits(trial)
         return "; ".join(filter(None, (found, kept_result(trial), wording.other_code(trial))))
 
@@ -122,12 +124,12 @@ class StudyData:
         }.get(trial.outcome, "")
 
     def stays(self) -> list[Stay]:
-        """Every stay on a slot, in the order of their ends; those that go on end with the last event."""
+        """Every attempt on a slot, ordered by end; running ones end with the last event."""
         return list(_stays(self.events))
 
 
 def gather(study: Study) -> StudyData:
-    """Reads the study; of one that goes on, the events up to now."""
+    """Reads the study; for a running one, the events up to now."""
     info, trials, reports = study.status(), study.trials(), study.reports()
     events = tuple(_events_until(study, info.cursor))
     return StudyData(
@@ -155,7 +157,7 @@ def _other(study: Study, info: StudyInfo) -> Other | None:
         search, target = (info, found) if info.spec.transfer is not None else (found, info)
         transfer = search.spec.transfer
         if transfer is None or transfer.study_name(search.name) != target.name:
-            return None  # it takes the best of a study of before, and may have begun long after
+            return None  # it uses an earlier study, and may have started long after it
         stays = tuple(_stays(tuple(_events_until(handle, found.cursor))))
     except StudyNotFoundError:
         return None
@@ -163,7 +165,7 @@ def _other(study: Study, info: StudyInfo) -> Other | None:
 
 
 def _devices(study: Study, info: StudyInfo, events: tuple[Event, ...]) -> tuple[SlotHistory, ...]:
-    """The loads of the slots that trials were on since an hour ago; the scheduler keeps no older ones."""
+    """The loads of the slots that trials were on within the last hour; the scheduler keeps no older ones."""
     began, ended = info.created, info.ended
     used = {(stay.worker, index) for stay in _stays(events) for index in stay.slots}
     if not used:
@@ -178,7 +180,7 @@ def _devices(study: Study, info: StudyInfo, events: tuple[Event, ...]) -> tuple[
 
 
 def _within(load: SlotLoad, began: datetime | None, ended: datetime | None) -> bool:
-    """Whether a minute has a part in the study's time."""
+    """Whether a minute overlaps with the study's time."""
     minute = timedelta(minutes=1)
     return (began is None or load.minute + minute > began) and (ended is None or load.minute < ended)
 

@@ -1,6 +1,6 @@
-"""One HTML file with nothing to fetch: a header, sections with figures, Plotly's JavaScript put in once.
+"""One self-contained HTML file: a header, sections with figures, and Plotly's JavaScript, included once.
 
-Headers and bodies are HTML, so who makes them escapes what is in them; titles, labels and notes are escaped here.
+Headers and bodies are HTML, so their authors escape the contents; titles, labels and notes are escaped here.
 """
 
 from collections.abc import Iterable
@@ -56,7 +56,7 @@ def page(title: str, header: str, sections: Iterable[str], *, script: str = "") 
 
 
 def card(label: str, figure: str, more: str, kind: str = "") -> str:
-    """A figure in words, with what it is and what is to be said of it."""
+    """A figure in words: its label, value and note."""
     return (
         f'<div class="card {kind}"><div class="label">{escape(label)}</div>'
         f'<div class="figure">{escape(figure)}</div><div class="more">{escape(more)}</div></div>'
@@ -70,7 +70,7 @@ def section(title: str, note: str, body: str) -> str:
 
 def figure(drawn: go.Figure, name: str, *, zoom: bool = True) -> str:
     """A Plotly figure, as a part of a page."""
-    # The buttons are named, since Plotly's own list has one that sends the figure to a server.
+    # The buttons are listed, as Plotly's default list has one that sends the figure to a server.
     buttons = [["toImage"], ["zoom2d", "pan2d", "resetScale2d"]] if zoom else [["toImage"]]
     config = {"displaylogo": False, "responsive": True, "modeBarButtons": buttons}
     html: str = drawn.to_html(full_html=False, include_plotlyjs=False, div_id=f"figure-{name}", config=config)

@@ -1,6 +1,6 @@
 """The Pareto front: every trial's objectives against each other, and the trials that no other one beats.
 
-With more than two objectives each pair has a figure of its own, up to six of them.
+With more than two objectives, each pair has its own figure, up to six of them.
 """
 
 import math
@@ -18,7 +18,7 @@ MOST_PAIRS = 6
 
 
 def pareto_fronts(data: StudyData) -> list[go.Figure]:
-    """One figure a pair of objectives; none where there is one objective only, or the front is left out."""
+    """One figure per pair of objectives; none if there is only one objective, or the front is left out."""
     if not data.outcome.several or data.outcome.front_left_out:
         return []
     pairs = list(combinations(data.study.spec.objectives, 2))[:MOST_PAIRS]

@@ -1,6 +1,7 @@
-"""Trials on slots over time: one row a slot, one bar a stay, its colour and pattern by what ended it.
+"""Trials on slots over time: one row per slot and one bar per attempt, with a colour and pattern for what ended
+it.
 
-The other study of a transfer shares the slots, so its trials are in the picture too, in a colour of their own.
+The other study of a transfer shares the slots, so its trials are shown too, in their own colour.
 """
 
 from dataclasses import replace
@@ -24,7 +25,7 @@ MARKED_PAUSES = 300
 
 
 def gantt(data: StudyData) -> go.Figure | None:
-    """The figure; None where no trial was ever placed on a slot (ask/tell)."""
+    """The figure; None if no trial was ever placed on a slot (ask/tell)."""
     stays = data.stays()
     others = data.other.stays if data.other is not None else ()
     seen = [*stays, *others]

@@ -1,4 +1,4 @@
-"""The importance of parameters: one bar a parameter, the most important one on top."""
+"""The importance of parameters: one bar per parameter, the most important one on top."""
 
 import plotly.graph_objects as go
 
@@ -7,7 +7,7 @@ from headrace.client.model import Importance
 from headrace.report import style
 
 ROWS = 30
-"""Of more parameters than these the most important ones are drawn."""
+"""The most parameters that are drawn: the most important ones."""
 
 
 def importance_bars(found: Importance) -> go.Figure:

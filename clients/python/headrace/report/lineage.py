@@ -1,7 +1,7 @@
 """Lineage: the parameters of a population over the steps, who copied whom, and the schedule of the best.
 
-One panel a parameter that changed. A line is a member, a dotted step a copy, from the donor's value to the mutated
-one; the thick line is the schedule with which the best member's state was trained.
+There is one panel per parameter that changed. A line is a member; a dotted step is a copy, from the donor's
+value to the mutated one. The thick line is the schedule with which the best member's state was trained.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,11 +17,11 @@ from headrace.spec import CategoricalDomain, Value
 
 PANEL_HEIGHT = 230
 PANEL_TITLE = 26
-"""How many characters of a parameter's name fit beside its panel."""
+"""How many characters of a parameter's name fit next to its panel."""
 
 
 def lineage(data: StudyData) -> go.Figure | None:
-    """The figure; None where nobody copied."""
+    """The figure; None if no member copied another."""
     members = [trial for trial in data.trials if not trial.baseline]
     names = [name for name in data.study.spec.space if _changes(members, name)]
     if not names:
@@ -48,7 +48,7 @@ def lineage(data: StudyData) -> go.Figure | None:
 
 
 def own_stretches(trial: TrialInfo) -> Iterator[Stretch]:
-    """What a member trained itself: from each copy to the next."""
+    """The stretches that a member trained itself, from each copy to the next."""
     start, params = 0, trial.lineage[0].previous_params if trial.lineage else trial.params
     for copied in trial.lineage:
         yield Stretch(start=start, end=copied.step, trial=trial.number, params=params)

@@ -1,4 +1,4 @@
-"""How busy the devices were: a line a slot over the last hour, its utilization above and its memory below."""
+"""How busy the devices were: one line per slot over the last hour, with utilization above and memory below."""
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -11,7 +11,7 @@ DASHES = ("solid", "dash", "dot", "dashdot")
 
 
 def device_loads(data: StudyData) -> go.Figure | None:
-    """The figure; None where nothing is known of the slots that the study's trials were on."""
+    """The figure; None if nothing is known about the slots that the study's trials were on."""
     if not data.devices:
         return None
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08)

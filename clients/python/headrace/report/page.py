@@ -176,7 +176,7 @@ def _header(data: StudyData) -> str:
 
 
 def _what_counts(data: StudyData) -> str:
-    """Which value of a trial counts, where there is one objective."""
+    """Which value of a trial counts, if there is one objective."""
     said = wording.what_counts(data.study.spec.objective)
     if any(trial.counted_end is not None for trial in data.trials):
         said += ", or that of before it continued where that is better"
@@ -239,7 +239,7 @@ def _cards(data: StudyData) -> list[str]:
 
 
 def _baseline_card(data: StudyData, baseline: TrialInfo) -> str:
-    """What the others are compared with: the values that count."""
+    """The baseline's card, with the values that count."""
     spec = data.study.spec
     title = "baseline" if data.outcome.several else f"baseline {data.metric}"
     what = f"the default configuration, {baseline.outcome.replace('_', ' ')} at step {baseline.step}"

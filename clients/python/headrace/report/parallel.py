@@ -1,7 +1,8 @@
-"""Parallel coordinates: one axis a parameter, one line a trial, darker for a better value of the first objective.
+"""Parallel coordinates: one axis per parameter, one line per trial, darker for a better value of the first
+objective.
 
-A parameter on a logarithmic domain gets a logarithmic axis. A conditional parameter that a trial does not have is
-drawn at a place of its own below the axis's values, labelled "none".
+A parameter on a logarithmic domain gets a logarithmic axis. A conditional parameter that a trial does not have
+is drawn in a separate place below the axis's values, labelled "none".
 """
 
 import math
@@ -18,12 +19,12 @@ from headrace.spec import CategoricalDomain
 
 ROOMY_AXES = 9
 ROOMY_LABEL = 14
-"""With more axes or longer names than these the names slant, lest they overlap."""
+"""With more axes or longer names than these, the names are slanted so that they do not overlap."""
 LONGEST_LABEL = 22
 SLANT = -25
 LETTER_PX = 7.5
 AXIS_PX = 78
-"""The distance of axes where they are many."""
+"""The distance between axes if there are many."""
 
 
 def parallel_coordinates(data: StudyData) -> go.Figure:
@@ -38,7 +39,7 @@ def parallel_coordinates(data: StudyData) -> go.Figure:
     scale = scales[0]
     dimensions += scales
     crowded = len(dimensions) > ROOMY_AXES or any(len(d["label"]) > ROOMY_LABEL for d in dimensions)
-    for dimension in dimensions:  # ticks are plain text, unlike all other texts of a figure
+    for dimension in dimensions:  # ticks are plain text, unlike all other text in a figure
         dimension["ticktext"] = [style.short(tick, 12 if crowded else 18) for tick in dimension["ticktext"]]
     figure = go.Figure(
         go.Parcoords(
@@ -67,9 +68,7 @@ def parallel_coordinates(data: StudyData) -> go.Figure:
     margin = {"l": 90, "r": 60, "t": above, "b": 30}
     figure.update_layout(**{**style.layout(height=400 + above), "margin": margin})
     if len(dimensions) > ROOMY_AXES:
-        figure.update_layout(
-            width=AXIS_PX * (len(dimensions) - 1) + 240
-        )  # the page scrolls where it has less
+        figure.update_layout(width=AXIS_PX * (len(dimensions) - 1) + 240)  # the page scrolls if it has less
     return figure
 
 
@@ -100,7 +99,7 @@ def _dimension(data: StudyData, name: str, trials: Sequence[TrialInfo]) -> dict[
 
 
 def _steps(data: StudyData, trials: Sequence[TrialInfo]) -> dict[str, Any]:
-    """The steps that a trial ran, with the rungs as ticks."""
+    """The axis of the steps that a trial ran, with the rungs as ticks."""
     ladder = data.study.spec.rungs()
     steps: list[Value | None] = [trial.step for trial in trials]
     log = ladder[-1] / ladder[0] >= 8 and min(trial.step for trial in trials) > 0

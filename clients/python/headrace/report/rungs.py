@@ -1,4 +1,4 @@
-"""Rung occupancy: of the trials recorded at each rung, how many went on."""
+"""Rung occupancy: how many of the trials recorded at each rung were promoted."""
 
 import plotly.graph_objects as go
 

@@ -1,7 +1,7 @@
 """Colours, symbols and fonts of a report, in one place.
 
-The colours are those of Okabe and Ito, which readers with any common colour vision tell apart; every kind also has
-its own line, marker or pattern, so that colour is never the only sign.
+The colours are those of Okabe and Ito, which readers with any common colour vision can distinguish. Every kind
+also has its own line, marker or pattern, so that colour is never the only sign.
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ BASELINE = "#1c2733"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif"
 
 SEQUENTIAL = [[0.0, "#d9e2ea"], [0.35, "#9dbbd6"], [0.7, "#3f7fb5"], [1.0, "#08306b"]]
-"""From the worst value to the best: lighter to darker, so it also prints."""
+"""From the worst value to the best: light to dark, so it also works in print."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How trials of one outcome are drawn."""
+    """How trials with one outcome are drawn."""
 
     label: str
     color: str
@@ -44,11 +44,11 @@ KINDS = {
 
 
 OTHER = Kind("another study", "#56b4e9", "circle", ".")
-"""Trials of the study with which a transfer connects this one."""
+"""Trials of the other study of a transfer."""
 
 
 def kind_of(outcome: str) -> Kind:
-    """The style of an outcome; one that this version does not know looks like a running trial."""
+    """The style of an outcome. An outcome that this version does not know looks like a running trial."""
     return (
         KINDS["running" if outcome == "resumed" else outcome]
         if outcome in (*KINDS, "resumed")
@@ -57,12 +57,12 @@ def kind_of(outcome: str) -> Kind:
 
 
 def text(value: object) -> str:
-    """Text for a figure: Plotly reads a few HTML tags in it, so it is escaped like HTML (but for quotes)."""
+    """Text for a figure. Plotly interprets a few HTML tags in it, so it is escaped like HTML (except quotes)."""
     return escape(str(value), quote=False)
 
 
 def short(name: str, limit: int) -> str:
-    """A name in at most this many characters, its middle left out: where there is no more room."""
+    """A name in at most this many characters, with its middle left out if it is too long."""
     if len(name) <= limit:
         return name
     tail = (limit - 1) // 2
@@ -70,7 +70,7 @@ def short(name: str, limit: int) -> str:
 
 
 def layout(*, height: int, **more: Any) -> dict[str, Any]:
-    """What all figures have in common."""
+    """The layout that all figures have in common."""
     return {
         "height": height,
         "font": {"family": FONT, "size": 13, "color": INK},
@@ -94,7 +94,7 @@ def steep(values: Sequence[float]) -> bool:
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
-    """A labelled axis with a quiet grid."""
+    """A labelled axis with an unobtrusive grid."""
     return {
         "title": {"text": text(title)},
         "gridcolor": GRID,

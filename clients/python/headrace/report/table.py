@@ -12,7 +12,7 @@ from headrace.spec import CategoricalDomain
 
 
 def trial_table(data: StudyData) -> str:
-    """The table in HTML; cells carry their sorting key."""
+    """The table in HTML; cells carry their sort keys."""
     params = {
         name: not isinstance(domain, CategoricalDomain) for name, domain in data.study.spec.space.items()
     }

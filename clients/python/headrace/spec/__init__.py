@@ -1,9 +1,9 @@
 """The description of a study: models with their validation, study files, protobuf and JSON.
 
-One truth for the SDK, the CLI and the scheduler. The models mirror `spec.proto` field for field; `parse_spec`,
+The SDK, the CLI and the scheduler all use it. The models mirror `spec.proto` field for field; `parse_spec`,
 `load_study_file` and `from_proto` raise `headrace.errors.InvalidFieldError` with every violation at once.
 
-Names are imported when they are first used: a worker asks for a few constants and needs no model.
+Names are imported on first use: a worker only uses a few constants and needs no model.
 """
 
 from importlib import import_module

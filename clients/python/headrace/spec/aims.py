@@ -1,4 +1,6 @@
-"""A study described by a call in Python: its aims by direction, and everything else under the keys of a study file."""
+"""A study described by a call in Python: its objectives by direction, and everything else under the keys of a
+study file.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,10 +12,10 @@ from headrace.spec.objective import Goal
 from headrace.spec.study import StudySpec
 
 VALUE: Final = "value"
-"""The objective's name where nobody named one: what the function returns is to be small."""
+"""The objective's default name: the value that the function returns is minimized."""
 
 Names = str | Sequence[str]
-"""One metric or several."""
+"""One metric, or several."""
 
 
 def spec_of_call(
@@ -25,9 +27,9 @@ def spec_of_call(
     k: int | None = None,
     **settings: Any,
 ) -> StudySpec:
-    """The spec of a call such as `optimize(fn, space, minimize="loss", trials=20)`; None leaves a setting out.
+    """The spec for a call such as `optimize(fn, space, minimize="loss", trials=20)`; None leaves a setting out.
 
-    Raises `InvalidFieldError` with every violation, under the names that the call has.
+    Raises `InvalidFieldError` with every violation, under the names used in the call.
     """
     wanted = [("minimize", Goal.MINIMIZE, name) for name in names_of("minimize", minimize)]
     wanted += [("maximize", Goal.MAXIMIZE, name) for name in names_of("maximize", maximize)]
@@ -62,7 +64,7 @@ def names_of(argument: str, given: object) -> list[str]:
 
 
 def require_mapping(space: object) -> None:
-    """Raises `InvalidFieldError` where the space is not a mapping: its other problems are the spec's to find."""
+    """Raises `InvalidFieldError` if the space is not a mapping. The spec finds its other problems."""
     if not isinstance(space, Mapping):
         remedy = 'Write it as {"lr": {"type": "float", "low": 1e-4, "high": 1e-1, "log": True}}.'
         violation = Violation(

@@ -1,7 +1,8 @@
 """`bubbles: true`: trials on low rungs may run in the idle windows of a large job's pipeline.
 
-The default is false. Only the author of a program knows that it takes its gate (`headrace_torch.bubbles.join`), and one
-that does not would slow the large job. Such a slot is slow, too, and may be taken back at any time.
+The default is false. Only the author of a program knows whether it passes the gate
+(`headrace_torch.bubbles.join`); a program that does not would slow the large job. Such a slot is also slow, and
+may be taken back at any time.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ _LEAVE_OUT = "or leave out bubbles."
 
 
 def bubble_problems(known: Mapping[str, Any]) -> Iterator[Problem]:
-    """What is wrong between `bubbles: true` and the study's other fields, as far as those are sound."""
+    """Conflicts between `bubbles: true` and the study's other valid fields."""
     template: TrialTemplate | None = known.get("template")
     if "template" in known and template is None:
         yield _problem(

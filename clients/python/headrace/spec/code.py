@@ -1,4 +1,4 @@
-"""How workers get a study's program: its folder shipped to them by a digest, or a folder that they find."""
+"""How workers get a study's program: its folder, shipped under a digest, or an existing folder."""
 
 import re
 from enum import StrEnum
@@ -12,15 +12,15 @@ from headrace.spec.problems import Problem, fault, reject
 from headrace.spec.scalars import Flag, Text, integer_within
 
 DIGEST: Final = re.compile(r"[0-9a-f]{64}")
-"""A SHA-256, as it is written."""
+"""The format of a SHA-256."""
 WAYS: Final = {"ship": True, "folder": False}
-"""What a study file says of its code."""
+"""The values of `code` in a study file."""
 _COMMIT: Final = re.compile(r"[0-9a-f]{7,64}")
 Size = Annotated[int, PlainValidator(integer_within(0, numbers.BYTES))]
 
 
 def _ways(value: Any) -> Any:
-    """`code: ship` and `code: folder`, as a study file has them."""
+    """`code: ship` and `code: folder`, as written in a study file."""
     if value is None or isinstance(value, dict | Code):
         return value
     if isinstance(value, str) and value in WAYS:
@@ -32,9 +32,9 @@ class Code(SpecModel):
     """The folder of a program, as it was when its study was created."""
 
     ship: Flag | None = None
-    """Whether it is shipped; None: it depends on where the scheduler is."""
+    """Whether it is shipped; None: depends on where the scheduler is."""
     digest: Text = ""
-    """What workers get it by; empty where it is not shipped, or not yet."""
+    """The digest under which workers get it; empty if it is not shipped, or not yet."""
     size_bytes: Size = 0
     files: Size = 0
     commit: Text = ""
@@ -57,20 +57,20 @@ class Code(SpecModel):
 
 
 class OnCodeChange(StrEnum):
-    """What happens when a trial runs other code than its study began with."""
+    """What happens if a trial runs different code than its study started with."""
 
     WARN = "warn"
     PAUSE = "pause"
     """The study pauses. A user accepts the change by resuming it."""
     REFUSE = "refuse"
-    """The same, and the change is never accepted."""
+    """The study pauses, and the change is never accepted."""
 
 
 HowShipped = Annotated[Code, BeforeValidator(_ways)]
 
 
 def requirements_problem(path: str) -> str:
-    """What is wrong with the file of a program's requirements, or nothing."""
+    """What is wrong with a program's requirements file, or nothing."""
     parts = path.split("/")
     if path.startswith("/") or not {"", ".", ".."}.isdisjoint(parts):
         return "is not a path within the folder of the program"

@@ -1,7 +1,7 @@
-"""What is wrong with the conditions of a space: a parent that is none, a cycle, a condition that can never hold.
+"""Problems in the conditions of a space: an unknown parent, a cycle, a condition that can never hold.
 
-Conditions are conjunctions: a parameter exists where all of its own hold, and where its parents exist. So it can exist
-if, for each parameter above it, one value meets all conditions on it together.
+Conditions are conjunctions: a parameter exists if all of its own hold, and if its parents exist. So it can exist
+if, for each parameter above it, one value meets all conditions on that parameter together.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,13 +12,15 @@ from headrace.spec.problems import Loc, Problem, Unknown
 
 Space = Mapping[str, Domain]
 _WALKED = 20_000
-"""Conditions that are looked at for those of parents, over the whole space. In a larger one these are left alone."""
+"""The most conditions that are combined with those of parents, over the whole space. In a larger space, this is
+not checked.
+"""
 
 
 def condition_problems(
     name: str, domain: Domain, places: Mapping[str, int], space: Space
 ) -> Iterator[Problem]:
-    """What is wrong with the conditions of one parameter. `places` are all names by their order."""
+    """Problems in the conditions of one parameter. `places` has the positions of all names."""
     if len(domain.conditions) > numbers.CONDITIONS:
         yield Problem(
             loc=(name, "conditions"),
@@ -53,7 +55,7 @@ def impossible_problems(space: Space) -> Iterator[Problem]:
         if left < 0:
             return
         if not impossible.isdisjoint(above):
-            impossible.add(name)  # as its parent is, which is told
+            impossible.add(name)  # like its parent, which is reported
             continue
         for parent, conditions in above.items():
             if parent in space and not can_hold(space[parent], conditions):
@@ -68,9 +70,10 @@ def impossible_problems(space: Space) -> Iterator[Problem]:
 
 
 def _above(domain: Domain, space: Space, most: int) -> dict[str, list[Condition]]:
-    """All conditions that must hold where a parameter exists, its parents' too, by the parameter that they are on.
+    """All conditions that must hold for a parameter to exist, including its parents', by the parameter that they
+    refer to.
 
-    Once there are more than so many, it looks no further.
+    It stops once there are more than `most`.
     """
     found: dict[str, list[Condition]] = {}
     waiting = [domain]
@@ -85,7 +88,7 @@ def _above(domain: Domain, space: Space, most: int) -> dict[str, list[Condition]
 
 
 def can_hold(domain: Domain, conditions: Sequence[Condition]) -> bool:
-    """Whether a value of the domain meets all of the conditions."""
+    """Whether some value of the domain meets all conditions."""
     listed = [condition.meanings for condition in conditions if condition.values]
     bounded = [condition for condition in conditions if not condition.values]
     values: Sequence[object]
@@ -99,7 +102,7 @@ def can_hold(domain: Domain, conditions: Sequence[Condition]) -> bool:
 
 
 def first_place(count: int, reached: Callable[[int], bool]) -> int:
-    """The first of so many places that is reached, and so are all after it; `count` where none is."""
+    """The first of `count` places that is reached, where all later ones are too; `count` if none is."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
@@ -119,7 +122,9 @@ def _has_number(domain: Domain, bounded: Sequence[Condition]) -> bool:
 
 
 def _meets(domain: FloatDomain, bounded: Sequence[Condition]) -> bool:
-    """Whether a continuum has a value within all bounds: between the greatest lower and the least upper one."""
+    """Whether a continuous domain has a value within all bounds: between the greatest lower and the least upper
+    bound.
+    """
     low = max([domain.low, *(one.at_least for one in bounded if one.at_least is not None)])
     high = min([domain.high, *(one.at_most for one in bounded if one.at_most is not None)])
     above = max((one.above for one in bounded if one.above is not None), default=None)
@@ -131,7 +136,7 @@ def _meets(domain: FloatDomain, bounded: Sequence[Condition]) -> bool:
 
 
 def _own_problems(condition: Condition, parent: str, domain: Domain) -> Iterator[Problem]:
-    """What is wrong with one condition by itself."""
+    """Problems in one condition by itself."""
     bounds = condition.bounds
     if bounds and condition.values:
         yield Problem(
@@ -186,7 +191,9 @@ def _bound_problems(condition: Condition, parent: str, domain: Domain) -> Iterat
 
 
 def _backward(name: str, parent: str, space: Space) -> Problem:
-    """What is wrong with a condition on a parameter that is not before this one. Every cycle has such a condition."""
+    """The problem of a condition on a parameter that does not precede this one. Every cycle has such a
+    condition.
+    """
     cycle = _cycle(name, parent, space)
     if cycle:
         way = cycle if len(cycle) <= 12 else [*cycle[:10], "…", name]
@@ -205,7 +212,7 @@ def _backward(name: str, parent: str, space: Space) -> Problem:
 
 
 def _contradictions(name: str, domain: Domain, space: Space) -> Iterator[Problem]:
-    """Conditions on the same parent that no value meets together."""
+    """Conditions on the same parent that no single value meets."""
     before: dict[str, list[Condition]] = {}
     for index, condition in enumerate(domain.conditions):
         parent = condition.parameter
@@ -221,7 +228,7 @@ def _contradictions(name: str, domain: Domain, space: Space) -> Iterator[Problem
 
 
 def _cycle(name: str, parent: str, space: Space) -> list[str]:
-    """The way from `name` through its parent back to itself, or nothing."""
+    """The path from `name` through its parent back to itself, or nothing."""
     if parent == name:
         return [name, name]
     trail: dict[str, str] = {parent: name}

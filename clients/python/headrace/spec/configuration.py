@@ -1,7 +1,8 @@
-"""The configuration that a study is checked with: its baseline, else the first one to try, else one drawn here.
+"""The configuration with which a study is checked: its baseline, or else the first one to try, or else one drawn
+here.
 
-For a population also what its members may change it to. The draws depend on the study's seed and the parameters'
-names alone, so that a check can be repeated.
+For a population, also the configurations to which its members may change it. The draws depend only on the
+study's seed and the parameters' names, so that a check can be repeated.
 """
 
 import math
@@ -14,7 +15,7 @@ from headrace.spec.space import draw
 
 
 def configuration_of(spec: StudySpec) -> tuple[dict[str, Value], str]:
-    """The parameters, and in words where they come from."""
+    """The parameters, and where they come from, in words."""
     if spec.baseline is not None:
         return dict(spec.baseline), "the study's baseline"
     if spec.enqueued:
@@ -29,7 +30,7 @@ def configuration_of(spec: StudySpec) -> tuple[dict[str, Value], str]:
 
 
 def mutations_of(spec: StudySpec, values: dict[str, Value]) -> dict[str, dict[str, Value]]:
-    """For each parameter that mutates while a trial trains: the configuration with another value of it."""
+    """For each parameter that mutates while a trial trains: the configuration with a different value of it."""
     if not isinstance(spec.policy, PbtPolicy):
         return {}
     found = {}

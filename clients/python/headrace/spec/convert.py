@@ -1,15 +1,15 @@
-"""Between the models of a spec and its protobuf messages, by their descriptors.
+"""Converts between the models of a spec and its protobuf messages, by their descriptors. Fields have the same
+names on both sides, so a new field needs no code here. The differences are:
 
-Fields have the same names on both sides, so there is nothing to write for a new one. What differs:
-
-- A union of models is a `oneof` whose fields are named by the models' tags. Fields beside it are the models' too.
+- A union of models is a `oneof` whose fields are named by the models' tags. Fields next to it also belong to the
+models.
 - A mapping of models is a list of messages with a `name`.
-- A number that is 0, an empty text and an empty list were not set: the model's default stands. Where such a value means
-  something and the model has another default, the field is `optional` in `spec.proto`. `_AS_THEY_ARE` are older than
-  this rule.
-- The messages in `_OWN` are written by functions of their own.
+- A number that is 0, an empty text and an empty list count as unset: the model's default applies. If such a
+value has a meaning and the model's default differs, the field is `optional` in `spec.proto`. The fields in
+`_AS_THEY_ARE` are older than this rule.
+- The messages in `_OWN` are converted by their own functions.
 
-`from_proto` builds plain data and leaves every judgement to `spec_of`, so a client in any language gets the same
+`from_proto` builds plain data and leaves all validation to `spec_of`, so a client in any language gets the same
 violations with the same paths.
 """
 
@@ -32,9 +32,9 @@ from headrace.spec.values import params_data, params_to_proto, value_from_proto,
 from headrace.v1 import spec_pb2 as pb
 
 _AS_THEY_ARE: Final = frozenset({"StudySpec.max_retries", "StudySpec.checkpoints_kept", "AshaPolicy.eta"})
-"""Numbers whose 0 is a value, or an error, though the model has another default."""
+"""Numbers for which 0 is a value, or an error, although the model has a different default."""
 _FOLLOW: Final = frozenset({"StudySpec.max_steps", "Fuse.most"})
-"""Required numbers that may follow from the rest of the spec: 0 leaves them to it."""
+"""Required numbers that may follow from the rest of the spec, if they are 0."""
 
 M = TypeVar("M", bound=Message)
 
@@ -47,8 +47,8 @@ def to_proto(spec: StudySpec) -> pb.StudySpec:
 def from_proto(message: pb.StudySpec, *, stored: bool = False) -> StudySpec:
     """The spec that a message describes; raises `InvalidFieldError` with all violations otherwise.
 
-    With `stored` it is the spec of a study that exists: each field is checked, but not the rules between them, since an
-    older release may have accepted what a newer one refuses.
+    With `stored` it is the spec of an existing study: each field is checked, but not the rules between fields,
+    because an older release may have accepted what a newer one rejects.
     """
     repeats = _repeated_names(message.space)
     if repeats:
@@ -70,7 +70,7 @@ def _filled(message: M, model: SpecModel) -> M:
 
 @cache
 def _shared(descriptor: Descriptor, model: type[SpecModel]) -> tuple[Sequence[FieldDescriptor], str | None]:
-    """The fields that a message and a model both have, and the one of the `oneof` that is for this model."""
+    """The fields that a message and a model have in common, and the field of the `oneof` for this model."""
     known = shape.fields(model)
     body = descriptor.fields_by_name.get(shape.tag(model))
     fields = [field for field in cast("Iterable[FieldDescriptor]", descriptor.fields) if field.name in known]
@@ -107,7 +107,7 @@ def _put(message: Message, value: Any) -> None:
 
 
 def _data(message: Message, models: shape.Models) -> dict[str, Any]:
-    """The plain data of a message that is one of the models."""
+    """The plain data of a message that represents one of the models."""
     if len(models) == 1:
         return _data_of(message, *models.values())
     tag_field = shape.tag_field(next(iter(models.values())))
@@ -116,7 +116,7 @@ def _data(message: Message, models: shape.Models) -> dict[str, Any]:
         field.name: value
         for field, value in message.ListFields()
         if field.containing_oneof is None and field.message_type is None and field.name != "name"
-    }  # also those that this model does not have, which validation refuses
+    }  # including fields that this model lacks, which validation rejects
     if kind is None or tag_field is None:
         return beside
     model = models[kind]
@@ -142,7 +142,7 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 
 def _is_given(message: Message, field: FieldDescriptor, one: shape.Field) -> bool:
-    """Whether a field says something, where it may also be left to the model."""
+    """Whether a field is set; otherwise it is left to the model's default."""
     if field.message_type is not None and not field.is_repeated:
         is_union = len(one.models) > 1
         held = getattr(message, field.name)
@@ -188,7 +188,9 @@ def _duration(value: timedelta) -> Duration:
 
 
 def _seconds(message: Duration) -> timedelta | float:
-    """The duration, to the microsecond; one that Python cannot hold as a number, for validation to refuse."""
+    """The duration, to the microsecond; one that Python cannot represent becomes a number, for validation to
+    reject.
+    """
     if not 0 <= message.seconds <= 10**10:
         return float(message.seconds)
     return timedelta(seconds=message.seconds, microseconds=message.nanos // 1000)
@@ -214,7 +216,7 @@ _OWN: Final[dict[str, tuple[Callable[[Any], Message], Callable[[Any], Any]]]] = 
     "Duration": (_duration, _seconds),
     "TransferPlan": (_plan_to_proto, _plan_data),
 }
-"""Messages that no model mirrors: how each is written, and read."""
+"""Messages without a mirroring model: how each is written and read."""
 
 
 def _repeated_names(space: Iterable[pb.Parameter]) -> list[Violation]:

@@ -25,8 +25,9 @@ _STEP_TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a study file calls a field that has another name here: None where nobody writes it, empty where its value is
-    written in place of the whole model."""
+    """The word for a field in a study file, if it differs. None: nobody writes the field. Empty: its value is
+    written in place of the whole model.
+    """
 
     word: str | None
 
@@ -34,13 +35,13 @@ class Written:
 class SpecModel(BaseModel):
     """The base of all models of a spec: immutable, and without unknown keys."""
 
-    # A part of a spec is mostly read with the whole, whose validator knows it: its own is built when it is first used.
+    # A part of a spec is mostly validated with the whole spec, so its own validator is built only on first use.
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     @model_validator(mode="wrap")
     @classmethod
     def _beside_unknown_keys(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Unknown keys do not hide what else is wrong: the rest is checked without them."""
+        """Check the rest without unknown keys, so that they do not hide other problems."""
         try:
             return handler(data)
         except ValidationError as error:
@@ -57,11 +58,11 @@ class SpecModel(BaseModel):
 
 
 Values = Annotated[tuple[Value, ...], FailFast()]
-"""A list of values, of which the first one that is none is told: there may be thousands."""
+"""A list of values. Only the first invalid one is reported, as there may be thousands."""
 
 
 class Condition(SpecModel):
-    """`parameter` takes one of `values`, or it is a number within the bounds: one of the two."""
+    """`parameter` has one of `values`, or is a number within the bounds. Exactly one of the two is given."""
 
     parameter: Text
     values: Values = ()
@@ -72,13 +73,13 @@ class Condition(SpecModel):
 
     @property
     def bounds(self) -> dict[str, float]:
-        """The bounds that are given, by their names."""
+        """The given bounds, by name."""
         named = {"at_least": self.at_least, "above": self.above, "at_most": self.at_most, "below": self.below}
         return {name: bound for name, bound in named.items() if bound is not None}
 
     @cached_property
     def meanings(self) -> frozenset[tuple[bool, object]]:
-        """What the values mean."""
+        """The meanings of the values."""
         return frozenset(map(meaning, self.values))
 
     def holds(self, value: object) -> bool:
@@ -101,7 +102,9 @@ class Condition(SpecModel):
         )
 
     def as_written_by(self, domain: "Domain") -> "Condition":
-        """The same with each number as the parameter's domain writes it: 0.3 is the grid value 0.30000000000000004."""
+        """The same, with each number as the parameter's domain writes it: 0.3 becomes the grid value
+        0.30000000000000004.
+        """
         if not isinstance(domain, FloatDomain) or domain.step is None:
             return self
         bounds = {name: domain.written(bound) for name, bound in self.bounds.items()}
@@ -109,7 +112,9 @@ class Condition(SpecModel):
         return Condition.model_construct(**{**dict(self), **bounds, "values": values})
 
     def describe(self) -> str:
-        """What the parameter is where the condition holds: `'sgd' or 'adam'`, `at least 64 and below 128`."""
+        """The parameter's possible values if the condition holds: `'sgd' or 'adam'`, `at least 64 and below
+        128`.
+        """
         if self.values:
             return listed(self.values, " or ")
         return " and ".join(f"{name.replace('_', ' ')} {show_real(it)}" for name, it in self.bounds.items())
@@ -158,7 +163,7 @@ class FloatDomain(SpecModel):
 
     @property
     def count(self) -> int | None:
-        """How many values there are; None for a continuum."""
+        """The number of values; None for a continuous range."""
         if self.step is None:
             return None
         return math.floor((self.high - self.low) / self.step + _STEP_TOLERANCE) + 1
@@ -177,11 +182,11 @@ class FloatDomain(SpecModel):
             return float(value)
         place = (value - self.low) / self.step
         near = round(place)
-        # A place far out is known to a few units in the last place of its quotient.
+        # A position far from `low` is accurate to a few units in the last place of its quotient.
         return self.value_at(near) if abs(place - near) <= max(1e-6, 1e-15 * abs(near)) else None
 
     def written(self, value: Value) -> Value:
-        """The value as this domain writes it; itself where it does not belong."""
+        """The value as this domain writes it; unchanged if it does not belong."""
         found = self.admit(value)
         return value if found is None else found
 
@@ -281,12 +286,12 @@ class CategoricalDomain(SpecModel):
         return None if place is None else self.values[place]
 
     def place_of(self, value: object) -> int | None:
-        """Where a value that means the same stands, if it belongs."""
+        """The position of the value with the same meaning, if it belongs."""
         return self._places.get(meaning(value))
 
     @cached_property
     def _places(self) -> dict[tuple[bool, object], int]:
-        """The first place of each meaning."""
+        """The first position of each meaning."""
         return {meaning(value): place for place, value in reversed(list(enumerate(self.values)))}
 
     def describe(self) -> str:
@@ -297,12 +302,12 @@ Domain = Annotated[FloatDomain | IntDomain | CategoricalDomain, Field(discrimina
 
 
 def listed(values: tuple[object, ...], joint: str = ", ") -> str:
-    """Values as a sentence shows them: the first dozen."""
+    """Values as shown in a sentence: the first dozen."""
     return joint.join(map(show_value, values[:12])) + (f"{joint}…" if len(values) > 12 else "")
 
 
 def show_real(value: float) -> str:
-    """A number as short as it can be written without changing it."""
+    """A number, written as short as possible without changing it."""
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
 

@@ -1,6 +1,6 @@
-"""Words of other tuners' studies, and what a study file calls it: for the hints of those who move one over.
+"""Words from other tuners, and the words of a study file, for hints to users who port a study.
 
-The words are those of Optuna, Ray Tune and their like.
+The words are those of Optuna, Ray Tune and similar tools.
 """
 
 from collections.abc import Mapping
@@ -129,7 +129,7 @@ SAMPLERS: Final = {
 
 
 def hint(loc: tuple[str | int, ...], word: str) -> str:
-    """What to write instead of a key or a kind that another tuner has; empty where there is nothing to say."""
+    """What to write instead of another tuner's key or kind; empty if unknown."""
     match loc:
         case (_,):
             table = TOP
@@ -151,7 +151,7 @@ def hint(loc: tuple[str | int, ...], word: str) -> str:
 
 
 def space_hint(loc: tuple[str | int, ...], space: Mapping[str, Any]) -> str:
-    """What to write instead of a constant, a nested space or a list as a choice; empty where it is none of these."""
+    """What to write instead of a constant, a nested space or a list as a choice; empty for anything else."""
     domain = space.get(str(loc[0])) if loc else None
     match loc, domain:
         case (_,), str() if domain.endswith(")"):

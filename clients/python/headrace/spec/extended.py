@@ -1,4 +1,4 @@
-"""What a study was created with, where it was extended since (`headrace extend`)."""
+"""The original budget of a study that was extended (`headrace extend`)."""
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -12,14 +12,14 @@ from headrace.spec.scalars import Count, Steps
 
 
 class Extended(SpecModel):
-    """The number of configurations at first, and the full budgets before the present one, the first one first."""
+    """The original number of configurations, and the previous full budgets, oldest first."""
 
     trials: Count
     steps: tuple[Steps, ...] = ()
 
 
 def extended_problems(extended: Extended, known: Mapping[str, Any]) -> Iterator[Problem]:
-    """What is wrong between an extension and the study's other fields, as far as those are sound."""
+    """Conflicts between an extension and the study's other valid fields."""
     if "max_trials" in known and extended.trials > known["max_trials"]:
         yield Problem(
             loc=("extended", "trials"),
@@ -39,7 +39,8 @@ def extended_problems(extended: Extended, known: Mapping[str, Any]) -> Iterator[
 
 
 def too_many_rungs(policy: object, rungs: int) -> bool:
-    """Whether an extension makes too many rungs: those of an interval that the user chose, which every assignment of a
-    trial lists."""
+    """Whether an extension makes too many rungs, of an interval that the user chose: every assignment of a trial
+    lists them.
+    """
     chosen = getattr(policy, "interval", None) is not None or not isinstance(policy, EvenPolicy)
     return chosen and rungs > numbers.RUNGS

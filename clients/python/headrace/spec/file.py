@@ -1,8 +1,9 @@
-"""Study files, and mappings with their keys: a spec with friendlier spelling.
+"""Study files, and mappings with their keys: a spec with friendlier names.
 
 The file says `trials`, `steps`, `trial` and `when` where the spec says `max_trials`, `max_steps`, `template` and
-`conditions`: the fields of the models have these words (`Written`). Reading is three moves: YAML to plain data, the
-file's words to the spec's names, and the spec's own checks. Violations come back with the words that the user wrote.
+`conditions`: the fields of the models define these words (`Written`). Reading has three steps: YAML to plain
+data, the file's words to the spec's names, and the spec's own checks. Violations use the words that the user
+wrote.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,12 +34,12 @@ _PLACES: Final = tuple(
     for field in shape.fields(StudySpec).values()
     if field.models and field.holds is shape.Holds.ONE and field.word
 )
-"""The mappings that a key may belong under."""
+"""The mappings to which a key may belong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyFile:
-    """A study file that was read: its path (absolute), the study's name and the spec."""
+    """A study file as read: its absolute path, the study's name and the spec."""
 
     path: Path
     name: str
@@ -57,8 +58,9 @@ def load_study_file(path: str | Path) -> StudyFile:
 
 
 def parse_study_text(text: str, *, folder: Path, file: str = "") -> tuple[str, StudySpec]:
-    """The name and the spec in a study file's text; relative folders in it start from `folder`. Errors of syntax name
-    `file`."""
+    """The name and the spec in a study file's text; relative folders in it start from `folder`. Syntax errors
+    name `file`.
+    """
     data, problems = read_yaml(text, file)
     if not isinstance(data, Mapping):
         problem = Problem(
@@ -80,7 +82,7 @@ def parse_spec(data: Any) -> StudySpec:
 
 
 def parse_named_spec(data: Any) -> tuple[str | None, StudySpec]:
-    """As `parse_spec`, with the study's name where the mapping has one."""
+    """As `parse_spec`, with the study's name if the mapping has one."""
     if not isinstance(data, Mapping) or not _has_keys_of_file(data):
         return None, spec_of(data)
     named = dict(data)
@@ -90,7 +92,7 @@ def parse_named_spec(data: Any) -> tuple[str | None, StudySpec]:
 
 
 def _has_keys_of_file(data: Mapping[Any, Any]) -> bool:
-    """Whether a mapping is to be read as a study file: it has a key of one, or none that only a spec has."""
+    """Whether a mapping uses the keys of a study file: it has such a key, or none that only a spec has."""
     space = data.get("space")
     domains = space.values() if isinstance(space, Mapping) else ()
     keys = {key for domain in domains if isinstance(domain, Mapping) for key in domain}.union(data)
@@ -129,7 +131,7 @@ def _resolved(path: str | Path) -> Path:
         OSError,
         RuntimeError,
         ValueError,
-    ):  # links that lead in a circle, a NUL: opening the file says so
+    ):  # circular links, or a NUL: opening the file reports it
         return Path(path).absolute()
 
 
@@ -159,7 +161,7 @@ def _renamed(
                 Problem(loc=(*loc, key), message="is not a known key", remedy=f"Did you mean `{friendly}`?")
             )
             if table is _TOP:
-                plain.setdefault(key, value)  # so that it does not count as missing too
+                plain.setdefault(key, value)  # so that it does not also count as missing
         elif table is _TOP and key not in _words(StudySpec):
             remedy = _key_instead((), str(key), [*extra, *_words(StudySpec)])
             problems.append(Problem(loc=(*loc, key), message="is not a known key", remedy=remedy))
@@ -178,7 +180,7 @@ def _spell_out_trial(plain: dict[str, Any], folder: Path, problems: list[Problem
         problems.append(Problem(loc=("trial", "plan"), message="is not a known key", remedy=remedy))
     directory = template.get("working_dir", ".")
     if isinstance(directory, str):
-        with suppress(OSError, RuntimeError, ValueError):  # the spec's checks say what is wrong with it
+        with suppress(OSError, RuntimeError, ValueError):  # the spec's checks report what is wrong
             template["working_dir"] = str((folder / Path(directory).expanduser()).resolve())
     if "command" in template:
         template["command"] = {"args": template["command"]}
@@ -188,7 +190,7 @@ def _spell_out_trial(plain: dict[str, Any], folder: Path, problems: list[Problem
 
 
 def _spell_out_resources(plain: dict[str, Any], problems: list[Problem]) -> file_sizes.Paths:
-    """A share of a GPU, written as the fraction that it is: `gpus: 0.25`; and sizes by a parameter."""
+    """A share of a GPU, written as a fraction: `gpus: 0.25`; and sizes by a parameter."""
     resources = plain.get("resources")
     if not isinstance(resources, Mapping):
         return {}
@@ -208,7 +210,7 @@ def _spell_out_elastic(plain: dict[str, Any]) -> None:
 
 
 def _spell_out_transfer(plain: dict[str, Any], folder: Path, problems: list[Problem]) -> None:
-    """A share of a GPU in what the trials of a transfer take, and the files that describe their plan."""
+    """A share of a GPU in the resources of a transfer's trials, and the files that describe their plan."""
     transfer = plain.get("transfer")
     if not isinstance(transfer, Mapping):
         return
@@ -230,7 +232,9 @@ def _share_spelt_out(written: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _empty_rungs(plain: Mapping[str, Any]) -> list[Problem]:
-    """A list of rungs without any. (Of a spec the canonical JSON has one where the rungs follow from min_steps.)"""
+    """The problem of an empty list of rungs. (The canonical JSON of a spec has one if the rungs follow from
+    min_steps.)
+    """
     policy = plain.get("policy")
     if not isinstance(policy, Mapping) or policy.get("rungs") != []:
         return []
@@ -239,14 +243,14 @@ def _empty_rungs(plain: Mapping[str, Any]) -> list[Problem]:
 
 
 def _env_text(value: object) -> object:
-    """Numbers and booleans of the environment as they are written; a shell has no other types."""
+    """Numbers and booleans of the environment as text; a shell has no other types."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
 
 
 def _spell_out_space(plain: dict[str, Any], problems: list[Problem]) -> None:
-    if isinstance(plain.get("space"), list):  # which is how canonical JSON has it
+    if isinstance(plain.get("space"), list):  # the form in canonical JSON
         problems.append(
             Problem(
                 loc=("space",), message="must be a mapping", remedy="Write it as `name: {type: …}` pairs."
@@ -278,7 +282,7 @@ def _spell_out_space(plain: dict[str, Any], problems: list[Problem]) -> None:
 
 
 def _friendly(problem: Problem, plain: Mapping[str, Any], paths: file_sizes.Paths) -> Problem:
-    """The problem with the path, and the suggestions, as the user spells them."""
+    """The problem, with the path and the suggestions in the user's words."""
     loc = problem.loc
     remedy = problem.remedy
     if problem.message == "is not a known key" and loc:
@@ -301,7 +305,9 @@ def _friendly(problem: Problem, plain: Mapping[str, Any], paths: file_sizes.Path
 
 
 def _key_instead(loc: Loc, key: str, known: Sequence[str]) -> str:
-    """What to write instead of an unknown key: what another tuner's is here, its right place, or the nearest key."""
+    """What to write instead of an unknown key: our word for another tuner's key, its right place, or the nearest
+    key.
+    """
     if hint := elsewhere.hint((*loc, key), key):
         return hint
     here = loc[0] if loc else ""
@@ -330,7 +336,7 @@ def _friendly_loc(loc: Loc, plain: Mapping[str, Any]) -> Loc:
 
 
 def _friendly_keys(loc: Loc) -> list[str]:
-    """The keys of a study file at a path of pydantic."""
+    """The keys of a study file at a pydantic path."""
     models = [*shape.models_at(StudySpec, loc).values()]
     return _words(models[0]) if len(models) == 1 else []
 
@@ -340,7 +346,7 @@ def _words(model: type[SpecModel]) -> list[str]:
 
 
 def _tagged(loc: Loc, plain: Mapping[str, Any]) -> Loc:
-    """The path as pydantic has it, with the tag of the union that it leads into."""
+    """The path in pydantic's form, with the tag of the union that it leads into."""
     match loc:
         case ("space", str() as name):
             return (*loc, str(plain["space"][name].get("type")))

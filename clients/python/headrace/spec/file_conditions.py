@@ -39,7 +39,7 @@ def _compared(wanted: object, loc: Loc, problems: list[Problem]) -> dict[str, An
             found[key] = _listed(operand) if key == "values" else operand
     if not wanted:
         problems.append(Problem(loc=loc, message="has no comparison", remedy=f"Write one, as in {_EXAMPLE}."))
-    return found or {"values": []}  # of which the spec says nothing further: the place has a problem already
+    return found or {"values": []}  # the spec adds nothing: this place already has a problem
 
 
 def _listed(values: object) -> list[Any] | tuple[Any, ...]:

@@ -1,7 +1,7 @@
-"""A kind that does not exist, such as `policy: ashaa`: the nearest one is looked at in its place.
+"""A kind that does not exist, such as `policy: ashaa`, is replaced by the nearest one for further checks.
 
-So its other keys are checked too, and what follows from them (the budget from the rungs), and all errors are told at
-once.
+So its other keys are checked too, as is everything that depends on them (the budget from the rungs), and all
+errors are reported at once.
 """
 
 import re
@@ -14,13 +14,14 @@ from headrace.spec.problems import Problem, nearest
 from headrace.spec.study import known_keys
 
 _MOST: Final = 3
-"""So many kinds are guessed at; one guess takes milliseconds."""
+"""The most kinds that are guessed; one guess takes milliseconds."""
 _MEANT: Final = re.compile(r"Did you mean `(\w+)`\?")
 
 
 def spell_out(plain: dict[str, Any], problems: list[Problem]) -> None:
-    """Puts the kind that is meant in the place of one that does not exist, and notes the problem. One without a near
-    kind stays: the spec's own checks report it."""
+    """Replaces a kind that does not exist by the one that is meant, and records the problem. A kind without a
+    similar one stays: the spec's own checks report it.
+    """
     for key in ("policy", "sampler"):
         if isinstance(plain.get(key), str):
             plain[key] = {"kind": plain[key]}

@@ -1,6 +1,6 @@
 """The files that describe the model and the cluster of a transfer's plan: `plan: {model: model.json, …}`.
 
-They are read where the study file is read, since a server opens no file that a caller names.
+They are read together with the study file, because a server does not open files that a caller names.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _DESCRIPTION: Final = UserFile(
 
 
 def spell_out(plan: Mapping[str, Any], folder: Path, problems: list[Problem]) -> dict[str, Any]:
-    """The plan with each description in the place of its file. Notes a problem for a file that cannot be used."""
+    """The plan with each file replaced by its contents. Records a problem for a file that cannot be used."""
     spelt = dict(plan)
     for key in ("model", "cluster"):
         named = plan.get(key)
@@ -33,7 +33,7 @@ def spell_out(plan: Mapping[str, Any], folder: Path, problems: list[Problem]) ->
             (fault,) = error.violations
             where = "" if error.line is None else f" (line {error.line})"
             problems.append(replace(problem, message=f"{error.reason}{where}", remedy=fault.remedy))
-        except RuntimeError as error:  # a home folder that is not known
+        except RuntimeError as error:  # an unknown home folder
             problems.append(replace(problem, message=str(error), remedy=_DESCRIPTION.remedy))
         else:
             if isinstance(found, Mapping):

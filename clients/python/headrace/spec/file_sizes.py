@@ -1,7 +1,7 @@
 """Sizes by a parameter as study files write them: `gpus: {by: batch_size, 64: 1, 256: 2}`.
 
-The spec has one table, `resources.by`, for GPUs and CPU slots. `spell_out` makes it, and says for each path of the
-table what the user wrote there.
+The spec has one table, `resources.by`, for GPUs and CPU slots. `spell_out` builds it, and maps each path in the
+table to what the user wrote.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ _BY, _FROM, _ELSE = "by", "from", "else"
 _WHOLE: Final = 1000
 
 Paths = dict[Loc, Loc]
-"""Where the user wrote what a path below `resources` means: the longest prefix counts."""
+"""Maps a path below `resources` to the place where the user wrote it: the longest prefix applies."""
 
 
 def spell_out(
     resources: Mapping[str, Any], space: object, problems: list[Problem]
 ) -> tuple[dict[str, Any], Paths]:
-    """The resources with one table under `by`, and the paths of what is in it. Adds what is wrong to `problems`."""
+    """The resources with one table under `by`, and the paths of its contents. Adds problems to `problems`."""
     plain = dict(resources)
     tables = {key: dict(plain[key]) for key in _KEYS if isinstance(plain.get(key), Mapping)}
     for key in tables:
@@ -70,7 +70,7 @@ def written(loc: Loc, paths: Paths) -> Loc:
 
 
 def _rows(key: str, table: dict[Any, Any], problems: list[Problem]) -> dict[Any, Any] | None:
-    """The numbers by value or by threshold; None where it is no table."""
+    """The numbers by value or by threshold; None if it is not a table."""
     example = f"`{key}: {{by: batch_size, 64: 1, 256: 2}}`"
     rows = {value: number for value, number in table.items() if value not in (_BY, _FROM, _ELSE)}
     if not isinstance(table.get(_BY), str):
@@ -100,7 +100,7 @@ def _rows(key: str, table: dict[Any, Any], problems: list[Problem]) -> dict[Any,
 
 
 def _agree(tables: Mapping[str, dict[Any, Any]], problems: list[Problem]) -> bool:
-    """Whether GPUs and CPUs go by the same values of the same parameter."""
+    """Whether GPUs and CPUs depend on the same values of the same parameter."""
     gpus, cpus = tables["gpus"], tables["cpus"]
     same = gpus[_BY] == cpus[_BY] and gpus.keys() == cpus.keys()
     if same and _FROM in gpus:
@@ -123,7 +123,9 @@ def _number(key: str, number: object) -> dict[str, Any]:
 
 
 def _value(written: object, domain: object) -> object:
-    """The value that a key stands for. Keys of YAML are texts: one that a parameter has as a text stays one."""
+    """The value that a key represents. YAML keys are strings here; a key that is a string value of the parameter
+    stays one.
+    """
     if not isinstance(written, str):
         return written
     values = domain.get("values") if isinstance(domain, Mapping) else getattr(domain, "values", None)

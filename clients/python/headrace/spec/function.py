@@ -1,7 +1,7 @@
-"""How a function that is at hand is named for trials, and why some cannot be.
+"""How a local function is named for trials, and why some functions cannot be.
 
-Each trial is a process of its own. It imports the function from its module, so that must lie in a file with a module's
-name. `__main__` names another program there.
+Each trial is a process of its own. It imports the function from its module, which must therefore be in a file
+with a module's name. In the trial, `__main__` is a different program.
 """
 
 import re
@@ -19,13 +19,16 @@ _NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 def is_of_notebook(function: Callable[..., Any]) -> bool:
-    """Whether a function was written in a notebook, or at a prompt: in no file that could be imported."""
+    """Whether a function was written in a notebook or at a prompt, so that it is in no file that could be
+    imported.
+    """
     return getattr(function, "__module__", None) == MAIN and _script() is None
 
 
 def located(function: Callable[..., Any]) -> tuple[str, Path]:
-    """`module:function`, and the folder that the module is imported from. A function of the script that runs is named
-    by its file. Raises `InvalidFieldError` for one that a process of its own could not import."""
+    """`module:function`, and the folder from which the module is imported. A function in the running script is
+    named by its file. Raises `InvalidFieldError` for a function that another process could not import.
+    """
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     found = sys.modules.get(str(module))
     if not (isinstance(name, str) and _NAME.fullmatch(name)) or _named(found, name) is not function:
@@ -65,7 +68,7 @@ def _not_located(function: object, message: str, remedy: str) -> InvalidFieldErr
 
 
 def how_to_name(function: Callable[..., Any]) -> str:
-    """The remedy for a function that was given as an object."""
+    """The remedy for a function that was passed as an object."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not (isinstance(module, str) and isinstance(name, str) and _NAME.fullmatch(name)):
         return (
@@ -76,7 +79,7 @@ def how_to_name(function: Callable[..., Any]) -> str:
 
 
 def how_to_name_main(name: str) -> str:
-    """The remedy for a function of the script or the notebook that runs."""
+    """The remedy for a function in the running script or notebook."""
     script = _script() if hasattr(sys.modules.get(MAIN), name.partition(".")[0]) else None
     if script is None:
         return f"Save the function in a file of its own, such as train.py, and write `train:{name}`."
@@ -87,8 +90,9 @@ def how_to_name_main(name: str) -> str:
 
 
 def _script() -> Path | None:
-    """The script that runs, where it can be imported as a module from its folder; None for a notebook, and for a file
-    with another kind of name."""
+    """The running script, if it can be imported as a module from its folder; None for a notebook, and for a file
+    whose name is not a module's.
+    """
     file = getattr(sys.modules.get(MAIN), "__file__", None)
     path = Path(file).absolute() if isinstance(file, str) else None
     return path if path and path.suffix == ".py" and path.stem.isidentifier() and path.stem != MAIN else None

@@ -1,9 +1,11 @@
 """Bundles: several trials of one model that train in one process, on one grant of slots.
 
-Trials differ in settings that a fused group can hold apart (learning rates, weight decay, seeds). What fixes shapes is
-listed in `apart`: a bundle's trials have equal values of it. Without `fuse` each trial has a process of its own.
+Trials differ in settings that a fused group can keep separate (learning rates, weight decay, seeds). Parameters
+that determine shapes are listed in `apart`: a bundle's trials have equal values of them. Without `fuse`, each
+trial has its own process.
 
-`fuse: auto` leaves to the scheduler how many trials share a process: it measures. A `most` beside it is a bound.
+With `fuse: auto`, the scheduler measures and decides how many trials share a process. An additional `most` is an
+upper limit.
 """
 
 import json
@@ -20,7 +22,9 @@ from headrace.spec.scalars import Text, Value, integer_within, value_to_json
 from headrace.spec.template import TrialTemplate
 
 START: Final = 2
-"""With so many trials `auto` starts, before anything is measured: on a CPU a lone member is padded to two."""
+"""The number of trials with which `auto` starts, before anything is measured: on a CPU a single member is padded
+to two.
+"""
 
 
 class Fuse(SpecModel):
@@ -29,12 +33,12 @@ class Fuse(SpecModel):
     most: Annotated[int, PlainValidator(integer_within(2, numbers.SEATS))]
     apart: tuple[Text, ...] = ()
     auto: StrictBool = False
-    """The scheduler chooses how many trials share a process by what it measures, at most `most`."""
+    """The scheduler chooses by measurement how many trials share a process, at most `most`."""
 
     @model_validator(mode="before")
     @classmethod
     def _chosen(cls, data: Any) -> Any:
-        """`auto` alone, or in the place of a number."""
+        """`auto` alone, or in place of a number."""
         if isinstance(data, str):
             if data != "auto":
                 raise fault("must be auto or a mapping", "Write fuse: auto, or fuse: {most: 16}.")
@@ -63,16 +67,20 @@ class Fuse(SpecModel):
 
     @property
     def first(self) -> int:
-        """How many trials the first bundle has room for: as many as the study says, or what `auto` starts with."""
+        """How many trials the first bundle has seats for: the study's number, or the number with which `auto`
+        starts.
+        """
         return min(self.most, START) if self.auto else self.most
 
     def key(self, params: Mapping[str, Value]) -> str:
-        """What the trials of one bundle have in common: the values of `apart`; equal text for equal values."""
+        """What the trials of one bundle have in common: the values of `apart`, as text that is equal for equal
+        values.
+        """
         return json.dumps([value_to_json(params[name]) if name in params else None for name in self.apart])
 
 
 def fuse_problems(fuse: Fuse, known: Mapping[str, Any], declared: Collection[str]) -> Iterator[Problem]:
-    """What is wrong between `fuse` and the study's other fields, as far as those are sound."""
+    """Conflicts between `fuse` and the study's other valid fields."""
     for place, name in enumerate(fuse.apart):
         if name not in declared:
             unknown = Unknown(word=name, known=declared, noun="parameter")

@@ -1,11 +1,12 @@
 """Every point of the grid once, the last parameter varying fastest.
 
-The grid is a tree, because a conditional parameter exists only under some values of its parents: a branch without it
-has fewer points, and no point comes twice. The tree is never built. Below a choice of the first parameters, the number
-of points depends only on the *context*: which later conditions hold for the values that were chosen. So the points
-are counted once per context, from the last parameter to the first, and proposal n is found by walking down: one
-division per parameter, and for one that conditions refer to, a step for each run of values that they tell apart. A
-parameter that neither has conditions nor is named by any shares the table of the next one, times its values.
+The grid is a tree, because a conditional parameter exists only for some values of its parents: a branch without
+it has fewer points, and no point occurs twice. The tree is never built. Below a choice of the first parameters,
+the number of points depends only on the *context*: which later conditions hold for the chosen values. So the
+points are counted once per context, from the last parameter to the first. Proposal n is found by walking down,
+with one division per parameter; for a parameter that conditions refer to, with one step for each run of values
+that they distinguish. A parameter that has no conditions and is not named by any shares the table of the next
+one, times the number of its values.
 """
 
 import math
@@ -24,23 +25,26 @@ from headrace.spec.space import needed_parents
 from headrace.spec.study import StudySpec
 
 MOST_ROUNDED = GRID_POINTS
-"""Of a logarithmic range of integers so many points are rounded, to see which differ: a few milliseconds."""
+"""For a logarithmic range of integers, at most this many points are rounded to see which differ: a few
+milliseconds.
+"""
 
 Scalar = bool | int | float | str
 Point = tuple[tuple[str, int], ...]
-"""A configuration of the grid: the active parameters, each with the place of its value."""
+"""A configuration of the grid: the active parameters, each with the position of its value."""
 _Span = tuple[int, int]
-"""The places from the first to before the second."""
+"""The positions from the first up to, but not including, the second."""
 _Context = tuple[int, ...]
-"""Of each parameter so far that conditions further on refer to, in their order: which of its conditions hold for its
-value, as the bits of a number."""
+"""For each parameter so far that later conditions refer to, in order: which of those conditions hold for its
+value, as the bits of a number.
+"""
 _ABSENT: Final = 0
-"""Of a parameter that does not exist: no condition on it holds."""
+"""For a parameter that does not exist: no condition on it holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """Neighbouring values of an axis that mean the same to every condition: `holding` is what a context has of them."""
+    """Neighbouring values of an axis that meet the same conditions: `holding` is their entry in a context."""
 
     first: int
     count: int
@@ -49,35 +53,35 @@ class _Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Values:
-    """An axis's values in their order, computed when they are asked for: there may be more than any list holds."""
+    """An axis's values in order, computed on request, because there may be too many for a list."""
 
     count: int
     at: Callable[[int], Scalar]
     place_of: Callable[[float], int] = lambda _: 0
-    """Of numbers: about where a value stands, to within one place. They ascend."""
+    """For numbers, which ascend: the position of a value, accurate to one place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Axis:
-    """One parameter's values in their order."""
+    """One parameter's values in order."""
 
     name: str
     values: _Values
     runs: tuple[_Run, ...]
     needs: tuple[tuple[int, int], ...]
-    """Its conditions: at which place of the context which bit says that one holds."""
+    """Its conditions: for each, the position in the context and the bit that says whether it holds."""
     kept: tuple[int, ...]
-    """The places of the context that are needed further on."""
+    """The positions of the context that are needed later."""
     named: bool
     """Whether conditions refer to it."""
 
     @property
     def plain(self) -> bool:
-        """Whether it exists in every context and changes none."""
+        """Whether the parameter exists in every context and changes none."""
         return not self.needs and not self.named
 
     def branches(self, context: _Context) -> Iterator[tuple[_Run | None, _Context]]:
-        """The runs to choose from (None where the parameter does not exist), and the context after each."""
+        """The runs to choose from (None if the parameter does not exist), and the context after each."""
         kept = context if len(self.kept) == len(context) else tuple(context[place] for place in self.kept)
         exists = all(context[place] & bit for place, bit in self.needs)
         for run in self.runs if exists else (None,):
@@ -97,7 +101,7 @@ class _Below:
 
 
 class Grid:
-    """The grid of a space, with so many points of continuous parameters as the sampler says."""
+    """The grid of a space, with as many points of continuous parameters as the sampler says."""
 
     def __init__(self, spec: StudySpec, sampler: GridSampler) -> None:
         self._space = spec.space
@@ -128,18 +132,18 @@ class Grid:
         return chosen
 
     def point(self, params: Mapping[str, Scalar]) -> Point | None:
-        """Which point a configuration is; None where it is not on the grid."""
+        """The point of a configuration; None if it is not on the grid."""
         places = {name: self.place_of(name, value) for name, value in params.items()}
         if None in places.values():
             return None
         return tuple((name, place) for name, place in places.items() if place is not None)
 
     def place_of(self, name: str, value: Scalar) -> int | None:
-        """Where a parameter's value stands on its axis; None where it is not on it."""
+        """The position of a parameter's value on its axis; None if it is not on it."""
         return next(_places(self._space[name], value, self._by_name[name]), None)
 
     def _count(self) -> list[_Below]:
-        """For each axis, and the end: the points from there on, in each context that occurs there."""
+        """For each axis and for the end: the number of points from there on, in each context that occurs there."""
         contexts: list[tuple[_Context, ...]] = [((),)]
         for axis in self._axes:
             here = contexts[-1]
@@ -168,7 +172,7 @@ def _axes(space: Mapping[str, Domain], sampler: GridSampler) -> tuple[_Axis, ...
     axes: list[_Axis] = []
     values = {name: _values(name, domain, sampler.points.get(name)) for name, domain in space.items()}
     spans: dict[str, list[list[_Span]]] = {}
-    """By parent, of each condition on it: where its values stand."""
+    """By parent, for each condition on it: the positions of its values."""
     meet: dict[str, list[tuple[str, int]]] = {name: [] for name in space}
     for name, domain in space.items():
         for condition in domain.conditions:
@@ -195,7 +199,7 @@ def _axes(space: Mapping[str, Domain], sampler: GridSampler) -> tuple[_Axis, ...
 def _runs(count: int, conditions: list[list[_Span]]) -> tuple[_Run, ...]:
     """The values cut at the ends of all spans, each run with the conditions that hold in it."""
     turns: dict[int, int] = {0: 0}
-    """At each cut, the bits that change."""
+    """At each cut, which bits change."""
     for bit, spans in enumerate(conditions):
         for first, end in spans:
             for cut in (first, end):
@@ -210,7 +214,7 @@ def _runs(count: int, conditions: list[list[_Span]]) -> tuple[_Run, ...]:
 
 
 def _spans(domain: Domain, condition: Condition, axis: _Values) -> list[_Span]:
-    """Where the values that meet a condition stand on the axis: disjoint, none of them empty."""
+    """The positions on the axis of the values that meet a condition, as disjoint spans, none of them empty."""
     if condition.values:
         places = {place for value in condition.values for place in _places(domain, value, axis)}
         return [(place, place + 1) for place in places]
@@ -228,7 +232,7 @@ def _number(axis: _Values, place: int) -> float:
 
 
 def _places(domain: Domain, value: Scalar, axis: _Values) -> Iterator[int]:
-    """Where a value named by a condition stands on the axis, if it does."""
+    """The position on the axis of a value named by a condition, if it is there."""
     if isinstance(domain, CategoricalDomain):
         place = domain.place_of(value)
         if place is not None:
@@ -245,8 +249,9 @@ def _places(domain: Domain, value: Scalar, axis: _Values) -> Iterator[int]:
 
 
 def _same(value: Scalar, admitted: float) -> bool:
-    """Whether a value of an axis is the one that is meant: one between the ends of a range is computed, 0.01 as
-    0.010000000000000002."""
+    """Whether a value of an axis is the one that is meant: values between the ends of a range are computed, for
+    example 0.01 as 0.010000000000000002.
+    """
     return not isinstance(value, str) and (
         value == admitted or (isinstance(value, float) and math.isclose(value, admitted, rel_tol=1e-9))
     )
@@ -279,7 +284,7 @@ def _values(name: str, domain: Domain, points: int | None) -> _Values:
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """Evenly spaced points with both ends, in the logarithm where asked; a single one lies in the middle."""
+    """Evenly spaced points including both ends, in the logarithm if requested; a single point is in the middle."""
 
     domain: FloatDomain | IntDomain
     points: int
@@ -300,7 +305,7 @@ class _Spread:
 
 
 def _int_points(name: str, domain: IntDomain, points: int) -> _Values:
-    """At most `points` different values; fewer where rounding makes neighbours equal."""
+    """At most `points` different values; fewer if rounding makes neighbours equal."""
     if domain.log:
         if points > MOST_ROUNDED:
             violation = Violation(
@@ -317,8 +322,9 @@ def _int_points(name: str, domain: IntDomain, points: int) -> _Values:
     last = domain.count - 1
     if points == 1:
         return _Values(count=1, at=lambda _: domain.value_at(last // 2))
-    # Rounded in integers, half up, so that no range is too large for it. With fewer points than values, neighbours are
-    # at least one value apart before they are rounded, so they differ after it.
+    # Rounded in integers, half up, so that no range is too large. With fewer points than values, neighbours are
+    # at least
+    # one value apart before they are rounded, so they differ after it.
     gaps = 2 * (points - 1)
 
     def at(place: int) -> int:
@@ -329,7 +335,7 @@ def _int_points(name: str, domain: IntDomain, points: int) -> _Values:
 
 @lru_cache(maxsize=64)
 def _rounded(low: int, high: int, points: int) -> tuple[int, ...]:
-    """The different integers nearest to evenly spaced points in the logarithm."""
+    """The distinct integers nearest to points that are evenly spaced in the logarithm."""
     spread = _Spread(IntDomain(low=low, high=high, log=True), points)
     reals = map(spread.real, range(points))
     return tuple(dict.fromkeys(min(max(round(real), low), high) for real in reals))

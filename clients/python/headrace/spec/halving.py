@@ -1,4 +1,4 @@
-"""Successive halving in its forms, as a user names them."""
+"""Successive halving in its variants, as a user names them."""
 
 from enum import StrEnum
 from typing import Annotated, Literal, Self
@@ -20,7 +20,7 @@ def _spread(value: float) -> float:
 
 
 def share(value: float) -> float:
-    """The value, which must be a share of run-all's cost."""
+    """The value, which must be a fraction of run-all's cost."""
     if not 0 <= value <= 1:
         raise fault(
             "is a share of what all trials would cost at the full budget", "Choose 0 (none) to 1 (all)."
@@ -29,14 +29,14 @@ def share(value: float) -> float:
 
 
 class AshaVariant(StrEnum):
-    """What happens to a trial outside the best 1/η of its rung: it is paused, or it is stopped."""
+    """What happens to a trial outside the best 1/η of its rung: it is paused or stopped."""
 
     PROMOTION = "promotion"
     STOPPING = "stopping"
 
 
 class AshaArrival(StrEnum):
-    """What becomes of a trial among the best 1/η so far: it waits for its turn, or it goes on at once."""
+    """What happens to a trial among the best 1/η so far: it waits for its turn, or continues at once."""
 
     CAUTIOUS = "cautious"
     OPTIMISTIC = "optimistic"
@@ -75,11 +75,11 @@ class AshaPolicy(GeometricPolicy):
 
     @property
     def pauses(self) -> bool:
-        """Whether a trial may have to wait, and go on later: not with the variant that stops."""
+        """Whether a trial may have to wait and continue later. False for the variant that stops."""
         return self.variant is AshaVariant.PROMOTION
 
     def problems(self, max_steps: int) -> list[Problem]:
-        """What is wrong between the policy and the full budget."""
+        """Conflicts between the policy and the full budget."""
         found = super().problems(max_steps)
         levels = len(self.ladder(max_steps))
         if not found and self.brackets > levels:
@@ -95,7 +95,7 @@ class AshaPolicy(GeometricPolicy):
 
 
 class AshaFromTheTop(AshaPolicy):
-    """ASHA whose rungs are counted down from the full budget. Users do not name it: `auto` may be it."""
+    """ASHA whose rungs are counted down from the full budget. Users do not name it; `auto` may use it."""
 
     def ladder(self, max_steps: int) -> tuple[int, ...]:
         """The milestones of bracket 0, the last of which is max_steps."""
@@ -109,12 +109,12 @@ class SuccessiveHalvingPolicy(GeometricPolicy):
     cohort: Count | None = None
 
     def cohort_size(self, max_steps: int) -> int:
-        """How many trials compete: as many as leave one at the top where nothing is said."""
+        """How many trials compete. By default, as many as leave one at the top."""
         return self.cohort or self.eta ** (len(self.ladder(max_steps)) - 1)
 
 
 class HyperbandPolicy(GeometricPolicy):
-    """Hyperband (Li et al., JMLR 18): successive halving in a bracket for each rung."""
+    """Hyperband (Li et al., JMLR 18): successive halving with one bracket per rung."""
 
     kind: Literal["hyperband"] = "hyperband"
 

@@ -1,6 +1,6 @@
-"""The names that people choose: what each kind of name may hold, and the one sentence that refuses a bad one.
+"""The names that people choose: what each kind of name may contain, and the sentence that rejects an invalid one.
 
-Every check of such a name, in a study file, in a request and on a command line, uses a rule of this table.
+Every check of such a name, in a study file, in a request or on a command line, uses a rule in this table.
 """
 
 import re
@@ -17,11 +17,11 @@ from headrace.spec.scalars import text_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameRule:
-    """What one kind of name may hold."""
+    """What one kind of name may contain."""
 
     kind: str
     begins: str
-    """The first character, as the inside of a character class; `holds` are the others."""
+    """The allowed first characters, as the inside of a character class; `holds` is for the others."""
     holds: str
     longest: int
     example: str
@@ -34,13 +34,13 @@ class NameRule:
         return f"{_listed(held, signs, 'and')}, beginning with {_listed(first, others, 'or')}"
 
     def problem(self, name: object, *loc: str) -> Problem | None:
-        """Why a name is refused, and the nearest one that is not; None where it follows the rule."""
+        """Why a name is rejected, and the nearest valid one; None if it follows the rule."""
         if isinstance(name, str) and self.admits(name):
             return None
         said = (
             f"invalid {self.kind} name {show_value(name)}: use {self.use}, {self.longest} characters at most"
         )
-        value = name if isinstance(name, str) else ABSENT  # any other one is only shown in the sentence
+        value = name if isinstance(name, str) else ABSENT  # any other character is only shown in the sentence
         return Problem(loc=loc, message=said, remedy=self.suggestion(name), value=value)
 
     def admits(self, name: str) -> bool:
@@ -66,7 +66,7 @@ _ONE: Final = {"A-Za-z": "a letter", "a-z": "a letter", "0-9": "a digit"}
 
 
 def _parts(characters: str, words: Mapping[str, str]) -> tuple[list[str], str]:
-    """The ranges of a character class in words, and its other characters."""
+    """The ranges of a character class, in words, and its other characters."""
     found = []
     for written, word in words.items():
         if written in characters:
@@ -96,7 +96,7 @@ PROJECT: Final = NameRule(
     example="vision",
 )
 DEFAULT_PROJECT: Final = "default"
-"""The project of whoever names none."""
+"""The default project."""
 PARAMETER: Final = NameRule(
     kind="parameter",
     begins="A-Za-z_",
@@ -143,7 +143,7 @@ PLUGIN: Final = NameRule(
 
 
 def _checked(rule: NameRule) -> Callable[[Any], str]:
-    """A validator of a field that holds such a name."""
+    """A validator for a field with such a name."""
 
     def check(value: Any) -> str:
         name = text_of(value)

@@ -1,8 +1,9 @@
-"""What a study is after: objectives, constraints on metrics, and an earlier study to begin from.
+"""The goal of a study: objectives, constraints on metrics, and an earlier study to start from.
 
-A trial's *objective vector* has one value for each objective, in the order of the spec. A trial is *feasible* where it
-meets every constraint. With several objectives no trial is simply the best: what counts is the *Pareto front*, the
-feasible trials that no other one dominates. To dominate is to be at least as good in every objective and better in one.
+A trial's *objective vector* has one value for each objective, in the order of the spec. A trial is *feasible* if
+it meets every constraint. With several objectives there is no single best trial. The result is the *Pareto
+front*: the feasible trials that no other trial dominates. A trial dominates another if it is at least as good in
+every objective and better in one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,21 +32,21 @@ class Goal(StrEnum):
 
 
 class Keep(StrEnum):
-    """Which checkpoint of a trial stays beside the last ones."""
+    """Which checkpoint of a trial is kept in addition to the last ones."""
 
     LAST = "last"
     BEST = "best"
 
 
 class Scope(StrEnum):
-    """Which value of a trial counts, where trials are compared as a whole. Rungs compare the values there."""
+    """Which value of a trial counts if whole trials are compared. Rungs compare the values at the rung."""
 
     BEST = "best"
-    """The best one that it reported at any step."""
+    """The best value that it reported at any step."""
     LAST = "last"
-    """That of its last report."""
+    """The value of its last report."""
     FULL_BUDGET = "full_budget"
-    """That of its last report too; but trials that came to their end are before all others."""
+    """The value of its last report, but trials that completed come before all others."""
     MEAN_LAST_K = "mean_last_k"
     """The mean of its last `k` reports that meet the constraints."""
 
@@ -54,7 +55,7 @@ DEFAULT_SCOPE: Final = Scope.LAST
 
 
 class Objective(SpecModel):
-    """What to optimise: one metric that the trial reports."""
+    """The metric to optimise, which the trial reports."""
 
     metric: Metric
     goal: Goal
@@ -65,7 +66,7 @@ class Objective(SpecModel):
     @model_validator(mode="before")
     @classmethod
     def _scope_of_keep(cls, data: Any) -> Any:
-        """Who keeps the checkpoint of the best value, and says no more, means that value."""
+        """The default scope: `best` if the checkpoint of the best value is kept."""
         if isinstance(data, Mapping) and data.get("scope") is None and data.get("keep") == Keep.BEST:
             return {**data, "scope": Scope.BEST}
         return data
@@ -99,16 +100,16 @@ class Objective(SpecModel):
 
     @property
     def full_budget_first(self) -> bool:
-        """Whether trials that came to their end are before all others."""
+        """Whether trials that completed come before all others."""
         return self.scope is Scope.FULL_BUDGET
 
     @property
     def sign(self) -> float:
-        """What a value is multiplied with so that less is better."""
+        """The factor that makes smaller values better."""
         return -1.0 if self.goal is Goal.MAXIMIZE else 1.0
 
     def improves(self, value: float, than: float | None) -> bool:
-        """Whether a value is better than another one, or there is no other one."""
+        """Whether a value is better than another one, or there is no other."""
         if than is None:
             return True
         return value > than if self.goal is Goal.MAXIMIZE else value < than
@@ -129,7 +130,9 @@ class Constraint(SpecModel):
         return self
 
     def excess(self, value: float | None) -> float:
-        """By how much a value misses the bound: at most 0 where it is met; infinite for a missing value or NaN."""
+        """How far a value is beyond the bound: at most 0 if it meets the bound, infinite for a missing value or
+        NaN.
+        """
         return bests.excess(value, at_most=self.at_most, at_least=self.at_least)
 
     def __str__(self) -> str:
@@ -139,7 +142,7 @@ class Constraint(SpecModel):
 
 
 class WarmStart(SpecModel):
-    """Begin with the results of an earlier study: at most `max_trials` of its completed trials, the best first."""
+    """Start with the results of an earlier study: at most `max_trials` of its completed trials, best first."""
 
     study: StudyName
     max_trials: WarmTrials = 200
@@ -148,7 +151,7 @@ class WarmStart(SpecModel):
 def objective_problems(
     first: Objective, further: Sequence[Objective], constraints: Sequence[Constraint], *, run_all: bool
 ) -> list[Problem]:
-    """What is wrong between the objectives, the constraints and the policy."""
+    """Conflicts between the objectives, the constraints and the policy."""
     problems: list[Problem] = []
     if len(further) >= numbers.OBJECTIVES:
         problems.append(_too_many("further_objectives", len(further), numbers.OBJECTIVES - 1))
@@ -211,7 +214,7 @@ def _too_many(field: str, count: int, most: int) -> Problem:
 def objective_vector(
     objectives: Iterable[Objective], metrics: Mapping[str, float]
 ) -> tuple[float, ...] | None:
-    """The values of all objectives, or None where one is missing or not finite."""
+    """The values of all objectives, or None if one is missing or not finite."""
     values = [metrics.get(objective.metric) for objective in objectives]
     known = [value for value in values if value is not None and isfinite(value)]
     return tuple(known) if len(known) == len(values) else None
@@ -223,5 +226,5 @@ def is_feasible(constraints: Iterable[Constraint], metrics: Mapping[str, float])
 
 
 def unread_constraints(constraints: Iterable[Constraint], metrics: Mapping[str, float]) -> list[str]:
-    """The metrics that constraints read and that are not among these, each once."""
+    """The metrics that constraints read and that are not among these, without duplicates."""
     return list(dict.fromkeys(one.metric for one in constraints if one.metric not in metrics))

@@ -1,7 +1,8 @@
-"""Policies and samplers of a user's own, as a study names them.
+"""A user's own policies and samplers, as a study names them.
 
-They live in an installed package, which names them as entry points. Here only their name is known, and options that are
-plain values: whether the package is there, and what it makes of the options, the scheduler finds out (`core.plugins`).
+They are in an installed package, which names them as entry points. Here only their name and options, which are
+plain values, are known. The scheduler finds out whether the package is installed and accepts the options
+(`core.plugins`).
 """
 
 from typing import Literal
@@ -15,7 +16,7 @@ from headrace.spec.scalars import Text, Value
 
 
 class OwnPolicy(EvenPolicy):
-    """A policy of an installed package. Its rungs are the study's to say, so that everybody knows them."""
+    """A policy in an installed package. The study defines its rungs, so that all parts of Headrace know them."""
 
     kind: Literal["own"] = "own"
     name: PluginName
@@ -23,12 +24,12 @@ class OwnPolicy(EvenPolicy):
 
     @property
     def pauses(self) -> bool:
-        """Whether a trial may have to wait, and go on later: nobody knows, so it may."""
+        """Whether a trial may have to wait and continue later. This is not known, so it may."""
         return True
 
 
 class OwnSampler(SpecModel):
-    """A sampler of an installed package."""
+    """A sampler in an installed package."""
 
     kind: Literal["own"] = "own"
     name: PluginName

@@ -43,11 +43,11 @@ class PbtPolicy(SpecModel):
 
     @property
     def pauses(self) -> bool:
-        """Whether a trial may have to wait, and go on later."""
+        """Whether a trial may have to wait and continue later."""
         return True
 
     def every(self, max_steps: int) -> int:
-        """The steps between two comparisons: a tenth of the budget where nothing is said."""
+        """The steps between two comparisons: by default a tenth of the budget."""
         return self.interval or max(1, max_steps // 10)
 
     def ladder(self, max_steps: int) -> tuple[int, ...]:
@@ -55,16 +55,16 @@ class PbtPolicy(SpecModel):
         return (*range(self.every(max_steps), max_steps, self.every(max_steps)), max_steps)
 
     def beyond(self, before: int, max_steps: int, *, first: int) -> tuple[int, ...]:
-        """The milestones behind a full budget that was extended: the multiples of the interval, and max_steps."""
+        """The milestones after a full budget that was extended: the multiples of the interval, and max_steps."""
         return (*further(self.interval, self.every(first), before, max_steps), max_steps)
 
     def count_beyond(self, before: int, max_steps: int, *, first: int) -> int:
-        """How many milestones `beyond` has, without listing them."""
+        """The number of milestones of `beyond`, without listing them."""
         return len(further(self.interval, self.every(first), before, max_steps)) + 1
 
 
 def pbt_problems(policy: PbtPolicy, max_steps: int) -> list[Problem]:
-    """What is wrong between the policy and the full budget."""
+    """Conflicts between the policy and the full budget."""
     interval = policy.every(max_steps)
     if interval >= max_steps:
         return [
@@ -88,7 +88,7 @@ def pbt_problems(policy: PbtPolicy, max_steps: int) -> list[Problem]:
 
 
 def population_problems(policy: PbtPolicy, max_trials: int) -> list[Problem]:
-    """What is wrong between the policy and the size of the population."""
+    """Conflicts between the policy and the size of the population."""
     share = Fraction(repr(policy.quantile))
     if max_trials * share >= 1:
         return []
@@ -103,7 +103,7 @@ def population_problems(policy: PbtPolicy, max_trials: int) -> list[Problem]:
 
 
 def mutable_problems(policy: PbtPolicy, declared: Collection[str]) -> Iterator[Problem]:
-    """Names that are no parameters."""
+    """Names that are not parameters."""
     for place, name in enumerate(policy.mutable):
         if name not in declared:
             unknown = Unknown(word=name, known=declared, noun="parameter")

@@ -1,8 +1,8 @@
-"""A pilot finds how small the copy of a model may be: `surrogate: {scale: auto}`.
+"""A pilot finds out how small the copy of a model may be: `surrogate: {scale: auto}`.
 
-The pilot is an ordinary study, `NAME-scale`, that runs before the gate. Its trials train the same configurations on the
-model and on copies of it, each for a short while. One parameter more than the study's own says each trial's scale.
-The scheduler takes the smallest copy that ranks the configurations as the model does.
+The pilot is an ordinary study, `NAME-scale`, that runs before the gate. Its trials train the same configurations
+on the model and on copies of it, each for a short time. An additional parameter gives each trial's scale. The
+scheduler chooses the smallest copy that ranks the configurations as the model does.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,9 +20,11 @@ from headrace.spec.transfer import Transfer
 
 SUFFIX: Final = "-scale"
 SCALE: Final = "surrogate_scale"
-"""The parameter of a pilot's trials that says how many times narrower than the model theirs is; 1 is the model."""
+"""The parameter of a pilot's trials that says how many times narrower than the model their copy is; 1 is the
+model itself.
+"""
 FEWEST: Final = 10
-"""The five best of fewer configurations say nothing."""
+"""The fewest configurations: the five best of fewer would mean nothing."""
 AUTO: Final = "auto"
 DEFAULT_SCALES: Final = (16, 8, 4)
 
@@ -72,12 +74,12 @@ class Pilot(SpecModel):
 
 
 def pilot_name(name: str) -> str:
-    """The name of the pilot of the study of this name."""
+    """The name of the pilot for a study of this name."""
     return f"{name}{SUFFIX}"
 
 
 def pilot_steps(pilot: Pilot, rungs: Sequence[int]) -> int:
-    """How far its trials train: to the study's first rung, unless the pilot says otherwise."""
+    """How many steps its trials train: to the study's first rung, unless the pilot says otherwise."""
     return pilot.steps if pilot.steps is not None else rungs[0]
 
 
@@ -90,7 +92,9 @@ def pilot_fields(
     resources: Resources,
     transfer: Transfer | None,
 ) -> dict[str, Any]:
-    """The fields of a pilot that are not those of its study. The model's trials come first, for they take longest."""
+    """The fields in which a pilot differs from its study. The model's trials come first, because they take
+    longest.
+    """
     scales = (1, *pilot.candidates)
     room = transfer.resources if transfer is not None else resources
     shares = fuse is not None and room.slots == 1 and room.by is None
@@ -110,7 +114,7 @@ def pilot_space(pilot: Pilot, space: Mapping[str, Domain]) -> dict[str, Domain]:
 
 
 def pilot_problems(pilot: Pilot, known: Mapping[str, Any], declared: Sequence[str]) -> Iterator[Problem]:
-    """What is wrong between a pilot and the study's other fields, as far as those are sound."""
+    """Conflicts between a pilot and the study's other valid fields."""
     loc = ("surrogate", "pilot")
     if known.get("gate") is not None and known["gate"].off:
         yield Problem(

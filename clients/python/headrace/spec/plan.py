@@ -1,8 +1,9 @@
-"""Plans: how the trials that train a transfer's target split their job, `transfer: {plan: {model: …, cluster: …}}`.
+"""Plans: how the trials that train a transfer's target split their job, `transfer: {plan: {model: …, cluster:
+…}}`.
 
-The question is in the study's spec. Whoever creates the study asks a planner first and puts the answer beside the
-question, so a plan that cannot be is refused before anything is spent. The answer's files go to the study that trains
-the target, in its `template`; its trials find them in a folder.
+The question is in the study's spec. The client that creates the study first asks a planner and stores the answer
+next to the question, so an impossible plan is rejected before anything is spent. The answer's files go to the
+study that trains the target, in its `template`; its trials find them in a folder.
 """
 
 import json
@@ -20,9 +21,9 @@ from headrace.spec.scalars import Count, Flag, Real, Text, integer_within
 from headrace.userfile import parse_json
 
 DESCRIBES: Final = "{"
-"""What a model or a cluster begins with that is a description, as JSON; any other one is a name."""
+"""The first character of a model or a cluster that is a description in JSON; any other is a name."""
 FILE: Final = ".json"
-"""How a model or a cluster ends that is the name of a file, which only a study file may have."""
+"""The ending of a model or a cluster that is a file name, which only a study file may have."""
 
 Degree = Annotated[int, PlainValidator(integer_within(1, numbers.DEGREE))]
 Sequences = Annotated[int, PlainValidator(integer_within(1, numbers.SEQUENCES))]
@@ -31,7 +32,7 @@ Small = Annotated[int, PlainValidator(integer_within(1, 64))]
 
 
 def _described(value: Any) -> Any:
-    """A description as compact JSON, a name as it is."""
+    """A description as compact JSON; a name unchanged."""
     is_text = isinstance(value, str) and value.startswith(DESCRIBES)
     if isinstance(value, str) and value.endswith(FILE) and not is_text:
         raise fault("is a file, and none is read here", "Give its content, as a mapping.")
@@ -60,7 +61,7 @@ class PlanDegrees(SpecModel):
 
     @property
     def devices(self) -> int:
-        """How many the plan is for."""
+        """The number of devices that the plan is for."""
         return self.data * self.tensor * self.pipeline
 
     def __str__(self) -> str:
@@ -71,7 +72,7 @@ class PlanDegrees(SpecModel):
 
 
 class TrialPlan(SpecModel):
-    """A planner's answer, as trials have it: `files` by name."""
+    """A planner's answer, as trials get it: `files` by name."""
 
     degrees: PlanDegrees
     iteration_s: Real
@@ -98,7 +99,7 @@ class TrialPlan(SpecModel):
 
 
 class TransferPlan(SpecModel):
-    """What a planner is asked, and its answer. The words are the planner's to check; None is its own default."""
+    """The question to a planner, and its answer. The planner checks the values; None is its own default."""
 
     model: Described
     cluster: Described
@@ -121,11 +122,11 @@ class TransferPlan(SpecModel):
 
     @property
     def answered(self) -> bool:
-        """Whether a planner was asked and its files are here."""
+        """Whether a planner has answered and its files are here."""
         return self.answer is not None and bool(self.answer.files)
 
     def question(self) -> dict[str, Any]:
-        """What is asked, by the names of the planner's messages; a model or a cluster is a name or a mapping."""
+        """The question, with the names of the planner's messages; a model or a cluster is a name or a mapping."""
         asked = self.model_dump(exclude={"answer"}, exclude_none=True)
         for name in ("model", "cluster"):
             if asked[name].startswith(DESCRIBES):
@@ -134,8 +135,9 @@ class TransferPlan(SpecModel):
 
 
 def plan_problems(plan: TransferPlan, resources: Resources) -> Iterator[Problem]:
-    """What is wrong between a plan that is known and what its trials take. A process that has no devices of its own may
-    start the job elsewhere, so nothing is wrong with that."""
+    """Conflicts between an answered plan and its trials' resources. A process without devices of its own may
+    start the job elsewhere, so that is not a conflict.
+    """
     devices = plan.answer.degrees.devices if plan.answer is not None else 0
     for size in resources.each if devices else ():
         if (size.on_gpu or size.processes is Processes.PER_SLOT) and size.slots != devices:

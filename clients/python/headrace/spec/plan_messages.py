@@ -1,4 +1,4 @@
-"""The question of a transfer's plan between its model and its message, which is a planner's request."""
+"""Converts the question of a transfer's plan between its model and its message, a planner's request."""
 
 from typing import Any, Final
 

@@ -1,4 +1,4 @@
-"""Policies as a user names them. Each is a model of its own; the union below is the list of them."""
+"""Policies as a user names them. Each has its own model; the union below lists them."""
 
 from typing import Annotated, Final, Literal, get_args
 
@@ -20,7 +20,7 @@ class RunAllPolicy(SpecModel):
 
     @property
     def pauses(self) -> bool:
-        """Whether a trial may have to wait, and go on later."""
+        """Whether a trial may have to wait and continue later."""
         return False
 
     def ladder(self, max_steps: int) -> tuple[int, ...]:
@@ -28,16 +28,16 @@ class RunAllPolicy(SpecModel):
         return (max_steps,)
 
     def beyond(self, before: int, max_steps: int, *, first: int) -> tuple[int, ...]:
-        """The milestones behind a full budget that was extended."""
+        """The milestones after a full budget that was extended."""
         del before, first
         return (max_steps,)
 
     def count_beyond(self, before: int, max_steps: int, *, first: int) -> int:
-        """How many milestones `beyond` has."""
+        """The number of milestones of `beyond`."""
         return len(self.beyond(before, max_steps, first=first))
 
     def problems(self, max_steps: int) -> list[Problem]:
-        """Nothing can be wrong."""
+        """No conflict is possible."""
         del max_steps
         return []
 
@@ -62,7 +62,7 @@ POLICIES: Final[dict[str, type[SpecModel]]] = {
 
 
 def ladder_problems(policy: Policy, max_steps: int) -> list[Problem]:
-    """What is wrong between a policy and the full budget."""
+    """Conflicts between a policy and the full budget."""
     if isinstance(policy, PbtPolicy):
         return pbt_problems(policy, max_steps)
     return policy.problems(max_steps)

@@ -1,11 +1,11 @@
-"""From pydantic's errors to violations that name the field, the value and the remedy.
+"""Converts pydantic's errors to violations that name the field, the value and the remedy.
 
 The models raise two kinds of errors: pydantic's own (a missing key, an unknown one, a wrong type), whose wording
 is in `_WORDING` here, and `Problem`s from the checks that the models make themselves. Both come out of
 `violations_of`, the one place where a `ValidationError` is translated.
 
-A hostile spec of a few kilobytes can have a million problems. So those who look for them yield them, and `first` stops
-them after as many as an answer holds.
+A hostile spec of a few kilobytes can have a million problems. So checks yield their problems, and `first` stops
+after as many as an answer holds.
 """
 
 import difflib
@@ -34,16 +34,16 @@ class _Absent:
 
 ABSENT: Final = _Absent()
 MOST: Final = 50
-"""Problems that are told at once."""
+"""The most problems that are reported at once."""
 _SUGGESTIONS: Final = 3
-"""Unknown names among them that get a suggestion. One takes milliseconds."""
+"""How many unknown names among them get a suggestion. Each takes milliseconds."""
 _COMPARED, _LONGEST_COMPARED = 50, 48
-"""Known names that an unknown one is compared with, and how long a name may be for that."""
+"""The most known names with which an unknown one is compared, and the longest name that is compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """A name that is none of the known ones."""
+    """A name that is not a known one."""
 
     word: str
     known: Collection[str]
@@ -52,17 +52,17 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A violation before its path is written out."""
+    """A violation whose path is not yet written as text."""
 
     loc: Loc
     message: str
     remedy: str = ""
     value: object = ABSENT
     unknown: Unknown | None = None
-    """Of a wrong name: `first` makes the remedy of it."""
+    """For an unknown name: `first` derives the remedy from it."""
 
     def under(self, *parents: str | int) -> "Problem":
-        """The same problem seen from further out."""
+        """The same problem, with its path from the enclosing model."""
         return replace(self, loc=(*parents, *self.loc))
 
     def violation(self) -> Violation:
@@ -82,7 +82,7 @@ def reject(problems: Sequence[Problem]) -> None:
 
 
 def first(problems: Iterable[Problem]) -> list[Problem]:
-    """As many of the problems as are told at once, each with its remedy."""
+    """As many of the problems as are reported at once, each with its remedy."""
     kept: list[Problem] = []
     suggestions = 0
     for problem in islice(problems, MOST):
@@ -131,7 +131,7 @@ def path_of(loc: Loc) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A remedy that suggests the nearest known name, which is lower case; empty where none is near."""
+    """A remedy that suggests the nearest known name, in lower case; empty if none is near."""
     names = [name for name in known if len(name) <= _LONGEST_COMPARED]
     if len(word) > _LONGEST_COMPARED:
         return ""
@@ -144,7 +144,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str], *, noun: str) -> str:
-    """A remedy that suggests the nearest known name, and otherwise lists them."""
+    """A remedy that suggests the nearest known name, or else lists them."""
     names = list(known)
     return nearest(word, names) or _all(names, noun)
 
@@ -207,5 +207,5 @@ def _problem(details: ErrorDetails, known_keys: Callable[[Loc], Sequence[str]]) 
 
 
 def known_tags(known_keys: Callable[[Loc], Sequence[str]], loc: Loc) -> str:
-    """The kinds that a union at a path may have, for a remedy."""
+    """The possible kinds of a union at a path, for a remedy."""
     return ", ".join(known_keys((*loc, "?"))) + "."

@@ -1,11 +1,11 @@
 """How many different configurations a study can try, and how many of its trials repeat one (decision 0141).
 
-On a finite space each point is tried once while there are untried ones. Then a grid ends, and other samplers try points
-again. A user is told before the study is created or extended. What is enqueued is tried in any case, so an enqueued
-repeat costs no other point its turn.
+In a finite space, no point is repeated while there are untried ones. Then a grid ends, and other samplers try
+points again. A user is warned before the study is created or extended. Enqueued configurations are tried in any
+case, so an enqueued repeat does not displace another point.
 
-Nothing is said of a population (`pbt`): its members change their configurations as they train, so that several begin
-at one point is no waste.
+There is no warning for a population (`pbt`): its members change their configurations while they train, so it is
+no waste if several start at the same point.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,14 +24,15 @@ class Repeats:
     points: int
     """The size of the space."""
     distinct: int
-    """How many trials there are before the first one that the sampler repeats, the baseline not counted."""
+    """The number of trials before the first one that the sampler repeats, not counting the baseline."""
     trials: int
-    """How many there are in all; more than `distinct`."""
+    """The total number of trials, which is more than `distinct`."""
 
 
 def repeats(spec: StudySpec, further: int = 0) -> Repeats | None:
-    """What a study repeats that tries `further` configurations beside its `max_trials`; None where it repeats nothing,
-    where its space cannot be counted, and where repeats are no waste."""
+    """What a study repeats if it tries `further` configurations in addition to its `max_trials`; None if it
+    repeats nothing, if its space cannot be counted, or if repeats are no waste.
+    """
     if isinstance(spec.sampler, GridSampler) or isinstance(spec.policy, PbtPolicy) or not has_points(spec):
         return None
     grid = Grid(spec, GridSampler())
@@ -40,7 +41,7 @@ def repeats(spec: StudySpec, further: int = 0) -> Repeats | None:
 
 
 def expected_trials(spec: StudySpec) -> int:
-    """How many configurations a study tries, the baseline not counted: a grid ends with its last point."""
+    """How many configurations a study tries, not counting the baseline. A grid ends with its last point."""
     if not isinstance(spec.sampler, GridSampler):
         return spec.max_trials
     grid = Grid(spec, spec.sampler)
@@ -48,8 +49,9 @@ def expected_trials(spec: StudySpec) -> int:
 
 
 def has_points(spec: StudySpec) -> bool:
-    """Whether a study tries points of a grid or of a finite space. Not where it takes another study's configurations,
-    nor where conditions have too many branches to count."""
+    """Whether a study tries points of a grid or of a finite space. False if it takes another study's
+    configurations, or if conditions have too many branches to count.
+    """
     if isinstance(spec.sampler, BestOfSampler):
         return False
     return isinstance(spec.sampler, GridSampler) or (
@@ -62,6 +64,7 @@ def distinct_trials(
     size: int,
     point: Callable[[Mapping[str, Scalar]], Point | None],
 ) -> int:
-    """How many trials there are until each of `size` points had its turn: enqueued configurations that are no point, or
-    one that was enqueued before, come on top."""
+    """How many trials there are until each of `size` points was tried. Enqueued configurations that are not a
+    point, or repeat an enqueued one, are added.
+    """
     return size + len(enqueued) - len({point(params) for params in enqueued} - {None})

@@ -1,4 +1,4 @@
-"""What a trial occupies while it runs, and how that grows on its way."""
+"""What a trial occupies while it runs, and how that grows during the trial."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -23,14 +23,14 @@ _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 class Processes(StrEnum):
-    """How many processes a grant of several slots is run with."""
+    """How many processes run on a grant of several slots."""
 
     ONE = "one"
     PER_SLOT = "per_slot"
 
 
 def _size(value: Any) -> Any:
-    """Bytes as people write them: `16GiB`, `500MB`. Anything else is left to the check of whole numbers."""
+    """Parses bytes as people write them: `16GiB`, `500MB`. Anything else is left to the check for whole numbers."""
     match = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return value
@@ -60,7 +60,7 @@ Weight = Annotated[float, PlainValidator(_weight)]
 
 
 class Resources(SpecModel):
-    """What one trial occupies while it runs: whole GPUs, a share of one, or CPU slots where it asks for no GPU."""
+    """What one trial occupies while it runs: whole GPUs, a share of one, or CPU slots if it requests no GPU."""
 
     gpus: SlotsOrZero = 0
     gpu_memory_bytes: Size = 0
@@ -70,35 +70,35 @@ class Resources(SpecModel):
     cpus: SlotsOrZero = 0
     processes: Processes = Processes.ONE
     by: SizeTable | None = None
-    """Sizes by a parameter; `of` says what a configuration takes."""
+    """Sizes by a parameter; `of` gives the resources of a configuration."""
 
     @property
     def on_gpu(self) -> bool:
-        """Whether a GPU is asked for, or a share of one."""
+        """Whether it requests a GPU, or a share of one."""
         of_rows = self.by is not None and any(size.on_gpu for size in self.by.sizes)
         return bool(self.gpus or self.gpu_milli) or of_rows
 
     @property
     def slots(self) -> int:
-        """How many slots of one worker it takes; of several sizes the most."""
+        """How many slots of one worker it takes; the most if there are several sizes."""
         if self.by is not None:
             return max(size.slots for size in self.each)
         return self.gpus or (1 if self.gpu_milli else max(1, self.cpus))
 
     @property
     def milli(self) -> int:
-        """Thousandths of each slot. Of several sizes ask each one."""
+        """Thousandths of each slot. If there are several sizes, ask each of them."""
         return self.gpu_milli or WHOLE
 
     def of(self, params: Mapping[str, object]) -> "Resources":
-        """What a trial with this configuration takes, with no table left; itself where it has none.
+        """The resources of a trial with this configuration, without a table; unchanged if there is no table.
 
         Raises `InvalidFieldError` for a configuration that the table has no size for.
         """
         return self if self.by is None else self._sized[self.by.place_of(params)]
 
     def as_written_by(self, space: Mapping[str, Domain]) -> "Resources":
-        """The same with the values of the table as the parameter's domain writes them."""
+        """The same, with the values of the table as the parameter's domain writes them."""
         domain = space.get(self.by.parameter) if self.by is not None else None
         if self.by is None or domain is None:
             return self
@@ -106,7 +106,7 @@ class Resources(SpecModel):
 
     @property
     def each(self) -> tuple["Resources", ...]:
-        """What trials may take, each size once, the smallest first."""
+        """The possible resources of trials, without duplicates, smallest first."""
         return (self,) if self.by is None else self._each
 
     @cached_property
@@ -125,7 +125,7 @@ class Resources(SpecModel):
         return Resources.model_construct(**{**own, **sized})
 
     def _row_problems(self) -> Iterator[Problem]:
-        """What is wrong with the table and its rows."""
+        """Problems of the table and its rows."""
         if self.by is None:
             return
         yield from row_problems(self.by)
@@ -168,7 +168,7 @@ class Resources(SpecModel):
 
 
 class ElasticGrant(SpecModel):
-    """From a rung on, so many slots, or a share of a GPU."""
+    """The number of slots, or the share of a GPU, from a rung on."""
 
     from_step: Steps
     slots: SlotsOrZero = 0
@@ -176,7 +176,7 @@ class ElasticGrant(SpecModel):
 
     @property
     def part(self) -> tuple[int, int]:
-        """How many slots, and thousandths of each."""
+        """The number of slots, and thousandths of each."""
         return (1, self.gpu_milli) if self.gpu_milli else (self.slots, WHOLE)
 
     @model_validator(mode="after")
@@ -192,7 +192,9 @@ class ElasticGrant(SpecModel):
 
 
 class Elastic(SpecModel):
-    """How a trial's grant grows on its way. Before the first row of `grants` the study's `resources` hold."""
+    """How a trial's grant grows during the trial. Before the first row of `grants`, the study's `resources`
+    apply.
+    """
 
     grants: tuple[ElasticGrant, ...] = ()
     spare: SlotsOrZero = 0
@@ -214,13 +216,13 @@ class Elastic(SpecModel):
         return self
 
     def row_at(self, step: int) -> ElasticGrant | None:
-        """The row that holds for a trial with `step` steps done; None before the first one."""
+        """The row that applies to a trial that has done `step` steps; None before the first one."""
         held = [row for row in self.grants if row.from_step <= step]
         return held[-1] if held else None
 
 
 def elastic_problems(elastic: Elastic, resources: Resources, max_steps: int) -> list[Problem]:
-    """What is wrong with a table for these resources and this budget."""
+    """Problems of a table for these resources and this budget."""
     found = []
     for index, row in enumerate(elastic.grants):
         if row.gpu_milli and not resources.on_gpu:

@@ -1,9 +1,9 @@
 """Rung levels: geometric ones, even ones, or the user's own list; shared by the policies.
 
-Geometric levels are found by multiplying integers, never with logarithms of floats: 243/1 with η=3 has the six levels
-1, 3, 9, 27, 81, 243. Where min_steps·η^k misses max_steps, the ladder is every level below max_steps and then
-max_steps itself: 100/1 with η=3 has 1, 3, 9, 27, 81, 100. No level that the user expects is moved, and every trial
-that completes has had the full budget.
+Geometric levels are found by multiplying integers, never with logarithms of floats: 243/1 with η=3 has the six
+levels 1, 3, 9, 27, 81, 243. If no min_steps·η^k equals max_steps, the ladder is every level below max_steps and
+then max_steps itself: 100/1 with η=3 has 1, 3, 9, 27, 81, 100. So the levels are where the user expects them,
+and every trial that completes has used the full budget.
 """
 
 from typing import Annotated, Final, Self
@@ -16,7 +16,7 @@ from headrace.spec.problems import Problem, fault, reject
 from headrace.spec.scalars import Flag, Steps, integer_within
 
 DEFAULT_INTERVALS: Final = 100
-"""How often an evenly spaced rule looks at a trial, where nothing is said."""
+"""How often an evenly spaced rule checks a trial by default."""
 
 
 def _increasing(rungs: tuple[int, ...]) -> tuple[int, ...]:
@@ -54,7 +54,7 @@ def geometric(min_steps: int, eta: int, max_steps: int) -> tuple[int, ...]:
 def from_the_top(min_steps: int, eta: int, max_steps: int) -> tuple[int, ...]:
     """max_steps / η^k, rounded, down to twice min_steps, and min_steps itself: 50/1 with η=3 has 1, 2, 6, 17, 50.
 
-    What does not divide evenly is the gap above the first rung, where a step costs least.
+    The remainder of the division is in the gap above the first rung, where a step costs least.
     """
     levels: list[int] = [max_steps] if max_steps > min_steps else []
     power = eta
@@ -65,14 +65,14 @@ def from_the_top(min_steps: int, eta: int, max_steps: int) -> tuple[int, ...]:
 
 
 def further(interval: int | None, every: int, before: int, max_steps: int) -> range:
-    """The even levels between a full budget and a larger one. An interval that nobody chose grows with the budget."""
+    """The even levels between a full budget and a larger one. A default interval grows with the budget."""
     if interval is None:
         every = max(every, -(-(max_steps - before) // DEFAULT_INTERVALS))
     return range(before - before % every + every, max_steps, every)
 
 
 def listed_problems(rungs: tuple[int, ...], max_steps: int) -> list[Problem]:
-    """What is wrong between a user's list and the full budget."""
+    """Conflicts between a user's list and the full budget."""
     if not rungs or rungs[-1] == max_steps:
         return []
     return [
@@ -88,8 +88,8 @@ def listed_problems(rungs: tuple[int, ...], max_steps: int) -> list[Problem]:
 class GeometricPolicy(SpecModel):
     """A policy whose rungs grow by η.
 
-    Either `rungs` lists the levels or they follow from `min_steps` (1 unless given), which is None exactly
-    where `rungs` is given.
+    Either `rungs` lists the levels or they follow from `min_steps` (default 1), which is None exactly if `rungs`
+    is given.
     """
 
     eta: Eta = 3
@@ -116,7 +116,7 @@ class GeometricPolicy(SpecModel):
 
     @property
     def pauses(self) -> bool:
-        """Whether a trial may have to wait, and go on later."""
+        """Whether a trial may have to wait and continue later."""
         return True
 
     def ladder(self, max_steps: int) -> tuple[int, ...]:
@@ -124,12 +124,12 @@ class GeometricPolicy(SpecModel):
         return self.rungs or geometric(self.min_steps or 1, self.eta, max_steps)
 
     def beyond(self, before: int, max_steps: int, *, first: int) -> tuple[int, ...]:
-        """The milestones behind a full budget that was extended: each η times the one before, and max_steps."""
+        """The milestones after a full budget that was extended: each η times the previous one, and max_steps."""
         del first
         return geometric(before, self.eta, max_steps)[1:]
 
     def count_beyond(self, before: int, max_steps: int, *, first: int) -> int:
-        """How many milestones `beyond` has; they are few, whatever the budget."""
+        """The number of milestones of `beyond`, which is small for any budget."""
         return len(self.beyond(before, max_steps, first=first))
 
     def problems(self, max_steps: int) -> list[Problem]:
@@ -149,7 +149,7 @@ class GeometricPolicy(SpecModel):
 
 
 class EvenPolicy(SpecModel):
-    """A policy that looks at every trial every `interval` steps (None: a hundredth of the budget), or at `rungs`."""
+    """A policy that checks every trial every `interval` steps (None: a hundredth of the budget), or at `rungs`."""
 
     interval: Steps | None = None
     rungs: Rungs = ()
@@ -172,7 +172,7 @@ class EvenPolicy(SpecModel):
 
     @property
     def pauses(self) -> bool:
-        """Whether a trial may have to wait, and go on later: it is stopped, or it goes on at once."""
+        """Whether a trial may have to wait and continue later. It does not: it is stopped, or continues at once."""
         return False
 
     def ladder(self, max_steps: int) -> tuple[int, ...]:
@@ -181,12 +181,13 @@ class EvenPolicy(SpecModel):
         return self.rungs or (*range(every, max_steps, every), max_steps)
 
     def beyond(self, before: int, max_steps: int, *, first: int) -> tuple[int, ...]:
-        """The milestones behind a full budget that was extended: as far apart as in the first one, or farther where
-        nothing is said, so that they stay few. Behind a list of rungs there is max_steps alone."""
+        """The milestones after a full budget that was extended: as far apart as before, or farther for a default
+        interval, so that they stay few. After a list of rungs there is only max_steps.
+        """
         return (*self._between(before, max_steps, first), max_steps)
 
     def count_beyond(self, before: int, max_steps: int, *, first: int) -> int:
-        """How many milestones `beyond` has, without listing them."""
+        """The number of milestones of `beyond`, without listing them."""
         return len(self._between(before, max_steps, first)) + 1
 
     def _between(self, before: int, max_steps: int, first: int) -> range:
@@ -195,11 +196,11 @@ class EvenPolicy(SpecModel):
         return further(self.interval, self.every(first), before, max_steps)
 
     def every(self, max_steps: int) -> int:
-        """The steps between two looks."""
+        """The steps between two checks."""
         return self.interval or -(-max_steps // DEFAULT_INTERVALS)
 
     def grace(self, max_steps: int) -> int:
-        """The first step at which a trial may be stopped: a tenth of the budget where nothing is said."""
+        """The first step at which a trial may be stopped: by default a tenth of the budget."""
         return self.grace_steps or -(-max_steps // 10)
 
     def problems(self, max_steps: int) -> list[Problem]:

@@ -1,8 +1,8 @@
-"""Samplers as a user names them, and what must hold between a sampler and the rest of a spec.
+"""Samplers as a user names them, and the rules between a sampler and the rest of a spec.
 
-`random`, `grid` and `sobol` propose by number alone, `best_of` takes what another study found, `own` is a sampler of an
-installed package. The others are
-*model-based*: they learn from the results so far, and only they can begin with the results of an earlier study.
+`random`, `grid` and `sobol` propose only by trial number, `best_of` uses what another study found, and `own` is
+a sampler in an installed package. The others are *model-based*: they learn from the results so far, and only
+they can start with the results of an earlier study.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -38,7 +38,7 @@ Eager = Annotated[Real, AfterValidator(_eager)]
 
 
 class RandomSampler(SpecModel):
-    """Independent draws; trial n's configuration depends on the seed and n alone."""
+    """Independent draws; trial n's configuration depends only on the seed and n."""
 
     kind: Literal["random"] = "random"
 
@@ -74,7 +74,7 @@ class GpSampler(SpecModel):
 
 
 class MultiFidelitySampler(SpecModel):
-    """A Gaussian process over configuration and budget, made from at most `max_results` results at all rungs."""
+    """A Gaussian process over configuration and budget, fitted to at most `max_results` results at all rungs."""
 
     kind: Literal["multi_fidelity"] = "multi_fidelity"
     startup_trials: Count = 10
@@ -104,10 +104,10 @@ class Nsga3Sampler(SpecModel):
 
 
 class BestOfSampler(SpecModel):
-    """The best configurations of another study, the best first, once that study has completed.
+    """The best configurations of another study, best first, once that study has completed.
 
-    With `eager` the best ones so far may be taken before its end: on slots that are idle, and the first one as soon as
-    that share of the other study's trials has ended or is paused. One is always taken at the end.
+    With `eager`, the best ones so far may be taken before its end: on idle slots, and the first one as soon as
+    this fraction of the other study's trials has ended or is paused. One is always taken at the end.
     """
 
     kind: Literal["best_of"] = "best_of"
@@ -116,7 +116,7 @@ class BestOfSampler(SpecModel):
 
 
 StartsWithDraws = TpeSampler | GpSampler | MultiFidelitySampler
-"""Those whose first `startup_trials` results come from random draws."""
+"""The samplers whose first `startup_trials` results come from random draws."""
 ModelBased = StartsWithDraws | CmaEsSampler | Nsga2Sampler | Nsga3Sampler
 Sampler = Annotated[
     RandomSampler | GridSampler | SobolSampler | ModelBased | BestOfSampler | OwnSampler,
@@ -135,7 +135,7 @@ SAMPLERS: dict[str, type[SpecModel]] = {
     "best_of": BestOfSampler,
     "own": OwnSampler,
 }
-"""The models by their kind."""
+"""The models by kind."""
 
 
 def sampler_problems(
@@ -146,7 +146,7 @@ def sampler_problems(
     warm_start: WarmStart | None,
     max_trials: int | None,
 ) -> list[Problem]:
-    """What is wrong between a sampler and the objectives, the constraints, the warm start and the number of trials."""
+    """Conflicts between a sampler and the objectives, the constraints, the warm start and the number of trials."""
     problems: list[Problem] = []
     if isinstance(sampler, BestOfSampler) and max_trials is not None:
         problems += eager_problems(sampler.eager, max_trials, ("sampler", "eager"), "trials")
@@ -167,14 +167,14 @@ def sampler_problems(
 
 
 def eager_problems(eager: float | None, most: int, loc: Loc, count: str) -> list[Problem]:
-    """What is wrong between an early start and the number of configurations that are taken, which `count` says."""
+    """Conflicts between an early start and the number of configurations to take, which the field `count` gives."""
     if eager is None or most > 1:
         return []
     return [
         Problem(
             loc=loc,
             value=eager,
-            message=f"has no effect with {count}: {most}, for the last one is taken at the other study's end",
+            message=f"has no effect with {count}: {most}, because the last one is taken at the end of the other study",
             remedy=f"Leave it out, or set {count} to 2 or more.",
         )
     ]
@@ -187,7 +187,7 @@ def _unfit(kind: str, why: str, others: str) -> Problem:
 def grid_problems(
     sampler: Sampler, declared: Collection[str], space: Mapping[str, Domain]
 ) -> Iterator[Problem]:
-    """What is wrong between a grid and the space."""
+    """Conflicts between a grid and the space."""
     if not isinstance(sampler, GridSampler):
         return
     if not is_countable(space):
@@ -221,10 +221,10 @@ def grid_problems(
 
 
 def is_countable(space: Mapping[str, Domain]) -> bool:
-    """Whether few enough branches must be told apart, over all parameters, to count the grid.
+    """Whether the branches to distinguish, over all parameters, are few enough to count the grid.
 
-    A context is which values were chosen, as far as conditions further on tell them apart. Each parameter that
-    conditions name, or that has conditions, is looked at once for each context. The others branch nowhere.
+    A context is the choice of values, as far as later conditions distinguish them. Each parameter that
+    conditions name, or that has conditions, is visited once per context. The others do not branch.
     """
     named: dict[str, set[object]] = {}
     last: dict[str, str] = {}
@@ -232,10 +232,10 @@ def is_countable(space: Mapping[str, Domain]) -> bool:
         for condition in domain.conditions:
             told = named.setdefault(condition.parameter, set())
             told.update(condition.meanings)
-            told.update(condition.bounds.items())  # each cuts numbers in two
+            told.update(condition.bounds.items())  # each splits the numbers in two
             compared = space.get(condition.parameter) if condition.bounds else None
             if isinstance(compared, CategoricalDomain):
-                told.update(map(meaning, compared.values))  # which have no order
+                told.update(map(meaning, compared.values))  # these have no order
             last[condition.parameter] = name
     branches, contexts = 0, 1
     for name, domain in space.items():

@@ -1,12 +1,12 @@
 """The scalar types of a study: numbers, texts and parameter values that mean the same in every encoding.
 
 A spec travels as YAML, protobuf and JSON (which the scheduler stores as JSONB), and must come back equal, with
-bools, integers and floats apart. So: bools are not integers, 3.0 is an integer where one is asked for, NaN and
-infinities are refused, integers fit 64 bits, and texts hold neither NUL (Postgres refuses it) nor lone
-surrogates (protobuf does).
+bools, integers and floats kept distinct. So bools are not integers, 3.0 is accepted as an integer where one is
+required, NaN and infinities are rejected, integers fit in 64 bits, and texts contain neither NUL (which Postgres
+rejects) nor lone surrogates (which protobuf rejects).
 
-JSONB stores numbers as decimals and prints 1e16 as 10000000000000000, which reads back as an integer. Floats of
-that size inside a `Value` are therefore written `{"float": 1e16}` in JSON, and read back from it.
+JSONB stores numbers as decimals and prints 1e16 as 10000000000000000, which reads back as an integer. So floats
+of that size inside a `Value` are written as `{"float": 1e16}` in JSON.
 """
 
 import math
@@ -27,12 +27,12 @@ _WHOLE_IN_JSONB: Final = 1e16
 
 
 def meaning(value: object) -> tuple[bool, object]:
-    """What two values share that mean the same: 1 and 1.0 do, 1 and true do not."""
+    """The key that values with the same meaning share: 1 and 1.0 do, 1 and true do not."""
     return (isinstance(value, bool), value)
 
 
 def integer_within(low: int, high: int) -> Callable[[Any], int]:
-    """A validator of whole numbers in [low, high]."""
+    """A validator for whole numbers in [low, high]."""
 
     def check(value: Any) -> int:
         whole = _whole(value)
@@ -87,7 +87,7 @@ def _finite(value: float) -> float:
 
 
 def text_of(value: Any) -> str:
-    """A text that every encoding of a spec can carry."""
+    """A text that every encoding of a spec can represent."""
     if not isinstance(value, str):
         raise fault("must be a text", "Put it in quotes.")
     if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
@@ -103,8 +103,9 @@ def _flag(value: Any) -> bool:
 
 
 def check_value(value: Any) -> bool | int | float | str:
-    """A parameter's value with its type kept; also reads the JSON spelling of a large float. NumPy's scalars are taken
-    as Python's."""
+    """A parameter's value, with its type preserved; also reads the JSON form of a large float. NumPy scalars are
+    accepted like Python's.
+    """
     value = plain_scalar(value)
     match value:
         case bool():
@@ -125,8 +126,9 @@ def check_value(value: Any) -> bool | int | float | str:
 
 
 def existing(values: Any) -> Any:
-    """A configuration without what is None or `pandas.NA`: the rows of a data frame have it where a parameter does not
-    exist."""
+    """A configuration without values that are None or `pandas.NA`, which rows of a data frame have for missing
+    parameters.
+    """
     if not isinstance(values, Mapping):
         return values
     pandas = sys.modules.get("pandas")
@@ -135,7 +137,7 @@ def existing(values: Any) -> Any:
 
 
 def value_to_json(value: float | str) -> float | str | dict[str, float]:
-    """A value as JSON that JSONB gives back with its type."""
+    """A value as JSON from which JSONB restores its type."""
     if isinstance(value, float) and abs(value) >= _WHOLE_IN_JSONB:
         return {"float": value}
     return value

@@ -1,7 +1,7 @@
-"""The models of a spec as a tree: which field holds which models, and the word that a study file has for it.
+"""The models of a spec as a tree: which field holds which models, and its word in a study file.
 
-Here alone annotations are read. `convert` walks the tree beside a message, `file` beside what a user wrote, and the
-path of a problem is followed down it.
+Only this module reads annotations. `convert` walks the tree in parallel with a message, `file` in parallel with
+what a user wrote, and the path of a problem is followed down the tree.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from headrace.spec.problems import Loc
 
 
 class Holds(Enum):
-    """How many values a field has."""
+    """How a field holds values."""
 
     ONE = auto()
     LIST = auto()
@@ -33,16 +33,16 @@ class Field:
 
     name: str
     word: str | None
-    """What a study file calls it. None: nobody writes it. Empty: its value is written in place of the whole model."""
+    """Its word in a study file. None: nobody writes it. Empty: its value is written in place of the whole model."""
     required: bool
     holds: Holds
     models: Models
-    """Of its value, or of each one. None where values are plain."""
+    """The models of its value, or of each value. None if values are plain."""
 
 
 @cache
 def fields(model: type[SpecModel]) -> Mapping[str, Field]:
-    """The fields of a model by name."""
+    """The fields of a model, by name."""
     found: dict[str, Field] = {}
     for name, info in model.model_fields.items():
         words = [extra.word for extra in info.metadata if isinstance(extra, Written)]
@@ -58,7 +58,7 @@ def fields(model: type[SpecModel]) -> Mapping[str, Field]:
 
 
 def words(model: type[SpecModel]) -> dict[str, str]:
-    """The fields that a study file calls by another word, by that word."""
+    """The fields that have a different word in a study file, by that word."""
     return {
         field.word: field.name for field in fields(model).values() if field.word not in (None, "", field.name)
     }
@@ -66,7 +66,7 @@ def words(model: type[SpecModel]) -> dict[str, str]:
 
 @cache
 def tag_field(model: type[SpecModel]) -> str | None:
-    """The field that tells the model apart from the others of its union: its annotation allows one value."""
+    """The field that distinguishes the model from the others in its union: its annotation allows only one value."""
     for name, info in model.model_fields.items():
         if get_origin(info.annotation) is Literal and len(get_args(info.annotation)) == 1:
             return name
@@ -75,7 +75,7 @@ def tag_field(model: type[SpecModel]) -> str | None:
 
 @cache
 def tag(model: type[SpecModel]) -> str:
-    """The value of that field; empty where there is none."""
+    """The value of that field; empty if there is none."""
     name = tag_field(model)
     return "" if name is None else str(model.model_fields[name].default)
 
@@ -86,15 +86,15 @@ class Step:
 
     part: str | int
     field: Field | None = None
-    """The field that the part names."""
+    """The field named by the part."""
     is_mark: bool = False
-    """Pydantic added it: the tag of a union, or the mark of a key. No user wrote it."""
+    """Whether pydantic added it: the tag of a union, or the mark of a key. No user wrote it."""
     models: Models
-    """What may follow it. None where nothing is known, and before the entry of a list or of a mapping."""
+    """The models that may follow. None if unknown, and before the entry of a list or of a mapping."""
 
 
 def steps(root: type[SpecModel], loc: Loc) -> Iterator[Step]:
-    """Each part of a path, with or without pydantic's marks."""
+    """Each part of a path, which may or may not have pydantic's marks."""
     holds, models = Holds.ONE, {"": root}
     for part in loc:
         if part == "[key]":
@@ -113,7 +113,7 @@ def steps(root: type[SpecModel], loc: Loc) -> Iterator[Step]:
 
 
 def models_at(root: type[SpecModel], loc: Loc) -> Models:
-    """The models at a path; none where it leads to none."""
+    """The models at a path; none if it does not lead to a model."""
     models: Models = {"": root}
     for step in steps(root, loc):
         models = step.models
@@ -121,12 +121,12 @@ def models_at(root: type[SpecModel], loc: Loc) -> Models:
 
 
 def unmarked(root: type[SpecModel], loc: Loc) -> Loc:
-    """A path without what pydantic added."""
+    """A path without the parts that pydantic added."""
     return tuple(step.part for step in steps(root, loc) if not step.is_mark)
 
 
 def written(root: type[SpecModel], loc: Loc) -> Loc:
-    """A path in a study file's words."""
+    """A path in the words of a study file."""
     named = (
         step.part if step.field is None or step.field.word is None else step.field.word
         for step in steps(root, loc)

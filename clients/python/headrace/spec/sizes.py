@@ -1,8 +1,8 @@
 """Resources by configuration: how much a trial takes, by the value of one parameter.
 
-A table has a row for each value, or for each threshold (`from_value`: a row holds from its value on, up to the next
-one). `otherwise` is for configurations without the parameter and for values without a row. The whole space is checked
-before a study starts: each value that the parameter can take has a size.
+A table has a row for each value, or for each threshold (`from_value`: a row applies from its value up to the
+next one). `otherwise` is for configurations without the parameter and for values without a row. The whole space
+is checked before a study starts: each value that the parameter can take must have a size.
 """
 
 from bisect import bisect_right
@@ -21,7 +21,7 @@ _MOST_SHOWN: Final = 12
 
 
 class TrialSize(SpecModel):
-    """How much a trial takes. 0 stands for what the study's `resources` say."""
+    """How much a trial takes. 0 means the value in the study's `resources`."""
 
     gpus: SlotsOrZero = 0
     gpu_milli: Milli = 0
@@ -29,12 +29,12 @@ class TrialSize(SpecModel):
 
     @property
     def on_gpu(self) -> bool:
-        """Whether it names GPUs, or a share of one."""
+        """Whether it specifies GPUs, or a share of one."""
         return bool(self.gpus or self.gpu_milli)
 
 
 class SizeRow(TrialSize):
-    """The size that goes with a value of the parameter."""
+    """The size for a value of the parameter."""
 
     value: Value
 
@@ -49,11 +49,11 @@ class SizeTable(SpecModel):
 
     @property
     def sizes(self) -> tuple[TrialSize, ...]:
-        """The size of each row, and `otherwise` last."""
+        """The size of each row, then `otherwise`."""
         return (*self.rows, self.otherwise) if self.otherwise else self.rows
 
     def place_of(self, params: Mapping[str, object]) -> int:
-        """Which of `sizes` a configuration has; raises `InvalidFieldError` where it has none."""
+        """Which of `sizes` a configuration has; raises `InvalidFieldError` if it has none."""
         place = self._row_of(params[self.parameter]) if self.parameter in params else None
         if place is not None:
             return place
@@ -66,7 +66,7 @@ class SizeTable(SpecModel):
         raise InvalidFieldError([Violation(field=self.parameter, message=message, remedy=remedy)])
 
     def as_written_by(self, domain: Domain) -> "SizeTable":
-        """The same with the values of its rows as the parameter's domain writes them."""
+        """The same, with the values of its rows as the parameter's domain writes them."""
         if not isinstance(domain, FloatDomain) or domain.step is None:
             return self
         rows = tuple(row.model_copy(update={"value": domain.written(row.value)}) for row in self.rows)
@@ -92,7 +92,7 @@ class SizeTable(SpecModel):
 def size_problems(
     table: SizeTable, declared: Collection[str], space: Mapping[str, Domain], policy: object
 ) -> Iterator[Problem]:
-    """What is wrong between a table and a space. `space` lacks parameters that are unsound in themselves."""
+    """Conflicts between a table and a space. `space` lacks parameters that are invalid in themselves."""
     name = table.parameter
     if name not in declared:
         unknown = Unknown(word=name, known=declared, noun="parameter")
@@ -114,7 +114,7 @@ def size_problems(
 
 
 def row_problems(table: SizeTable) -> Iterator[Problem]:
-    """What is wrong with the rows in themselves."""
+    """Problems of the rows in themselves."""
     if not table.rows:
         yield Problem(loc=("rows",), message="is empty", remedy="Give each value of the parameter its size.")
     if table.from_value:
@@ -220,7 +220,7 @@ def _of_thresholds(table: SizeTable, domain: Domain) -> Iterator[Problem]:
 
 
 def _of_population(name: str, domain: Domain, policy: PbtPolicy) -> Iterator[Problem]:
-    """A member keeps its size, so nothing may change the parameter."""
+    """A member of a population keeps its size, so nothing may change the parameter."""
     if name in policy.mutable:
         yield Problem(
             loc=("parameter",),

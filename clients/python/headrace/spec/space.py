@@ -16,7 +16,7 @@ from headrace.spec.problems import Problem, Unknown
 
 
 def active(space: Space, assignment: Mapping[str, object]) -> tuple[str, ...]:
-    """The parameters that exist given the values of those before them, in the order of the space."""
+    """The parameters that exist given the values of earlier ones, in the order of the space."""
     found: dict[str, None] = {}
     for name, domain in space.items():
         if all(c.parameter in found and c.holds(assignment.get(c.parameter)) for c in domain.conditions):
@@ -25,7 +25,7 @@ def active(space: Space, assignment: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def draw(space: Space, choose: Callable[[str, Domain], Any]) -> dict[str, Any]:
-    """A configuration whose active parameters are chosen one after the other, parents first."""
+    """A configuration whose active parameters are chosen one by one, parents first."""
     chosen: dict[str, Any] = {}
     for name, domain in space.items():
         if all(c.parameter in chosen and c.holds(chosen[c.parameter]) for c in domain.conditions):
@@ -34,7 +34,9 @@ def draw(space: Space, choose: Callable[[str, Domain], Any]) -> dict[str, Any]:
 
 
 def needed_parents(space: Space) -> list[frozenset[str]]:
-    """For each place in the space, and the end: the parameters before it that conditions from there on refer to."""
+    """For each position in the space and for the end: the earlier parameters that conditions from there on refer
+    to.
+    """
     names = list(space)
     needed: list[frozenset[str]] = [frozenset()]
     for name in reversed(names):
@@ -44,7 +46,7 @@ def needed_parents(space: Space) -> list[frozenset[str]]:
 
 
 def admitted(space: Space, assignment: Mapping[str, object]) -> dict[str, Any]:
-    """A sound configuration as the domains write it, in the order of the space."""
+    """A valid configuration as the domains write it, in the order of the space."""
     return {name: domain.admit(assignment[name]) for name, domain in space.items() if name in assignment}
 
 
@@ -62,12 +64,12 @@ def on_grids(space: Space) -> dict[str, Domain]:
 
 
 def breadth(space: Space) -> int:
-    """What one configuration is held against: the parameters and their conditions."""
+    """The number of checks of one configuration: the parameters and their conditions."""
     return len(space) + sum(len(domain.conditions) for domain in space.values())
 
 
 def space_problems(declared: Collection[str], space: Space) -> Iterator[Problem]:
-    """What is wrong with the names and the conditions. `space` lacks the parameters that are unsound in themselves."""
+    """Problems of the names and the conditions. `space` lacks the parameters that are invalid in themselves."""
     if not declared:
         yield Problem(loc=(), message="is empty", remedy="Name at least one parameter to search over.")
     if len(declared) > numbers.PARAMETERS:
@@ -84,14 +86,14 @@ def space_problems(declared: Collection[str], space: Space) -> Iterator[Problem]
         for problem in condition_problems(name, domain, places, space):
             found = True
             yield problem
-    if not found:  # else the same is told twice
+    if not found:  # otherwise the same would be reported twice
         yield from impossible_problems(space)
 
 
 def assignment_problems(
     assignment: Mapping[str, object], declared: Collection[str], space: Space
 ) -> Iterator[Problem]:
-    """Why a configuration does not belong to the space; parameters that hang on unsound ones are left alone."""
+    """Why a configuration does not belong to the space. Parameters that depend on invalid ones are not checked."""
     for name in assignment:
         if name not in declared:
             unknown = Unknown(word=name, known=declared, noun="parameter")

@@ -1,4 +1,4 @@
-"""Rules that stop trials on the way, as a user names them."""
+"""Rules that stop trials early, as a user names them."""
 
 from enum import StrEnum
 from typing import Annotated, Literal, Self
@@ -18,7 +18,9 @@ def _tolerance(value: float) -> float:
 
 
 class MedianVariant(StrEnum):
-    """What is compared with the others' running averages: the trial's own, or its best value so far (Vizier)."""
+    """What is compared with the other trials' running averages: the trial's own average, or its best value so
+    far (Vizier).
+    """
 
     AVERAGE = "average"
     VIZIER = "vizier"
@@ -48,25 +50,29 @@ class MedianPolicy(EvenPolicy):
         return self
 
     def every(self, max_steps: int) -> int:
-        """The steps between two looks: as few as there may be rungs, or a hundredth of the budget with Vizier's."""
+        """The steps between two checks: as few as the limit on rungs allows, or a hundredth of the budget with
+        Vizier's rule.
+        """
         if self.variant is MedianVariant.AVERAGE:
             return self.interval or -(-max_steps // numbers.RUNGS)
         return super().every(max_steps)
 
     @property
     def peers(self) -> int:
-        """How many others there must be before a trial is stopped."""
+        """How many other trials there must be before a trial is stopped."""
         return self.min_peers or (4 if self.variant is MedianVariant.AVERAGE else 3)
 
     def grace(self, max_steps: int) -> int:
-        """The first step at which a trial may be stopped: the first look, or a tenth of the budget with Vizier's."""
+        """The first step at which a trial may be stopped: the first check, or a tenth of the budget with
+        Vizier's rule.
+        """
         if self.variant is MedianVariant.AVERAGE:
             return self.grace_steps or 1
         return super().grace(max_steps)
 
 
 class RungMedianPolicy(EvenPolicy):
-    """The value at a rung against the median of the values at that rung, with a tolerance."""
+    """Compares the value at a rung with the median of the values at that rung, with a tolerance."""
 
     kind: Literal["rung_median"] = "rung_median"
     tolerance: Annotated[Real, AfterValidator(_tolerance)] = 0.05

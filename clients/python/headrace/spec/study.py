@@ -1,11 +1,11 @@
-"""The whole description of a study, and the one way to check it.
+"""The complete description of a study, and the only way to check it.
 
-`parse_spec` takes plain data (from YAML, protobuf or JSON) and raises `InvalidFieldError` with every violation at
-once. Pydantic stops at the first model that is unsound, so when it does, the checks that join several fields still
-run over the fields that are sound (`_Parts`): a bad bound of one parameter does not hide a bad rung list.
+`parse_spec` takes plain data (from YAML, protobuf or JSON) and raises `InvalidFieldError` with every violation
+at once. Pydantic stops at the first invalid model. If it does, the checks across several fields still run over
+the valid fields (`_Parts`): a bad bound of one parameter does not hide a bad rung list.
 
 `StudySpec(...)` itself raises pydantic's `ValidationError`, a ValueError with the same findings.
-`spec.model_dump(mode="json")` is the canonical JSON; it survives JSONB, which forgets the order of keys (so the
+`spec.model_dump(mode="json")` is the canonical JSON. It survives JSONB, which loses the order of keys (so the
 space is a list there) and the type of large floats (see `headrace.spec.scalars`).
 """
 
@@ -80,9 +80,9 @@ _NOT_THE_TARGETS: Final = {
     "until",
     "extended",
 }
-"""What the study of a transfer does not have from the first one, beside what `Transfer` says."""
+"""The fields that the study of a transfer does not take from the first one, besides those that `Transfer` sets."""
 _THE_GATES: Final = {"surrogate", "gate", "after", "seed", "weight", "priority", "on_code_change"}
-"""What a gate has from its study, beside the space."""
+"""The fields that a gate takes from its study, besides the space."""
 _THE_PILOTS: Final = {
     "objective",
     "constraints",
@@ -95,11 +95,11 @@ _THE_PILOTS: Final = {
     "after",
     "on_code_change",
 }
-"""What a pilot has from its study, beside what `pilot_fields` says."""
+"""The fields that a pilot takes from its study, besides those of `pilot_fields`."""
 
 
 def _space_by_name(data: Any) -> Any:
-    """The space as a mapping; canonical JSON has it as a list, whose order JSONB keeps."""
+    """The space as a mapping. In canonical JSON it is a list, whose order JSONB preserves."""
     if not isinstance(data, list) or not all(
         isinstance(entry, Mapping) and "name" in entry for entry in data
     ):
@@ -117,7 +117,7 @@ Space = Annotated[
 
 
 class StudySpec(SpecModel):
-    """What a user asks for; see the messages of the same names in `spec.proto`."""
+    """A user's specification of a study; see the messages of the same names in `spec.proto`."""
 
     model_config = ConfigDict(defer_build=False)
 
@@ -167,7 +167,8 @@ class StudySpec(SpecModel):
         except ValidationError as error:
             found = _Parts.of(data).problems() if isinstance(data, Mapping) else []
             raise joined(found, error) from None
-        # Values are kept as their domains write them: 3.0 becomes 3 for an int. The instance is still being made.
+        # Values are stored as their domains write them: 3.0 becomes 3 for an int. The instance is still being
+        # created.
         object.__setattr__(spec, "space", spaces.on_grids(spec.space))
         object.__setattr__(spec, "resources", spec.resources.as_written_by(spec.space))
         problems = _Parts.of_spec(spec).problems()
@@ -181,13 +182,15 @@ class StudySpec(SpecModel):
 
     @classmethod
     def stored(cls, data: Any) -> Self:
-        """The spec whose canonical JSON was stored. Each field is checked; their joint checks were passed before."""
+        """The spec of stored canonical JSON. Each field is checked; the checks across fields were passed
+        earlier.
+        """
         return cls.model_validate(data, context=_STORED)
 
     def target(self, name: str) -> "StudySpec":
-        """The study that trains the best configurations of this one, which has this name.
+        """The study that trains the best configurations of this study, whose name is given.
 
-        Raises `InvalidFieldError` where `transfer` and the rest do not make a sound study.
+        Raises `InvalidFieldError` if `transfer` and the rest do not make a valid study.
         """
         assert self.transfer is not None
         assert self.template is not None
@@ -196,16 +199,16 @@ class StudySpec(SpecModel):
 
     @property
     def plan(self) -> TransferPlan | None:
-        """How the transfer's target is to be split, if that is planned."""
+        """The plan for splitting the transfer's target, if there is one."""
         return self.transfer.plan if self.transfer is not None else None
 
     @property
     def open_plan(self) -> TransferPlan | None:
-        """The same, as long as a planner has to be asked before the study can be created."""
+        """The same, if a planner must still be asked before the study can be created."""
         return None if self.plan is None or self.plan.answered else self.plan
 
     def with_answer(self, answer: TrialPlan | Mapping[str, Any]) -> "StudySpec":
-        """The same study with a planner's answer. Raises `InvalidFieldError` where plan and resources do not fit."""
+        """The same study with a planner's answer. Raises `InvalidFieldError` if plan and resources do not match."""
         assert self.transfer is not None
         assert self.plan is not None
         own = {name: getattr(self, name) for name in StudySpec.model_fields}
@@ -213,7 +216,7 @@ class StudySpec(SpecModel):
         return spec_of({**own, "transfer": {**self.transfer.model_dump(), "plan": plan}})
 
     def gate_study(self) -> "StudySpec | None":
-        """The study that checks this one's surrogate before it begins; None where there is nothing to check."""
+        """The study that checks this one's surrogate before it starts; None if there is nothing to check."""
         if self.surrogate is None or self.surrogate.scale_by is not None:
             return None
         if self.gate is not None and self.gate.off:
@@ -223,7 +226,9 @@ class StudySpec(SpecModel):
         return spec_of({**kept, "space": self.space, **gate_fields(self.template, self.resources)})
 
     def pilot_study(self, tried: Sequence[Mapping[str, Value]]) -> "StudySpec":
-        """The study that trains these configurations on the model and on copies, to find how small one may be."""
+        """The study that trains these configurations on the model and on copies, to find out how small a copy
+        may be.
+        """
         assert self.surrogate is not None
         assert self.surrogate.pilot is not None
         pilot = self.surrogate.pilot
@@ -237,7 +242,7 @@ class StudySpec(SpecModel):
             transfer=self.transfer,
         )
         kept = self.model_dump(include=_THE_PILOTS)
-        kept["objective"]["keep"] = Keep.LAST  # nobody loads a pilot's models
+        kept["objective"]["keep"] = Keep.LAST  # a pilot's models are never loaded
         return spec_of({**kept, "space": pilot_space(pilot, self.space), "surrogate": own, **fields})
 
     @property
@@ -247,27 +252,29 @@ class StudySpec(SpecModel):
 
     @property
     def scope(self) -> Scope:
-        """Which value of a trial counts. Several objectives are those of its last report, whatever is kept."""
+        """Which value of a trial counts. With several objectives, those of its last report, whatever is kept."""
         return Scope.LAST if self.further_objectives else self.objective.scope
 
     @property
     def keeps_best(self) -> bool:
-        """Whether the checkpoint of a trial's best value stays."""
+        """Whether the checkpoint of a trial's best value is kept."""
         return self.objective.keep is Keep.BEST
 
     @property
     def retains_checkpoints(self) -> bool:
-        """Whether more than a trial's last checkpoints may have to stay, as the scheduler says with each decision."""
+        """Whether more than a trial's last checkpoints may have to be kept, as the scheduler says with each
+        decision.
+        """
         return self.shares_checkpoints or self.keeps_best
 
     @property
     def pauses(self) -> bool:
-        """Whether the policy may let a trial wait, and go on later. With a single rung it has no occasion."""
+        """Whether the policy may let a trial wait and continue later. With a single rung it never does."""
         return self.policy.pauses and len(self.rungs()) > 1
 
     @property
     def prices_pauses(self) -> bool:
-        """Whether a trial is paused only where that is worth its price."""
+        """Whether a trial is paused only if that is worth its price."""
         return isinstance(self.policy, GeometricPolicy) and self.policy.price_pauses
 
     def as_created(self) -> "StudySpec":
@@ -278,7 +285,7 @@ class StudySpec(SpecModel):
         return self.model_copy(update={**first, "extended": None})
 
     def extended_to(self, *, trials: int, steps: int) -> "StudySpec":
-        """The spec with so many trials and so large a full budget. Neither is less than before."""
+        """The spec with this number of trials and this full budget. Neither may be less than before."""
         before = self.extended or Extended(trials=self.max_trials)
         if steps > self.max_steps:
             before = Extended(trials=before.trials, steps=(*before.steps, self.max_steps))
@@ -291,11 +298,13 @@ class StudySpec(SpecModel):
 
     @property
     def budgets(self) -> tuple[int, ...]:
-        """The full budgets, the first one first; the last one is max_steps."""
+        """All full budgets, oldest first; the last one is max_steps."""
         return (*(self.extended.steps if self.extended else ()), self.max_steps)
 
     def rungs(self) -> tuple[int, ...]:
-        """The rung levels of bracket 0 in steps; the last one is max_steps. An extension adds rungs, and moves none."""
+        """The rung levels of bracket 0 in steps; the last one is max_steps. An extension adds rungs without
+        moving any.
+        """
         first, *later = self.budgets
         levels = self._ladder(first)
         for budget in later:
@@ -303,7 +312,7 @@ class StudySpec(SpecModel):
         return levels
 
     def count_rungs(self) -> int:
-        """How many rungs bracket 0 has. The further ones are counted, not listed."""
+        """The number of rungs of bracket 0. Those of extensions are counted, not listed."""
         first = self.budgets[0]
         further = (
             self.policy.count_beyond(before, after, first=first) for before, after in pairwise(self.budgets)
@@ -316,33 +325,33 @@ class StudySpec(SpecModel):
         return policy.ladder(max_steps)
 
     def due_rungs(self, bracket: int) -> tuple[int, ...]:
-        """The rungs that a trial of a bracket must report at, in steps: no report may jump over one.
+        """The rungs at which a trial of a bracket must report, in steps: no report may skip one.
 
-        Looks at an interval that nobody chose are left out: such a trial is looked at whenever it reports.
+        Checks at a default interval are left out: such a trial is checked whenever it reports.
         """
         if isinstance(self.policy, EvenPolicy) and not (self.policy.rungs or self.policy.interval):
             return (self.max_steps,)
         return self.rungs()[bracket:]
 
     def maximizes(self) -> bool:
-        """Whether a greater value of the metric is better."""
+        """Whether larger values of the metric are better."""
         return self.objective.goal is Goal.MAXIMIZE
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """All metrics that the study reads of a report: those of the objectives and of the constraints."""
+        """All metrics that the study reads from a report: those of the objectives and of the constraints."""
         objectives = [objective.metric for objective in self.objectives]
         return tuple(dict.fromkeys([*objectives, *(constraint.metric for constraint in self.constraints)]))
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
-        """All objectives, the first one first."""
+        """All objectives in order."""
         return (self.objective, *self.further_objectives)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Parts:
-    """The sound parts of a spec, for the checks that join several fields. None or absent: unsound."""
+    """The valid parts of a spec, for the checks across several fields. None or absent: invalid."""
 
     declared: dict[str, None]
     """The names in the order of the space."""
@@ -377,7 +386,7 @@ class _Parts:
         return cls(declared=declared, space=space, fields=fields)
 
     def problems(self) -> list[Problem]:
-        """As many problems as are told at once."""
+        """As many problems as are reported at once."""
         return first(self._found())
 
     def _found(self) -> Iterator[Problem]:
@@ -421,7 +430,7 @@ class _Parts:
         known = self.fields
         unsound = first(spaces.space_problems(self.declared, self.space))
         yield from (problem.under("space") for problem in unsound)
-        # Whether a parameter with unsound conditions belongs to a configuration, nobody can say.
+        # It is unknown whether a parameter with invalid conditions belongs to a configuration.
         for problem in unsound:
             self.space.pop(str(problem.loc[0]) if problem.loc else "", None)
         if "sampler" in known:
@@ -475,9 +484,10 @@ def _field(name: str) -> TypeAdapter[Any]:
 
 
 def spec_of(data: Any, *, stored: bool = False) -> StudySpec:
-    """The spec that plain data describes under the spec's own names; raises `InvalidFieldError` with all violations.
+    """The spec that plain data describes under the spec's own names; raises `InvalidFieldError` with all
+    violations.
 
-    With `stored` only those of single fields are looked for, as in `StudySpec.stored`.
+    With `stored`, only single fields are checked, as in `StudySpec.stored`.
     """
     try:
         return StudySpec.stored(data) if stored else StudySpec.model_validate(data)
@@ -486,12 +496,12 @@ def spec_of(data: Any, *, stored: bool = False) -> StudySpec:
 
 
 def violations_of(error: ValidationError) -> list[Violation]:
-    """The violations that a `StudySpec(...)` which raised `ValidationError` has."""
+    """The violations of a `StudySpec(...)` that raised `ValidationError`."""
     return [problem.violation() for problem in spec_problems(error)]
 
 
 def spec_problems(error: ValidationError) -> list[Problem]:
-    """The same as problems, whose paths can still be moved; each path is free of pydantic's union tags."""
+    """The same as problems, whose paths can still be prefixed. The paths do not contain pydantic's union tags."""
     found: dict[tuple[str, str], Problem] = {}
     for problem in problems_of(error, known_keys):
         plain = Problem(
@@ -502,12 +512,12 @@ def spec_problems(error: ValidationError) -> list[Problem]:
 
 
 def plain_loc(loc: Loc) -> Loc:
-    """A path of pydantic without the tags of unions and the marks of keys."""
+    """A pydantic path without the tags of unions and the marks of keys."""
     return shape.unmarked(StudySpec, loc)
 
 
 def known_keys(loc: Loc) -> Sequence[str]:
-    """The keys of the model at a path of pydantic; after "?" the kinds of the union there."""
+    """The keys of the model at a pydantic path; after "?", the kinds of the union there."""
     if loc and loc[-1] == "?":
         kinds = shape.models_at(StudySpec, loc[:-1])
         return list(kinds) if len(kinds) > 1 else []
@@ -535,7 +545,7 @@ def check_assignments(
 
 
 def check_study_id(study_id: str, *, field: str = "study_id") -> str:
-    """The id, which must be one; raises `InvalidFieldError` otherwise."""
+    """The id, if it is valid; raises `InvalidFieldError` otherwise."""
     problem = names.STUDY.problem(study_id, field)
     if problem is not None:
         raise InvalidFieldError([problem.violation()])
@@ -543,7 +553,7 @@ def check_study_id(study_id: str, *, field: str = "study_id") -> str:
 
 
 def _with_max_steps(data: Any) -> Any:
-    """The last rung as the full budget, where only rungs are given."""
+    """The last rung as the full budget, if only rungs are given."""
     if not isinstance(data, Mapping) or "max_steps" in data:
         return data
     policy = data.get("policy")

@@ -1,10 +1,11 @@
-"""Surrogates: the trials of a study train a small copy of a model, and a gate checks first that it stands for it.
+"""Surrogates: the trials of a study train a small copy of a model, and a gate first checks that the copy
+represents it.
 
-The trial's function asks for its model by `t.model(make_model)` or `bundle.model(make_model)`, and gets the copy. The
-copy is made in maximal update parametrization, so that its best hyperparameters are those of the model.
+The trial's function calls `t.model(make_model)` or `bundle.model(make_model)`, and gets the copy. The copy uses
+maximal update parametrization, so that its best hyperparameters are those of the model.
 
-The gate is an ordinary study, `NAME-gate`, with one trial whose function is the library's. The study proper begins
-`after` it. With `scale: auto` another one comes before the gate (`headrace.spec.pilot`).
+The gate is an ordinary study, `NAME-gate`, with one trial whose function belongs to the library. The actual
+study starts `after` it. With `scale: auto`, a pilot study precedes the gate (`headrace.spec.pilot`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,11 +26,11 @@ SUFFIX: Final = "-gate"
 GATE: Final = "headrace_torch.hydro.gate_trial:run"
 """The function of a gate's trial."""
 WORST_SLOPE: Final = "worst_slope"
-"""What it reports: how steeply the change of some activation depends on the width; 0 is best."""
+"""The metric that it reports: how steeply the change of some activation depends on the width; 0 is best."""
 GATE_STEPS: Final = 2
-"""It reports what it found in its first step, and fails or completes in the second one."""
+"""It reports its findings in the first step, and fails or completes in the second."""
 PLOT: Final = "coordinate_check.svg"
-"""The file in its checkpoint."""
+"""The plot in its checkpoint."""
 
 
 def _function(value: str) -> str:
@@ -58,9 +59,9 @@ _whole = integer_within(1, numbers.STEPS)
 
 
 class Surrogate(SpecModel):
-    """Which model is made smaller, and how small.
+    """Which model is made smaller, and by how much.
 
-    `scale_by` is what a pilot's study has in the place of a size: the parameter that says each trial's scale.
+    `scale_by` replaces the size in a pilot's study: it names the parameter with each trial's scale.
     """
 
     model: Function
@@ -75,7 +76,7 @@ class Surrogate(SpecModel):
     @model_validator(mode="before")
     @classmethod
     def _automatic(cls, data: Any) -> Any:
-        """`scale: auto` is a pilot as the library makes it, unless there is a mapping of that name."""
+        """`scale: auto` is a pilot with default settings, unless there is a mapping `pilot`."""
         if not isinstance(data, Mapping) or data.get("scale") != AUTO:
             return data
         return {**data, "scale": None, "pilot": data.get("pilot") or {}}
@@ -109,7 +110,7 @@ class Surrogate(SpecModel):
 
 
 class Gate(SpecModel):
-    """How the surrogate is checked. `key` and `study` are filled in, by the client and by the scheduler."""
+    """How the surrogate is checked. The client fills in `key`, and the scheduler `study`."""
 
     off: Flag = False
     widths: tuple[Size, ...] = ()
@@ -133,7 +134,7 @@ class Gate(SpecModel):
 
 
 def _switch(value: Any) -> Any:
-    """`true` is a gate as the library makes it, `false` none."""
+    """`true` is a gate with default settings, `false` is none."""
     if isinstance(value, bool):
         return {"off": not value}
     if not isinstance(value, Mapping | Gate):
@@ -147,12 +148,12 @@ GateOrSwitch = Annotated[Gate, BeforeValidator(_switch)]
 
 
 def gate_name(name: str) -> str:
-    """The name of the gate of the study of this name."""
+    """The name of the gate for a study of this name."""
     return f"{name}{SUFFIX}"
 
 
 def gate_fields(template: TrialTemplate, resources: Resources) -> dict[str, Any]:
-    """The fields of a gate that are not those of its study."""
+    """The fields in which a gate differs from its study."""
     smallest = resources.each[0]
     return {
         "objective": {"metric": WORST_SLOPE, "goal": "minimize"},
@@ -179,7 +180,7 @@ def gate_fields(template: TrialTemplate, resources: Resources) -> dict[str, Any]
 def surrogate_problems(
     known: Mapping[str, Any], declared: Sequence[str], space: Mapping[str, Domain]
 ) -> Iterator[Problem]:
-    """What is wrong between `surrogate`, `gate` and the study's other fields, as far as those are sound."""
+    """Conflicts between `surrogate`, `gate` and the study's other valid fields."""
     surrogate: Surrogate | None = known.get("surrogate")
     if surrogate is None:
         if known.get("gate") is not None and "surrogate" in known:

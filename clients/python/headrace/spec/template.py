@@ -23,14 +23,14 @@ RESERVED: Final = ("trial", "seed")
 class CommandLine(SpecModel):
     """A program and its arguments, never passed through a shell.
 
-    `{name}` stands for a parameter's value, `{trial}` for the trial's number and `{seed}` for its seed; `{{` and
-    `}}` are braces. An argument that names an inactive parameter is left out.
+    `{name}` is replaced by a parameter's value, `{trial}` by the trial's number and `{seed}` by its seed; `{{`
+    and `}}` are braces. An argument that names an inactive parameter is left out.
     """
 
     args: Annotated[tuple[Text, ...], Written("")]
 
     def fill(self, params: Mapping[str, bool | int | float | str], *, trial: int, seed: int) -> list[str]:
-        """The arguments of one trial. Booleans are written true and false."""
+        """The arguments of one trial. Booleans are written as true and false."""
         known: dict[str, bool | int | float | str] = {**params, "trial": trial, "seed": seed}
         return [
             _TOKEN.sub(lambda token: _filled(token, known), arg)
@@ -46,7 +46,9 @@ def _no_function(value: object) -> object:
 
 
 class TrialTemplate(SpecModel):
-    """What a trial runs, where, and how long it may keep silent. Exactly one of callable and command is set."""
+    """What a trial runs, where, and how long it may go without a report. Exactly one of callable and command is
+    set.
+    """
 
     callable: Annotated[Text, BeforeValidator(_no_function)] | None = None
     command: CommandLine | None = None
@@ -56,15 +58,15 @@ class TrialTemplate(SpecModel):
     grace: Annotated[Duration | None, Written("grace_s")] = None
     report_timeout: Annotated[Duration | None, Written("report_timeout_s")] = None
     timeout: Annotated[Duration | None, Written("trial_timeout_s")] = None
-    """How long a trial may run, over all of its attempts."""
+    """How long a trial may run, over all its attempts."""
     prestart: bool = True
-    """Whether a callable's module may be imported before the trial is known, by a process that stands by."""
+    """Whether a standby process may import a callable's module before the trial is known."""
     plan: Annotated[TrialPlan | None, Written(None)] = None
-    """What the trials follow, in the study that a transfer makes. The scheduler writes it."""
+    """The plan that the trials follow, in a study created by a transfer. The scheduler sets it."""
     code: HowShipped | None = None
-    """How workers get the folder; None: it depends on where the scheduler is."""
+    """How workers get the folder; None: depends on where the scheduler is."""
     requirements: Text = ""
-    """A file in the folder that says what workers install for the program; empty: nothing."""
+    """A file in the folder that lists what workers install for the program; empty: nothing."""
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
@@ -122,8 +124,9 @@ def placeholders(arg: str) -> list[str]:
 def placeholder_problems(
     template: TrialTemplate, declared: Collection[str], conditional: Collection[str]
 ) -> Iterator[Problem]:
-    """Placeholders that name no parameter, parameters that a command could not name, and conditional parameters whose
-    argument cannot be left out alone."""
+    """Problems: placeholders that name no parameter, parameters that a command could not name, and conditional
+    parameters whose argument cannot be left out by itself.
+    """
     if template.command is None:
         return
     for name in declared:
@@ -148,7 +151,7 @@ def placeholder_problems(
 
 
 def _left_alone(args: Sequence[str], index: int, name: str) -> Problem | None:
-    """What would be left where the argument of a conditional parameter is left out."""
+    """The option that would remain if the argument of a conditional parameter is left out."""
     loc, arg = ("template", "command", "args", index), args[index]
     if index == 0:
         message = f"is the program, and is left out when {name} is inactive"

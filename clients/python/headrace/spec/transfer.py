@@ -1,7 +1,7 @@
 """Transfer: a second study trains the best configurations of a first one on something larger.
 
-The second study is an ordinary one, `NAME-target`, whose sampler is `best_of` the first. It has the same objective,
-constraints and space, and trains each configuration to the end of a budget of its own.
+The second study is an ordinary one, `NAME-target`, whose sampler is `best_of` the first. It has the same
+objective, constraints and space, and trains each configuration to the end of its own budget.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ SUFFIX: Final = "-target"
 
 
 class Transfer(SpecModel):
-    """What the best configurations are trained on."""
+    """How the best configurations are trained."""
 
     callable: Text
     top: Count = 3
@@ -31,18 +31,18 @@ class Transfer(SpecModel):
     plan: TransferPlan | None = None
 
     def study_name(self, name: str) -> str:
-        """The name of the study that follows the one of this name."""
+        """The name of the study that follows a study of this name."""
         return f"{name}{SUFFIX}"
 
     def without_files(self) -> "Transfer":
-        """The same without the files of its plan, which are for the second study alone."""
+        """The same without the files of its plan, which are only for the second study."""
         if self.plan is None or self.plan.answer is None:
             return self
         answer = self.plan.answer.model_copy(update={"files": {}})
         return self.model_copy(update={"plan": self.plan.model_copy(update={"answer": answer})})
 
     def fields(self, name: str, template: TrialTemplate) -> dict[str, Any]:
-        """The fields of the second study that are not those of the first, the study of this name."""
+        """The fields in which the second study differs from the first, whose name is given."""
         plan = self.plan.answer if self.plan is not None else None
         return {
             "sampler": BestOfSampler(study=name, eager=self.eager).model_dump(),
@@ -55,7 +55,7 @@ class Transfer(SpecModel):
 
 
 def transfer_problems(transfer: Transfer, known: Mapping[str, Any]) -> Iterator[Problem]:
-    """What is wrong between `transfer` and the study's other fields, as far as those are sound."""
+    """Conflicts between `transfer` and the study's other valid fields."""
     template: TrialTemplate | None = known.get("template")
     if "template" in known and (template is None or template.callable is None):
         yield Problem(

@@ -1,4 +1,4 @@
-"""What ends a study before all its trials have: a target value, wall time, or trials that improve nothing."""
+"""What ends a study before all its trials have ended: a target value, wall time, or trials without improvement."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Self
@@ -21,7 +21,7 @@ def _hours(value: float) -> float:
 
 
 class Until(SpecModel):
-    """The study ends, as completed, with the first of these that comes true."""
+    """The study completes as soon as one of these is true."""
 
     value: Real | None = None
     hours: Annotated[Real, AfterValidator(_hours)] | None = None
@@ -35,7 +35,7 @@ class Until(SpecModel):
         return self
 
     def reached(self, value: float, goal: Goal) -> bool:
-        """Whether a value of the objective is the target's or better."""
+        """Whether a value of the objective reaches the target."""
         return self.value is not None and reached(value, self.value, maximize=goal is Goal.MAXIMIZE)
 
     def named(self) -> list[str]:
@@ -43,8 +43,9 @@ class Until(SpecModel):
         return [name for name in type(self).model_fields if getattr(self, name) is not None]
 
     def conditions(self, objective: Objective, *, tried: int | None = None) -> list[str]:
-        """What ends the study, in words: one for each field that is set. `tried` is how many trials in a row have not
-        improved on the best one."""
+        """What ends the study, in words: one text for each field that is set. `tried` is how many trials in a
+        row have not improved on the best one.
+        """
         found: list[str] = []
         if self.value is not None:
             found.append(f"{objective.metric} {_sign(objective)} {show_real(self.value)}")
@@ -63,7 +64,7 @@ def _sign(objective: Objective) -> str:
 
 
 def until_problems(until: Until, known: Mapping[str, Any]) -> Iterator[Problem]:
-    """What is wrong between `until` and the study's other fields, as far as those are sound."""
+    """Conflicts between `until` and the study's other valid fields."""
     further: Sequence[Objective] = known.get("further_objectives", ())
     for name in ("value", "no_improvement") if further else ():
         if getattr(until, name) is not None:

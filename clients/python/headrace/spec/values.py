@@ -1,4 +1,4 @@
-"""Values of parameters, and configurations, between Python and their messages and JSON."""
+"""Converts values of parameters, and configurations, between Python, messages and JSON."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +24,7 @@ def value_to_proto(value: Scalar) -> pb.ParameterValue:
 
 
 def value_from_proto(message: pb.ParameterValue) -> Scalar | None:
-    """The value of a message; None where no kind is set, which validation refuses by its path."""
+    """The value of a message; None if no kind is set, which validation rejects with its path."""
     kind = message.WhichOneof("kind")
     if kind is None:
         return None
@@ -38,12 +38,12 @@ def params_to_proto(params: Mapping[str, Scalar]) -> pb.ParameterAssignment:
 
 
 def params_data(message: pb.ParameterAssignment) -> dict[str, Scalar | None]:
-    """A configuration, or the options of something of the user's own, as plain data for validation."""
+    """A configuration, or the options of a user's own policy or sampler, as plain data for validation."""
     return {name: value_from_proto(message.values[name]) for name in sorted(message.values)}
 
 
 def params_from_proto(message: pb.ParameterAssignment, *, field: str = "parameters") -> dict[str, Scalar]:
-    """A configuration from a message; raises `InvalidFieldError` where a value is not set."""
+    """A configuration from a message; raises `InvalidFieldError` if a value is not set."""
     params = params_data(message)
     missing = [name for name, value in params.items() if value is None]
     if missing:
@@ -57,10 +57,10 @@ def params_from_proto(message: pb.ParameterAssignment, *, field: str = "paramete
 
 
 def params_to_json(params: Mapping[str, Scalar]) -> dict[str, Any]:
-    """A configuration as JSON that JSONB gives back with every value's type."""
+    """A configuration as JSON from which JSONB restores every value's type."""
     return {name: value_to_json(value) for name, value in params.items()}
 
 
 def params_from_json(data: Mapping[str, Any]) -> dict[str, Scalar]:
-    """The configuration that `params_to_json` wrote."""
+    """The configuration written by `params_to_json`."""
     return {name: check_value(value) for name, value in data.items()}

@@ -1,11 +1,11 @@
 """YAML to plain data, without the surprises of YAML 1.1.
 
-PyYAML follows YAML 1.1, where `1e-4` is a text, `on` is a boolean, `1:30` is ninety and `010` is eight. Study files
-follow the core schema of YAML 1.2: those are a number, a text, a text and ten. A key that stands twice is an error
-(PyYAML keeps the last one), and so are tags, dates being plain texts.
+PyYAML follows YAML 1.1, in which `1e-4` is a string, `on` is a boolean, `1:30` is ninety and `010` is eight.
+Study files follow the core schema of YAML 1.2, in which those are a number, a string, a string and ten. A
+duplicate key is an error (PyYAML keeps the last one), and so are tags. Dates are plain strings.
 
-A short text may name much: lists in lists in lists, or aliases that stand for aliases. So depth and the number of
-values are bounded. A value counts each time that an alias stands for it.
+A short text may expand to a lot: nested lists, or aliases of aliases. So depth and the number of values are
+limited. A value counts each time an alias refers to it.
 """
 
 import re
@@ -45,7 +45,7 @@ class _CoreLoader(yaml.SafeLoader):
         self._depth = self._nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """As PyYAML's, which recurses as deep as the text does."""
+        """Like PyYAML's, which recurses as deeply as the text is nested."""
         self._depth += 1
         self._nodes += 1
         if self._depth > _MAX_DEPTH:
@@ -62,7 +62,7 @@ class _CoreLoader(yaml.SafeLoader):
 
 
 class _TooMuchError(yaml.MarkedYAMLError):
-    """The text is larger than study files are."""
+    """The text is larger than any study file."""
 
     def __init__(self, mark: yaml.Mark, said: str) -> None:
         super().__init__(problem=said, problem_mark=mark)
@@ -75,8 +75,9 @@ for _tag, _pattern, _first in _SCALARS:
 
 
 def read_yaml(text: str, file: str = "") -> tuple[Any, list[Problem]]:
-    """The data and the problems that do not stop the reading; raises `InvalidFieldError` for bad syntax, with the place
-    in `file`."""
+    """The data, and the problems that do not stop reading; raises `InvalidFieldError` for bad syntax, with the
+    position in `file`.
+    """
     try:
         return _read(text)
     except _UnreadableError as error:
@@ -100,14 +101,14 @@ def _read(text: str) -> tuple[Any, list[Problem]]:
         column = len(before) - before.rfind("\n")
         said = f"the character U+{int(error.character):04X} may not stand there"
         raise _UnreadableError(before.count("\n") + 1, column, said) from None
-    except (ValueError, OverflowError) as error:  # such as an escape of no character
+    except (ValueError, OverflowError) as error:  # such as an escape of an invalid character
         raise _UnreadableError(1, 1, str(error)) from None
     reader = _Reader()
     return (reader.read(node, ()) if node is not None else None), reader.problems
 
 
 class _UnreadableError(Exception):
-    """The text is no YAML that study files may have."""
+    """The text is not YAML that a study file may contain."""
 
     def __init__(self, line: int, column: int, said: str) -> None:
         super().__init__(said)
@@ -115,12 +116,12 @@ class _UnreadableError(Exception):
 
     @classmethod
     def at(cls, mark: yaml.Mark | None, said: str) -> "_UnreadableError":
-        """At a mark of PyYAML's, which counts from 0."""
+        """The error at a PyYAML mark, which counts from 0."""
         return cls(mark.line + 1, mark.column + 1, said) if mark else cls(1, 1, said)
 
 
 class _Reader:
-    """Walks the nodes, so that a repeated key is known by its path and its line."""
+    """Walks the nodes, so that a duplicate key is reported with its path and line."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -204,7 +205,7 @@ class _Reader:
 
 
 def _whole(text: str) -> int:
-    # A number of more digits than Python converts is beyond every bound anyway.
+    # A number with more digits than Python converts exceeds every bound anyway.
     if len(text) > LONGEST_NUMBER:
         largest: int = 10**LONGEST_NUMBER
         return -largest if text.startswith("-") else largest
@@ -212,6 +213,6 @@ def _whole(text: str) -> int:
 
 
 def _float(text: str) -> float:
-    """The number; .inf and .nan come out as such, for validation to refuse by their paths."""
+    """The number; .inf and .nan are returned as such, for validation to reject with their paths."""
     special = text.lower().replace(".", "")
     return float(special if special.lstrip("+-") in ("inf", "nan") else text)

@@ -14,16 +14,16 @@ if __name__ == "__main__":
     trial.main(train, defaults={"lr": 1e-3}, steps=27)                  # `python train.py --lr 0.1` works too
 ```
 
-The story of one process: *attach* (who am I, where do I continue), build, `track` (restore every object),
-`steps` (restore the random generators last, so that seeding in between does no harm), train, `report`.
-Before the milestone a report is only passed on. At the milestone everything that the next step reads is
-saved in one folder, written under a temporary name, fsynced and renamed; only then is the folder's name
-reported, and the call waits for the decision: go on, or leave. A trial that leaves has lost nothing:
-another process, on another machine, continues from that folder to the bit.
+The life of one process: *attach* (which trial is this, where does it continue), build, `track` (restore every
+object), `steps` (restore the random generators last, so that seeding in between does no harm), train, `report`.
+Before the milestone a report is only passed on. At the milestone everything that the next step reads is saved in
+one folder, which is written under a temporary name, fsynced and renamed. Only then is the folder's name
+reported, and the call waits for the decision: continue or leave. A trial that leaves loses nothing: another
+process, on another machine, continues from that folder, bit for bit.
 
-Three runtimes stand behind the same `Trial`: the worker daemon (`cluster`), a run by hand (`local`) and
-`headrace check`. PyTorch and NumPy are looked at only where the script itself has imported them; without
-PyTorch checkpoints are JSON.
+There are three runtimes behind the same `Trial`: the worker daemon (`cluster`), a run by hand (`local`) and
+`headrace check`. PyTorch and NumPy are used only if the script itself has imported them. Without PyTorch,
+checkpoints are JSON.
 """
 
 from typing import Any

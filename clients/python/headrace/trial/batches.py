@@ -1,11 +1,11 @@
-"""Batches of indices that know where they are: the data position, as part of the checkpoint.
+"""Batches of indices that know their position in the data, which is part of the checkpoint.
 
-`(epoch, position)` names the next batch to be given out. It moves before a batch is handed over, so while
-batch k is in use the state says k+1, and a save at that moment resumes without repeating or skipping one.
-Each epoch's order depends on the seed and the epoch alone, never on a generator's history.
+`(epoch, position)` identifies the next batch. It advances before a batch is returned. So while batch k is in use
+the state says k+1, and a save at that moment resumes without repeating or skipping one. Each epoch's order
+depends only on the seed and the epoch, never on a generator's history.
 
-With `DataLoader(batch_sampler=batches, num_workers=0)` this is exact at every batch. Loader workers fetch
-ahead, so with `num_workers > 0` it is exact at the end of each epoch only.
+With `DataLoader(batch_sampler=batches, num_workers=0)` this is exact at every batch. Loader workers fetch ahead,
+so with `num_workers > 0` it is exact only at the end of each epoch.
 """
 
 import random
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class ResumableBatches:
-    """Lists of at most `batch_size` indices below `size`, in a new order each epoch."""
+    """Lists of at most `batch_size` indices below `size`, in a new order in each epoch."""
 
     def __init__(
         self, size: int, batch_size: int, *, seed: int, shuffle: bool = True, drop_last: bool = False
@@ -38,7 +38,7 @@ class ResumableBatches:
         return self.size // self.batch_size if self.drop_last else -(-self.size // self.batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """The rest of the current epoch; after it, the next epoch is the current one."""
+        """The rest of the current epoch. Afterwards, the next epoch is the current one."""
         order = self._order(self.epoch)
         for number in range(self.position, len(self)):
             self._move_past(number)
@@ -54,7 +54,7 @@ class ResumableBatches:
                 count -= 1
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, and what decides the order: seed, sizes and options."""
+        """The position, and everything that determines the order: seed, sizes and options."""
         return {
             "epoch": self.epoch,
             "position": self.position,
@@ -66,9 +66,11 @@ class ResumableBatches:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from `state`, in the order of the trial that saved it; in a population that may be another trial.
+        """Continues from `state`, in the order of the trial that saved it, which may be another one in a
+        population.
 
-        Raises `ValueError` where it was taken over other data, or in the middle of an epoch of other batches.
+        Raises `ValueError` if the state is for different data, or from the middle of an epoch with different
+        batches.
         """
         same = (
             ("size", "shuffle") if state["position"] == 0 else ("size", "shuffle", "batch_size", "drop_last")

@@ -1,5 +1,6 @@
-"""Reports that are saved for their value: the best one so far, where the study keeps its checkpoint (`keep: best`), and
-one that ends the study (`until.value`)."""
+"""Reports that are saved because of their value: the best one so far, if the study keeps its checkpoint (`keep:
+best`), and one that ends the study (`until.value`).
+"""
 
 from collections.abc import Iterable, Mapping
 
@@ -8,7 +9,7 @@ from headrace.trial.runtime import Assignment, MetricBound
 
 
 class Best:
-    """Follows one trial's reports. Where nothing can be saved, none is to be."""
+    """Follows one trial's reports. If nothing can be saved, no report has to be."""
 
     def __init__(self, assignment: Assignment) -> None:
         saves = assignment.checkpoint_dir is not None
@@ -19,11 +20,11 @@ class Best:
 
     @property
     def wanted(self) -> bool:
-        """Whether any report is to be saved for its value."""
+        """Whether any report may have to be saved because of its value."""
         return self._best is not None or self._end is not None
 
     def observe(self, metrics: Mapping[str, float]) -> bool:
-        """Whether a report that goes further than all before is to be saved; the best one so far is remembered."""
+        """Whether a report beyond all earlier steps must be saved. Remembers the best one so far."""
         best = self._is_best(metrics)
         return best or self._ends(metrics)
 

@@ -9,10 +9,9 @@ def train(bundle: trial.Bundle) -> None:
         bundle.report(val_loss=evaluate(group))              # a value for each of group.ids
 ```
 
-Each member is an ordinary trial, with reports, decisions and a checkpoint of its own. A turn is one step of each
-member that trains. Members stand at different steps; between turns some leave and others join.
-The same function runs a study
-without `fuse`, as bundles of one, and by hand.
+Each member is an ordinary trial, with its own reports, decisions and checkpoint. A turn is one step of each
+member that trains. Members may be at different steps; between turns some leave and others join. The same
+function also runs a study without `fuse`, as bundles of one, and runs by hand.
 """
 
 import inspect
@@ -27,13 +26,15 @@ from headrace.trial.one_of_a_kind import OneOfAKind
 
 
 class SharedParams:
-    """Parameters that are equal for all members, read by name. A trial with another value cannot join any more."""
+    """Parameters that are equal for all members, read by name. Once one is read, a trial with a different value
+    can no longer join.
+    """
 
     def __init__(self, crew: Crew) -> None:
         self._crew = crew
 
     def __getitem__(self, name: str) -> Any:
-        """The value. Raises `ValueError` where members differ, and `KeyError` where they have no such parameter."""
+        """The value. Raises `ValueError` if members differ, and `KeyError` if they have no such parameter."""
         values = [member.params.get(name) for member in self._crew.live]
         if any(value != values[0] for value in values):
             raise ValueError(
@@ -46,14 +47,14 @@ class SharedParams:
         return values[0]
 
     def __iter__(self) -> NoReturn:
-        """Refused: what is read is what a bundle is built with."""
+        """Not supported: every parameter that is read shapes the whole bundle."""
         raise TypeError(
             "read bundle.params by name, as in bundle.params['width']; a member's parameters are member.params"
         )
 
 
 class Bundle(OneOfAKind):
-    """The trials that one process trains together; made by `trial.main` or the worker, never by hand."""
+    """The trials that one process trains together; created by `trial.main` or the worker, never directly."""
 
     def __init__(self, crew: Crew) -> None:
         self.params = SharedParams(crew)
@@ -70,12 +71,12 @@ class Bundle(OneOfAKind):
             )
 
     def __len__(self) -> int:
-        """How many members train now."""
+        """The number of members that train now."""
         return len(self.members)
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """Those that train, in the order of `group.ids`; before `track`, those that are there."""
+        """The members that train, in the order of `group.ids`; before `track`, all members."""
         return tuple(self._crew.training if self._crew.tracked else self._crew.live)
 
     @property
@@ -85,7 +86,7 @@ class Bundle(OneOfAKind):
 
     @property
     def seats(self) -> int:
-        """How many members the process may hold."""
+        """The most members that the process may have."""
         return self._crew.seats
 
     @property
@@ -108,10 +109,10 @@ class Bundle(OneOfAKind):
         )
 
     def model(self, factory: Any) -> Any:
-        """What to fuse: the model, or the function that makes one, with the arguments that it needs.
+        """What to fuse: the model, or the function that creates one, with the arguments that it needs.
 
-        In a study with `surrogate` it is the small copy. Arguments without a default are taken from `bundle.params`, so
-        they shape the whole bundle.
+        In a study with `surrogate` it is the small copy. Arguments without a default come from `bundle.params`,
+        so they shape the whole bundle.
         """
         is_module = models.is_module(factory)
         surrogate = self._crew.surrogate
@@ -125,11 +126,12 @@ class Bundle(OneOfAKind):
     def track(
         self, *, group: Any, member: Callable[[Member], Mapping[str, Any]] | None = None, **shared: Any
     ) -> None:
-        """Hands over the empty group; members join it now, and between turns.
+        """Registers the empty group. Members join it now, and between turns.
 
-        `member` makes a member's settings for `group.add`. By default they are the trial's seed and all its parameters
-        but those read from `bundle.params`. What else the loop reads is given by name, and shared by all. Raises
-        `TypeError` for what is no group or cannot be saved, and `ValueError` for a group with members.
+        `member` returns a member's settings for `group.add`. By default these are the trial's seed and all its
+        parameters except those read from `bundle.params`. Other objects that the loop reads are given by name,
+        and shared by all members. Raises `TypeError` for an object that is not a group or cannot be saved, and
+        `ValueError` for a group that already has members.
         """
         if self._crew.tracked:
             raise ValueError("bundle.track(...) was called before: a bundle has one group")
@@ -149,7 +151,7 @@ class Bundle(OneOfAKind):
     def steps(self, *, checkpoint_every: int | None = None) -> Iterator[int]:
         """Turns, counted from 1 in this process, until no member is left.
 
-        `checkpoint_every=n` also saves a member that reports n steps or more after its last save.
+        `checkpoint_every=n` also saves a member that reports at least n steps after its last save.
         """
         if checkpoint_every is not None and checkpoint_every < 1:
             raise ValueError(f"checkpoint_every must be at least 1, not {checkpoint_every}")
@@ -173,11 +175,11 @@ class Bundle(OneOfAKind):
     def report(
         self, metrics: Mapping[str, Any] | None = None, /, *, save: bool = False, **named: Any
     ) -> None:
-        """Reports the turn, once: for each metric a value of each member, in the order of `group.ids`.
+        """Reports the turn, once: for each metric, one value per member, in the order of `group.ids`.
 
-        Members at their milestone are saved first; `save=True` saves all. The group changes after the turn, not here.
-        Raises `TypeError` or `ValueError` for values that are not one for each member, and for a metric that the study
-        reads and that is missing.
+        Members at their milestone are saved first; `save=True` saves all. The group changes after the turn, not
+        here. Raises `TypeError` or `ValueError` if there is not one value per member, and if a metric that the
+        study reads is missing.
         """
         if not self._crew.tracked:
             raise ValueError(
@@ -207,7 +209,7 @@ class Bundle(OneOfAKind):
 
 
 def takes_bundle(function: Callable[..., Any]) -> bool:
-    """Whether a training function takes a bundle: by its first parameter's name, or its type."""
+    """Whether a training function takes a bundle, according to its first parameter's name or type."""
     try:
         first = next(iter(inspect.signature(function).parameters.values()), None)
     except (TypeError, ValueError):

@@ -1,6 +1,6 @@
-"""A bundle under a worker daemon: one call a turn carries all that its members say and are told.
+"""A bundle under a worker daemon: one call per turn carries all messages from and to its members.
 
-Turns are counted. A turn that is repeated has the same sequence, and the daemon gives the same answer.
+Turns are numbered. A repeated turn has the same sequence, and the daemon gives the same answer.
 """
 
 import os
@@ -34,25 +34,25 @@ class ClusterBundle:
         return cls(os.environ["HEADRACE_RUNTIME"], os.environ[BUNDLE])
 
     def attach(self) -> Attached:
-        """Asks the daemon for the members that are there."""
-        stacks.show()  # of a crash: a bundle that hangs is not asked
+        """Asks the daemon for the current members."""
+        stacks.show()  # prints the stacks of a crash; a hanging bundle is not asked for them
         request = runtime_pb2.AttachBundleRequest(grant_id=self._grant_id)
         answer = self._line.call(self._line.stub.AttachBundle, request)
         self._begin_code(answer.members)
         return Attached(members=tuple(map(_seat, answer.members)), seats=answer.seats, charges=True)
 
     def imported(self) -> None:
-        """The function is imported: says what code that is."""
+        """Reports the imported code, now that the function is imported."""
         self._code.tell()
 
     def _begin_code(self, members: Iterable[runtime_pb2.AttachResponse]) -> None:
-        """The first member says which study it is."""
+        """The study, which follows from the first member."""
         if not self._attached and (first := next(iter(members), None)) is not None:
             self._attached = True
             self._code.begin(first.assign.template)
 
     def turn(self, said: Said) -> Answer:
-        """Takes one turn."""
+        """Exchanges the messages of one turn."""
         self._code.tell()
         self._sequence += 1
         request = runtime_pb2.TurnRequest(
@@ -76,7 +76,9 @@ class ClusterBundle:
         )
 
     def finish(self, end: Ended) -> None:
-        """Says how the program ended, and closes the connection. A daemon that was given up is told nothing."""
+        """Reports how the program ended, and closes the connection. Does not report to a daemon that was given
+        up.
+        """
         if self._line.gone:
             return
         request = runtime_pb2.FinishBundleRequest(

@@ -1,8 +1,8 @@
-"""What a bundle's turns cost by number of members: time, and the most memory that the process held.
+"""The cost of a bundle's turns by number of members: time, and the most memory that the process held.
 
-Turns with the same members are summed up until they are told. The first of them is fresh: it is told of alone, or not
-at all. Memory is a high-water mark. So it belongs to the most members that the process ever had: with fewer members
-nothing is told of it.
+Turns with the same members are added up until they are reported. The first of them is fresh: it is reported
+separately, or not at all. The memory is a high-water mark, so it belongs to the largest number of members that
+the process ever had; for smaller numbers it is not reported.
 """
 
 import resource
@@ -23,10 +23,10 @@ class Stopwatch:
         self._fresh = True
 
     def begin(self, members: Sequence[int]) -> None:
-        """A turn of these members begins. What was not told of others is dropped."""
+        """A turn of these members starts. Unreported measurements of other members are dropped."""
         if tuple(members) != self._members:
             self._members, self._fresh, self._turns, self._time_s = tuple(members), True, 0, 0.0
-        elif self._turns and not self._fresh:  # it was not reported, and its time runs on
+        elif self._turns and not self._fresh:  # it was not reported, so its time continues
             self._time_s += time.monotonic() - self._since
         else:
             self._fresh, self._turns, self._time_s = False, 0, 0.0
@@ -35,7 +35,7 @@ class Stopwatch:
         self._most = max(self._most, len(members))
 
     def told(self) -> TurnCost | None:
-        """What the turns cost since the last call; None where none was measured."""
+        """The cost of the turns since the last call; None if none was measured."""
         if not self._turns:
             return None
         cost = TurnCost(
@@ -50,7 +50,7 @@ class Stopwatch:
 
 
 def held_bytes() -> int:
-    """The most memory that the process ever held: on its GPU where it uses one, else of the machine."""
+    """The most memory that the process ever held: on its GPU if it uses one, otherwise on the machine."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
         return int(torch.cuda.max_memory_reserved())

@@ -1,16 +1,16 @@
 """The members of a bundle's process: who trains, who waits for a decision, who joins and who leaves.
 
-    joins ── in the group, trains ── has reported, waits ──┬── told to go on: trains
-                                                           ├── told to leave, or gone: out of the group
-                                                           └── no word when others train on: out of the group with its
-                                                               state, and back in when it is told to go on
+    joins ── in the group, trains ── has reported, waits ──┬── may continue: trains
+                                                           ├── must leave, or its lease is over: out of the group
+                                                           └── no decision while others train on: out of the group
+                                                               with its state, and back in when it may continue
 
-The group changes between turns alone. No member takes a step past its milestone without a decision; members before it
-are answered at once. Whatever happens to one member changes nothing for the others: a member that the group refuses,
-whose checkpoint cannot be read or whose report is not taken fails alone.
+The group changes only between turns. No member takes a step past its milestone without a decision; members
+before it are answered at once. Nothing that happens to one member changes anything for the others: a member that
+the group rejects, whose checkpoint cannot be read or whose report is rejected fails alone.
 
-A message that is lost is repeated by the runtime. A process that is lost has lost what its members did since their
-checkpoints, as trials do.
+The runtime repeats a message that is lost. If a process is lost, so is what its members did since their
+checkpoints, as for any trial.
 """
 
 import logging
@@ -37,20 +37,20 @@ _APART = (
 
 
 class Group(Protocol):
-    """What a bundle asks of a fused group. Without `seen` a failure in a step ends the process."""
+    """What a bundle requires of a fused group. Without `seen`, a failure in a step ends the process."""
 
     @property
     def ids(self) -> Sequence[int]:
-        """Its members, in the order of their losses; an id is never given twice."""
+        """Its members, in the order of their losses. An id is never reused."""
 
     def add(self, members: Sequence[Any], states: Sequence[Mapping[str, Any]] | None = None) -> Sequence[int]:
-        """Takes members in, all or none, and returns their ids."""
+        """Adds members, all or none, and returns their ids."""
 
     def drop(self, members: Sequence[int]) -> None:
-        """Lets members out."""
+        """Removes members."""
 
     def member_state(self, member: int) -> Mapping[str, Any]:
-        """A member's state, with which `add` takes it in again to the bit; a copy."""
+        """A copy of a member's state, from which `add` restores it bit for bit."""
 
 
 class Crew:
@@ -60,19 +60,19 @@ class Crew:
         self._runtime = runtime
         self.seats = attached.seats
         self.charged = attached.charges
-        # What the study's trials train; all members are told the same.
+        # What the study's trials train; the same for all members.
         self.surrogate = attached.members[0].assignment.surrogate if attached.members else None
         self._members = {seat.lease: Member(seat) for seat in attached.members}
         self._leaving: list[int] = []
         self._restored: list[tuple[str, float]] = []
         self._finished: list[Finish] = []
         self.over = self.has_reported = self._told_apart = False
-        # The states of shared objects when all members were last between two steps.
+        # The states of shared objects at the last time when all members were between two steps.
         self._then: Mapping[str, Any] = {}
         self.build_anew()
 
     def build_anew(self) -> None:
-        """The function begins: nothing is built yet."""
+        """The function starts: nothing is built yet."""
         self._group: Group | None = None
         self._settings: Callable[[Member], Any] = self._all_settings
         self._shared = Shared({})
@@ -92,12 +92,12 @@ class Crew:
 
     @property
     def live(self) -> list[Member]:
-        """All members whose leases run, also those that wait."""
+        """All members with a valid lease, including those that wait."""
         return list(self._members.values())
 
     @property
     def training(self) -> list[Member]:
-        """Those in the group, in its order."""
+        """The members in the group, in its order."""
         if self._group is None:
             return []
         known = {member.id: member for member in self._members.values() if member.id is not None}
@@ -106,16 +106,16 @@ class Crew:
     def track(
         self, group: Group, settings: Callable[[Member], Any] | None, shared: Mapping[str, Any]
     ) -> None:
-        """Takes the group, and puts the members that are there into it."""
+        """Takes the group, and adds the current members to it."""
         self._shared = Shared(shared, before=self._then)
         self._group = group
         self._settings = settings or self._all_settings
         self._settle()
 
     def ready(self) -> bool:
-        """Brings the group up to date, and waits until a member can train; False where none is left."""
+        """Brings the group up to date, and waits until a member can train; False if none is left."""
         while not self.over:
-            if not all(member.waits for member in self.live):  # else the group stays as it is
+            if not all(member.waits for member in self.live):  # otherwise the group does not change
                 self._settle()
                 if self.training:
                     return True
@@ -123,7 +123,7 @@ class Crew:
         return False
 
     def begin(self) -> None:
-        """The members train their next step now."""
+        """The members now train their next step."""
         members = self.training
         for member in members:
             member.step += 1
@@ -131,7 +131,7 @@ class Crew:
         self._how = getattr(self._group, "report", None)
 
     def _with_first_step(self, cost: TurnCost | None) -> TurnCost | None:
-        """The cost with that of the group's first step, once it is known what a later one takes."""
+        """The cost, with that of the group's first step once the cost of a later one is known."""
         first = getattr(self._group, "first_step", None)
         if first is None or first is self._told_first or not first.later_s:
             return cost
@@ -141,18 +141,18 @@ class Crew:
         return replace(cost, first_step_s=first.time_s, later_step_s=first.later_s)
 
     def report(self, rows: Sequence[Mapping[str, float]], *, save: bool, every: int | None) -> None:
-        """Saves the members that are due, passes on what they report, and takes what they are told."""
+        """Saves the members that are due, sends their reports, and receives their decisions."""
         assert self._group is not None
         members, cost = self.training, self._stopwatch.told()
         if getattr(self._group, "report", None) is not self._how:
-            cost = None  # the group looked again how to run its members, which took its time
+            cost = None  # the group measured again how to run its members, which took time
         cost = self._with_first_step(cost)
         if len(members) > 1 and not self._told_apart and (gains_nothing := _runs_apart(self._group)):
             members[0].to_tell.append(gains_nothing)
             self._told_apart = True
         trained = [member.trained_s() for member in members]
         if not self._stepped and members[0].saves:
-            try_state(self._group.member_state(members[0].id or 0))  # with what the first step has left in it
+            try_state(self._group.member_state(members[0].id or 0))  # with the first step's state
             self._stepped = True
         reports = []
         for member, row, trained_s in zip(members, rows, trained, strict=True):
@@ -182,7 +182,7 @@ class Crew:
             member.answered()
 
     def talk(self, *, reports: tuple[tuple[str, Report], ...] = (), waits: bool = False) -> None:
-        """One turn with the runtime."""
+        """Exchanges one turn's messages with the runtime."""
         said = Said(
             restored=tuple(self._restored), reports=reports, finished=tuple(self._finished), waits=waits
         )
@@ -201,19 +201,21 @@ class Crew:
             self.over = True
 
     def tell_finished(self) -> None:
-        """Says what was not said yet."""
+        """Sends the messages that were not sent yet."""
         if self._finished:
             self.talk()
 
     def end_by_itself(self) -> None:
-        """The function is over, with members that nobody told to end: each is saved as of its last report."""
+        """The function has ended, with members that nobody asked to end: each is saved as of its last report."""
         for member in [] if self.over else self.training:
             if (own := self._saved_at_end(member)) is not None:
                 self._finished.append(Finish(lease=member.lease, own=own))
                 self._leave(member)
 
     def _saved_at_end(self, member: Member) -> OwnEnd | None:
-        """How a member ends by itself; None where it has nothing to save. What cannot be saved is no failure."""
+        """How a member ends by itself; None if it has nothing to save. A state that cannot be saved is not a
+        failure.
+        """
         assert self._group is not None
         assert member.id is not None
         started = time.monotonic()
@@ -228,19 +230,20 @@ class Crew:
         return OwnEnd(checkpoint_dir=folder, step=member.reported, save_time_s=time.monotonic() - started)
 
     def blamed(self, error: BaseException) -> Member | None:
-        """The member that an exception names."""
+        """The member named by an exception."""
         number = None if raised.out_of_memory(error) else raised.blamed(error)
         return next((member for member in self.training if member.id == number), None)
 
     def go_on_without(self, member: Member, error: BaseException) -> bool:
-        """The member fails; its words are for `talk`. Returns whether the others can begin again in this process, from
-        where they are: they can unless the error came in the middle of their step."""
+        """The member fails; `talk` will report it. Returns whether the others can start again in this process,
+        from where they are. They can unless the error occurred in the middle of their step.
+        """
         assert self._group is not None
         at_rest = self._mark is not None and self._mark == self._seen()
         self._fail(member, error)
         others = self.training
         if others and not at_rest:
-            self.charged = False  # it is known who is to be
+            self.charged = False  # it is known who will be
             return False
         for one in others:
             assert one.id is not None
@@ -248,7 +251,7 @@ class Crew:
         return True
 
     def _settle(self) -> None:
-        """Lets members out and takes members in."""
+        """Removes and adds members."""
         group = self._group
         assert group is not None
         for member in self.training:
@@ -270,7 +273,7 @@ class Crew:
         self._come_to_rest()
 
     def _prepared(self, member: Member) -> Any:
-        """Reads its checkpoint and returns its settings; None where it cannot train, and is out."""
+        """Reads a member's checkpoint and returns its settings; None if it cannot train, and is out."""
         try:
             first = member.restore is None
             member.read()
@@ -320,7 +323,7 @@ class Crew:
         return {"seed": member.seed, **own}
 
     def _check_state(self) -> None:
-        """Before the first step, for all members: can a checkpoint hold what the group gives?"""
+        """Checks before the first step that a checkpoint can hold the group's state of every member."""
         if not self._checked and (training := self.training):
             assert self._group is not None
             assert training[0].id is not None
@@ -356,7 +359,7 @@ class Crew:
             self._leaving.append(member.id)
 
     def _come_to_rest(self) -> None:
-        """All members are between two steps: from here they can begin again."""
+        """All members are between two steps: they can start again from here."""
         for member in self.training:
             member.done = member.step
         self._mark = self._seen()
@@ -368,7 +371,9 @@ class Crew:
 
 
 def _runs_apart(group: Group) -> str:
-    """What to tell of a group that trains its members one after the other, as it may not or cannot fuse them."""
+    """The warning for a group that trains its members one after the other, because it may not or cannot fuse
+    them.
+    """
     report = getattr(group, "report", None)
     if getattr(group, "engine", None) != "separate" or report is None:
         return ""

@@ -1,6 +1,6 @@
 """A bundle by hand: `python train.py --lr 0.001,0.003,0.01` trains three members, a table with a column for each.
 
-Nobody decides. With a checkpoint folder each member has one of its own in it, and continues from there.
+There are no decisions. With a checkpoint folder, each member has its own folder in it, and continues from there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,12 +40,12 @@ class LocalBundle:
         self._header: tuple[str, ...] = ()
 
     def attach(self) -> Attached:
-        """All members; raises `ValueError` where a folder holds a checkpoint of another configuration."""
+        """All members; raises `ValueError` if a folder contains a checkpoint of a different configuration."""
         members = tuple(Seat(lease=lease, assignment=run.attach()) for lease, run in self._runs.items())
         return Attached(members=members, seats=len(members))
 
     def turn(self, said: Said) -> Answer:
-        """Prints a row for each step and metric that was reported, and goes on to the budget."""
+        """Prints a row for each reported step and metric, and continues to the budget."""
         for lease, read_time_s in said.restored:
             self._runs[lease].restored(read_time_s=read_time_s)
         self._print(dict(said.reports))
@@ -63,7 +63,7 @@ class LocalBundle:
         return Answer(decisions=tuple(decisions), over=not self._running)
 
     def finish(self, end: Ended) -> None:
-        """Raises `SystemExit` with status 1 where a member failed. An exception shows itself."""
+        """Raises `SystemExit` with status 1 if a member failed. An exception is shown by Python."""
         if self._failed and not end.error:
             raise SystemExit(1)
 
@@ -91,7 +91,7 @@ class LocalBundle:
 
 
 def _titles(params: Sequence[Mapping[str, Value]]) -> list[str]:
-    """What tells the members apart."""
+    """The parameters in which the members differ."""
     first = params[0]
     differing = [name for name in first if any(one[name] != first[name] for one in params)]
     return [

@@ -1,7 +1,8 @@
-"""A member of a bundle: an ordinary trial whose steps a group takes together with others'.
+"""A member of a bundle: an ordinary trial whose steps a group runs together with those of others.
 
-Its checkpoint is that of a trial that tracks `model=` and `optimizer=` (and `scaler=`, where the group keeps one), so
-it goes on in a plain script, and a plain script's goes on here. What the group knows beyond that is kept beside it.
+Its checkpoint is that of a trial that tracks `model=` and `optimizer=` (and `scaler=`, if the group has one). So
+it can continue in a plain script, and a plain script's checkpoint can continue here. Additional state of the
+group is stored next to it.
 """
 
 import functools
@@ -21,7 +22,7 @@ from headrace.trial.saving import Content, Saver
 from headrace.trial.tracking import Tracked
 
 PLAIN = ("model", "optimizer", "scaler")
-"""Of a group's state of a member: what a plain script tracks under the same names."""
+"""The parts of a group's state of a member that a plain script tracks under the same names."""
 
 
 class Member(OneOfAKind):
@@ -30,19 +31,19 @@ class Member(OneOfAKind):
     def __init__(self, seat: Seat) -> None:
         self._assignment = assignment = seat.assignment
         self.params: Mapping[str, Any] = Params(assignment.params)
-        # Plain values of the script's own, saved with this member.
+        # The script's own plain values, saved with this member.
         self.state: dict[str, Any] = {}
         # The step being trained, or last trained.
         self.step = 0
-        # In the group; None while it is not.
+        # Its id in the group; None while it is not in the group.
         self.id: int | None = None
         self.lease = seat.lease
         self.milestone = assignment.next_milestone
-        # It has reported, and is not told yet what to do.
+        # It has reported, and waits for its decision.
         self.waits = False
-        # Its state while it is out of the group; None for a member that begins.
+        # Its state while it is out of the group; None for a new member.
         self.kept: Mapping[str, Any] | None = None
-        # The whole steps behind it, and the last one that this process reported.
+        # The number of completed steps, and the last step that this process reported.
         self.done = self.reported = 0
         self.to_tell: list[str] = []
         self.restore: Restore | None = None
@@ -59,7 +60,7 @@ class Member(OneOfAKind):
 
     @property
     def number(self) -> int:
-        """The trial's number within its study; by hand the member's place."""
+        """The trial's number within its study; the member's position in a run by hand."""
         number = self.name.rpartition("/")[2]
         return int(number) if number.isdecimal() else 0
 
@@ -80,7 +81,7 @@ class Member(OneOfAKind):
 
     @property
     def roles(self) -> dict[str, str]:
-        """The metrics that the study reads, and as what."""
+        """The metrics that the study reads, and their roles."""
         read = {
             self._assignment.metric: "the study's objective",
             **dict.fromkeys(self._assignment.further_metrics, "a further objective"),
@@ -89,7 +90,7 @@ class Member(OneOfAKind):
         return {name: role for name, role in read.items() if name}
 
     def fresh_seat(self) -> Seat | None:
-        """Its seat for a try that leaves nothing behind; None where it continues from a checkpoint."""
+        """Its seat for a trial run that leaves nothing behind; None if it continues from a checkpoint."""
         if self._assignment.restore_dir is not None:
             return None
         return Seat(lease=self.lease, assignment=replace(self._assignment, checkpoint_dir=None))
@@ -101,11 +102,11 @@ class Member(OneOfAKind):
 
     @property
     def at_milestone(self) -> bool:
-        """Whether the step being trained has to be reported, and decided upon."""
+        """Whether the step being trained must be reported, and needs a decision."""
         return self.step >= self.milestone or self.step in self._assignment.rungs
 
     def read(self) -> None:
-        """Reads the checkpoint that it continues from, if there is one; raises what a trial alone would raise."""
+        """Reads the checkpoint to continue from, if there is one; raises the same errors as for a single trial."""
         if self.restore is not None or self._assignment.restore_dir is None:
             return
         self.restore = restore = Restore(self._assignment.restore_dir, seed=self.seed)
@@ -127,26 +128,26 @@ class Member(OneOfAKind):
         self._saved_step = restore.step
 
     def enter(self, number: int) -> None:
-        """It is in the group now, under this id."""
+        """The member is now in the group, with this id."""
         self.id, self.kept = number, None
         self._since = time.monotonic()
 
     def due(self, row: Mapping[str, float], *, asked: bool, every: int | None) -> bool:
-        """Whether the step that it reports, with these metrics, is to be saved."""
+        """Whether the step that it reports, with these metrics, must be saved."""
         asked |= self._best.observe(row)
         often = every is not None and self.step - self._saved_step >= every
         often = often or self.step >= self.milestone or self._assignment.asked_to_leave
         return (asked or often) and self.saves
 
     def save(self, state: Mapping[str, Any], shared: Mapping[str, Tracked]) -> Path | None:
-        """Writes its checkpoint from the group's state of it."""
+        """Writes its checkpoint from the group's state of the member."""
         content = self._content(state, shared, self.step, self.step)
         folder = self._saver.save(content, self._sequence + 1, longest_s=0.0)
         self._saved_step = self.step
         return folder
 
     def save_at_end(self, state: Mapping[str, Any], shared: Mapping[str, Tracked]) -> Path | None:
-        """Writes a last checkpoint, as of its last report; None where that one was saved, or none was to be."""
+        """Writes a last checkpoint, as of its last report; None if that report was saved, or should not be."""
         if not self.saves or self._saved_step >= self.reported:
             return None
         content = self._content(state, shared, self.reported, self.done)
@@ -158,7 +159,7 @@ class Member(OneOfAKind):
         beyond = {name: value for name, value in state.items() if name not in PLAIN}
         try:
             encode(beyond.get("settings"), "settings", for_json=False)
-        except TypeError:  # an object of the user's own, which the user's function makes again
+        except TypeError:  # a user's own object, which the user's function creates again
             del beyond["settings"]
         return Content(
             step=step,
@@ -176,16 +177,16 @@ class Member(OneOfAKind):
         return self._sequence
 
     def trained_s(self) -> float:
-        """How long it has trained since it came in, or since its last report was answered."""
+        """How long it has trained since it joined, or since its last report was answered."""
         return time.monotonic() - self._since
 
     def answered(self) -> None:
-        """The turn's call is back."""
+        """The turn's call has returned."""
         self._since = time.monotonic()
 
 
 def try_state(state: Mapping[str, Any]) -> None:
-    """Raises `TypeError`, naming the part, where a checkpoint could not hold a member's state."""
+    """Raises `TypeError`, naming the part, if a checkpoint could not hold a member's state."""
     for name, value in state.items():
         if name != "settings":
             try_encode(value, name)

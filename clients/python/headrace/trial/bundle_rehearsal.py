@@ -1,9 +1,9 @@
 """Whether each member of a bundle would fail as the bundle did: its function is tried with single members.
 
-A bundle that fails names no culprit. The scheduler finds one by smaller and smaller bundles, which takes minutes where
-the program itself is wrong. Where no member has reported yet, nothing is lost by trying here: the function is called
-with each member alone, until it would report. Where every one meets the error that the bundle met, at the same line, it
-is the program's. The first one that does not ends the trying.
+A bundle that fails does not name a culprit. The scheduler finds it with smaller and smaller bundles, which takes
+minutes if the program itself is wrong. If no member has reported yet, nothing is lost by trying here: the
+function is called with each member alone, until it would report. If every member meets the bundle's error, at
+the same line, the program is to blame. The first member that does not ends the attempt.
 """
 
 import gc
@@ -23,17 +23,17 @@ from headrace.trial.bundle_runtime import Answer, Attached, Ended, Said, Seat
 
 logger = logging.getLogger("headrace.trial")
 LEAST_S: Final = 20.0
-"""So long members are tried at least, beyond twice the time that the bundle took to fail."""
+"""The least time for trying members, in addition to twice the time that the bundle took to fail."""
 _Place = tuple[str, str, int]
-"""An error's type, and the file and line that raised it. Its words may name values."""
+"""An error's type, and the file and line that raised it. Its message is left out, as it may contain values."""
 
 
 class _PassedError(BaseException):
-    """The member came to its first report. A function's own `except Exception` does not take it."""
+    """The member reached its first report. A function's own `except Exception` does not catch it."""
 
 
 class _Stage:
-    """A runtime for one member, which is left as soon as the member has something to say."""
+    """A runtime for one member, which is left as soon as the member sends something."""
 
     def __init__(self, seat: Seat) -> None:
         self._seat = seat
@@ -47,20 +47,20 @@ class _Stage:
         raise _PassedError(said)
 
     def finish(self, end: Ended) -> None:
-        """Nobody is told."""
+        """Does nothing: nobody needs to know."""
 
 
 def each_fails(
     function: Callable[[Bundle], object], crew: Crew, error: Exception, *, elapsed_s: float
 ) -> bool:
-    """Whether every single member meets the same error, which the bundle met after `elapsed_s`.
+    """Whether every member alone meets the same error as the bundle did after `elapsed_s`.
 
-    False where that cannot be tried without loss, or not in about the time that the bundle took.
+    False if that cannot be tried without loss, or not in about the time that the bundle took.
     """
     seats = [seat for member in crew.live if (seat := member.fresh_seat()) is not None]
     if not crew.charged or crew.has_reported or len(seats) < max(2, len(crew.live)):
         return False
-    traceback.print_exception(error, file=sys.stderr)  # should this process be killed now, its log has it
+    traceback.print_exception(error, file=sys.stderr)  # if this process is killed now, its log has the error
     logger.warning("headrace: trying the bundle's members one by one, to see which of them fail")
     place = _place(error)
     traceback.clear_frames(error.__traceback__)  # they hold the group's memory, as the crew does
@@ -69,12 +69,12 @@ def each_fails(
     try:
         with _at_most(LEAST_S + 2 * elapsed_s):
             return all(_fails_at(function, seat) == place for seat in seats)
-    except _PassedError:  # the time is over, between two members
+    except _PassedError:  # the time has run out between two members
         return False
 
 
 def _fails_at(function: Callable[[Bundle], object], seat: Seat) -> _Place | None:
-    """Where the function fails with this member alone; None where it comes to a report or its end, or exits."""
+    """Where the function fails with this member alone; None if it reaches a report or its end, or exits."""
     stage = _Stage(seat)
     try:
         rng.seed_all(seat.assignment.seed)
@@ -92,7 +92,9 @@ def _fails_at(function: Callable[[Bundle], object], seat: Seat) -> _Place | None
 
 @contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """Ends the block by _PassedError after so long; without a bound where signals are not this thread's."""
+    """Ends the block with _PassedError after a time limit. There is no limit if this thread cannot receive
+    signals.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

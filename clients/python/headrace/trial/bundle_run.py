@@ -1,8 +1,8 @@
-"""One process of a bundle, from its first member to its last: calls the function, and says how it ended.
+"""One process of a bundle, from its first member to its last: calls the function, and reports how it ended.
 
-An exception that names a member ends that member alone. The function is then called again, in this process, with the
-others where they were: so it builds its model and data anew. Where the exception came in the middle of a step, the
-others cannot go on from memory; the process ends, and they go on from their checkpoints.
+An exception that names a member ends only that member. The function is then called again, in this process, with
+the others where they were, so it builds its model and data again. If the exception occurred in the middle of a
+step, the others cannot continue from memory; the process ends, and they continue from their checkpoints.
 """
 
 import os
@@ -59,14 +59,14 @@ def run_bundle(function: Callable[[Bundle], object], runtime: BundleRuntime, att
 
 
 def _present(crew: Crew) -> bool:
-    """Waits for a member; False where none comes any more."""
+    """Waits for a member; False if no more will come."""
     while not crew.over and not crew.live:
         crew.talk(waits=True)
     return not crew.over
 
 
 def _runs_through(function: Callable[[Bundle], object], crew: Crew) -> bool:
-    """Calls the function; False where a member failed, and the function is to be called again for the others."""
+    """Calls the function; False if a member failed, and the function must be called again for the others."""
     try:
         function(Bundle(crew))
     except Exception as error:

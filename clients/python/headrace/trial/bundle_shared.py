@@ -1,7 +1,8 @@
 """Objects that all members of a bundle share: a position in the data, a generator.
 
-Each member's checkpoint has their state. The first member that comes from a checkpoint brings it; a member that comes
-when they are somewhere else is told so, for it does not train then as it would alone.
+Each member's checkpoint has their state. The first member that continues from a checkpoint restores it. If the
+objects are in a different state when a member joins, it gets a warning, because it does not train as it would
+alone.
 """
 
 import copy
@@ -19,7 +20,7 @@ class Shared:
     """The shared objects of one bundle."""
 
     def __init__(self, objects: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> None:
-        """`before` are the states to go on from, where the program begins again in its process."""
+        """`before` has the states to continue from, if the program starts again in its process."""
         self.entries: dict[str, Tracked] = {}
         for name, target in objects.items():
             if name in PLAIN:
@@ -38,11 +39,11 @@ class Shared:
                 self.entries[name].set_state(state)
 
     def states(self) -> dict[str, Any]:
-        """Their states, which do not change with them."""
+        """A copy of their states."""
         return {name: copy.deepcopy(entry.get_state()) for name, entry in self.entries.items()}
 
     def meet(self, member: Member) -> None:
-        """A member comes in: gives what its checkpoint has if it is the first, and else says what differs."""
+        """A member joins: restore the states in the first checkpoint; warn a later member if they differ."""
         brought: dict[str, Any] = {}
         if member.restore is not None:
             for name in self.entries.keys() & member.restore.names():

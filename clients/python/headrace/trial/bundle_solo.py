@@ -1,4 +1,4 @@
-"""A bundle of one over the runtime of an ordinary trial: a bundle's function without `fuse`."""
+"""A bundle of one on top of an ordinary trial's runtime: runs a bundle's function without `fuse`."""
 
 from headrace.trial.bundle_runtime import Answer, Attached, Ended, Said, Seat
 from headrace.trial.runtime import TOLD, Action, Assignment, Decision, OwnEnd, Runtime
@@ -20,7 +20,7 @@ class SoloBundle:
         return Attached(members=(Seat(lease=_LEASE, assignment=assignment),), seats=1)
 
     def turn(self, said: Said) -> Answer:
-        """Says it all, and waits for the decision."""
+        """Sends everything, and waits for the decision."""
         decisions: list[tuple[str, Decision]] = []
         for _, read_time_s in said.restored:
             self._runtime.restored(read_time_s=read_time_s)
@@ -34,7 +34,7 @@ class SoloBundle:
         return Answer(decisions=tuple(decisions), over=self._over)
 
     def finish(self, end: Ended) -> None:
-        """The program ended. Raises `SystemExit` with status 1 where its member had failed before."""
+        """The program ended. Raises `SystemExit` with status 1 if its member had failed before."""
         self._end(end.error, end.traceback)
         if self._failed and not end.error:
             raise SystemExit(1)

@@ -1,4 +1,4 @@
-"""What a bundle reports: a value for each member, by metric. Pure."""
+"""The values that a bundle reports: one per member, by metric. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from headrace.trial.bundle_member import Member
 
 
 class MemberValueError(TypeError):
-    """One member's value cannot be taken; the others' can."""
+    """One member's value is invalid; those of the others are valid."""
 
     def __init__(self, message: str, member: int | None) -> None:
         """`member` is its id in the group."""
@@ -21,8 +21,8 @@ def rows(
 ) -> list[dict[str, float]]:
     """Each member's metrics, in the order of `members`.
 
-    Raises `TypeError` for what is no list of numbers, and `ValueError` for a list of another length and for a metric
-    that the study reads and that is not there.
+    Raises `TypeError` for anything other than a list of numbers, and `ValueError` for a list of the wrong length
+    and for a missing metric that the study reads.
     """
     if metrics is not None and not isinstance(metrics, Mapping):
         raise TypeError(

@@ -1,13 +1,13 @@
-"""A checkpoint on disk: one folder, with a part of each rank.
+"""A checkpoint on disk: one folder, with one part per rank.
 
-    rank-0.pt, rank-1.pt, …    what each rank has to itself; what is equal on all stands in rank 0's part alone
-    objects/NAME/…             what an object wrote that saves itself, on all ranks together
+    rank-0.pt, rank-1.pt, …    the state of each rank; state that is equal on all ranks is only in rank 0's part
+    objects/NAME/…             the files of an object that saves itself, on all ranks together
 
-A trial of one process has the part of rank 0. Its folder appears whole, or not at all (`durable.filled`).
+A trial with one process has the part of rank 0. Its folder appears complete, or not at all (`durable.filled`).
 
-The ranks of a gang fill one folder together. A rank writes what its objects save first, and its part last, by a rename.
-Each part says how many ranks there are, so a folder is a checkpoint exactly when the parts of all of them are there.
-`rank-N.pt` is loaded with `weights_only=True`, `rank-N.json` by the JSON reader: neither runs code.
+The ranks of a gang fill one folder together. A rank first writes the files of its objects, and its part last, by
+a rename. Each part says how many ranks there are, so a folder is a checkpoint exactly if the parts of all ranks
+exist. `rank-N.pt` is loaded with `weights_only=True`, `rank-N.json` by the JSON reader: neither runs code.
 """
 
 import errno
@@ -29,7 +29,7 @@ _OBJECTS = "objects"
 
 
 class DiskFullError(OSError):
-    """There is no room for the checkpoint: the machine's trouble, which may pass."""
+    """There is no disk space for the checkpoint. This is a problem of the machine, which may pass."""
 
 
 class IncompleteError(ValueError):
@@ -37,15 +37,17 @@ class IncompleteError(ValueError):
 
 
 class UnreadableError(ValueError):
-    """The checkpoint that a trial is to continue from cannot be read. Nothing of its program had part in that: what its
-    own objects make of their state (`load_state_dict`) raises what it raises."""
+    """The checkpoint to continue from cannot be read. The trial's program is not to blame: errors of its own
+    objects (`load_state_dict`) are raised unchanged.
+    """
 
 
 def write(folder: Path, part: dict[str, Any], *, fill: Callable[[Path], None] | None = None) -> Path:
-    """Writes the folder of a trial of one process and returns it; replaces what an earlier attempt left there.
+    """Writes the folder of a trial with one process and returns it; replaces anything that an earlier attempt
+    left there.
 
-    `fill` writes the files of objects that save themselves, into the folder that it is given. Raises `DiskFullError`,
-    or another `OSError`.
+    `fill` writes the files of objects that save themselves, into the folder that is passed to it. Raises
+    `DiskFullError`, or another `OSError`.
     """
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     with translated(folder.parent):
@@ -61,7 +63,7 @@ def write(folder: Path, part: dict[str, Any], *, fill: Callable[[Path], None] | 
 
 
 def write_part(folder: Path, part: dict[str, Any], *, rank: int) -> None:
-    """Writes one rank's part into a folder that is there: it appears complete, or not at all.
+    """Writes one rank's part into an existing folder: it appears complete, or not at all.
 
     Raises `DiskFullError`, or another `OSError`.
     """
@@ -84,7 +86,7 @@ def _save(part: dict[str, Any], file: BinaryIO, torch: ModuleType | None) -> Non
 
 @contextmanager
 def translated(place: Path) -> Iterator[None]:
-    """Raises `DiskFullError`, which names the place, where what is done here fails of a full disk."""
+    """Raises `DiskFullError`, which names the place, if the code in this context fails because of a full disk."""
     try:
         yield
     except DiskFullError:
@@ -96,12 +98,12 @@ def translated(place: Path) -> Iterator[None]:
 
 
 def files_of(folder: Path, name: str) -> Path:
-    """Where an object that saves itself has its files."""
+    """The folder with the files of an object that saves itself."""
     return folder / _OBJECTS / name
 
 
 def sync_files(folder: Path) -> None:
-    """Makes durable what objects wrote by themselves, each rank for all."""
+    """Flushes the files that objects wrote by themselves; each rank flushes all of them."""
     for path in (folder / _OBJECTS).rglob("*"):
         with suppress(FileNotFoundError):  # another rank's temporary file
             durable.flush(path)
@@ -114,10 +116,10 @@ def ranks_in(folder: Path) -> list[int]:
 
 
 def read(folder: Path, rank: int = 0) -> dict[str, Any]:
-    """The part of a rank in `folder`. Tensors come to the CPU; the objects put them where they belong.
+    """The part of a rank in `folder`. Tensors are on the CPU; the objects move them to their devices.
 
-    Raises `FileNotFoundError` where there is no such part, `IncompleteError` where that of another rank is missing, and
-    `ValueError` for another format.
+    Raises `FileNotFoundError` if there is no such part, `IncompleteError` if that of another rank is missing,
+    and `ValueError` for an unknown format.
     """
     if (folder / f"rank-{rank}.pt").exists():
         import torch  # the checkpoint was written with it
@@ -142,8 +144,9 @@ def read(folder: Path, rank: int = 0) -> dict[str, Any]:
 
 
 def read_to_continue(folder: Path, rank: int = 0) -> dict[str, Any]:
-    """The same for a trial that continues from it. Raises `UnreadableError`; an `ImportError`, where PyTorch is not
-    there, and a `MemoryError` say nothing of the checkpoint."""
+    """The same, for a trial that continues from it. Raises `UnreadableError`. An `ImportError`, if PyTorch is
+    missing, and a `MemoryError` are raised unchanged, as they say nothing about the checkpoint.
+    """
     try:
         return read(folder, rank)
     except (ImportError, MemoryError):
@@ -153,7 +156,9 @@ def read_to_continue(folder: Path, rank: int = 0) -> dict[str, Any]:
 
 
 def _full_disk(error: BaseException) -> OSError | None:
-    """The full disk behind an error: `torch.save` speaks of an "unexpected pos" and has it for a context only."""
+    """The full disk behind an error: `torch.save` reports an "unexpected pos", and the full disk is only its
+    context.
+    """
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _FULL:

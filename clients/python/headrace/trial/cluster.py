@@ -1,4 +1,4 @@
-"""A trial under a worker daemon: what it asks and says on the line to it (`line`).
+"""A trial under a worker daemon: the calls that it makes on its connection (`line`).
 
 A report at a milestone waits as long as the scheduler needs.
 """
@@ -50,7 +50,7 @@ class ClusterRuntime:
         return cls(os.environ["HEADRACE_RUNTIME"], os.environ["HEADRACE_LEASE_ID"], rank)
 
     def attach(self) -> Assignment:
-        """Asks the daemon who this trial is and where it continues."""
+        """Asks the daemon which trial this is and where it continues."""
         request = runtime_pb2.AttachRequest(
             lease_id=self._lease_id,
             rank=self._rank,
@@ -62,26 +62,27 @@ class ClusterRuntime:
         return convert.assignment(answer, rank=self._rank, in_gang=self._in_gang)
 
     def imported(self) -> None:
-        """The function is imported: says what code that is."""
+        """Reports the imported code, now that the function is imported."""
         self._code.tell()
 
     def restored(self, *, read_time_s: float) -> None:
-        """Says that the loop begins; rank 0 speaks for its gang."""
+        """Reports that the loop starts; rank 0 does so for its gang."""
         if self._rank:
             return
         self._line.call(self._line.stub.Restored, convert.restored(self._lease_id, read_time_s))
 
     def report(self, report: Report) -> Decision:
-        """Passes the report on; returns when there is a decision."""
+        """Sends the report; returns when there is a decision."""
         self._code.tell()
         request = convert.report(self._lease_id, report, rank=self._rank)
         return convert.decision(self._line.call(self._line.stub.Report, request).decision)
 
     def finish(self, *, error: str, traceback: str, own: OwnEnd = TOLD) -> None:
-        """Says how the program ended, and closes the connection. A daemon that was given up is told nothing: it counts
-        the trial as lost, and the end of a script that lost its daemon is no end of the training.
+        """Reports how the program ended, and closes the connection. Does not report to a daemon that was given
+        up: it counts the trial as lost, and the end of a script without its daemon is not the end of the
+        training.
 
-        The failure of a rank is its gang's leader's to tell: the first error of several is the cause."""
+        The leader of a gang reports a rank's failure, because the first error of several is the cause."""
         if self._line.gone or (self._rank and not error):
             return
         said, trace = convert.head_of(error), convert.tail_of(traceback)
@@ -94,7 +95,7 @@ class ClusterRuntime:
         self._line.close()
 
     def tell_end(self, end: "ends.End") -> None:
-        """Says how the rank ended that ended its gang: what the leader tells of it."""
+        """Reports how the rank ended that ended its gang; called by the leader."""
         request = convert.finish(
             self._lease_id,
             error=str(end) if end.error else "",

@@ -1,7 +1,8 @@
-"""What a trial's process tells its worker of the code that it runs: each source file of the study's folder, once.
+"""What a trial's process reports to its worker about the code that it runs: each source file of the study's
+folder, once.
 
-It is told before the function is called, and before a report where more was imported since: so the worker knows of a
-file before it hears of a value that the file made. Shipped code is known already.
+It reports before the function is called, and before a training report if more was imported since. So the worker
+knows of a file before it gets a value that the file produced. Shipped code is already known.
 """
 
 from collections.abc import Callable
@@ -12,23 +13,23 @@ from headrace.v1 import event_pb2, runtime_pb2, spec_pb2
 
 
 class CodeTeller:
-    """Tells the worker, on behalf of one lease or one bundle."""
+    """Reports to the worker, on behalf of one lease or one bundle."""
 
     def __init__(self, line: Line, request: Callable[[], runtime_pb2.LoadedRequest]) -> None:
-        """`request` makes a message that names the lease or the grant."""
+        """`request` creates a message that names the lease or the grant."""
         self._line = line
         self._request = request
         self._sources: sources.Sources | None = None
         self._untold: list[sources.SourceFile] = []
 
     def begin(self, template: spec_pb2.TrialTemplate) -> None:
-        """The study is known: tells what was imported until now, and notes what is from now on."""
+        """The study is known: reports what was imported so far, and records later imports."""
         if template.working_dir and not template.code.digest:
             self._sources = sources.watch(template.working_dir)
             self.tell()
 
     def tell(self) -> None:
-        """Tells what was imported since the last call. Raises what any call to the worker raises."""
+        """Reports what was imported since the last call. Raises the errors of any call to the worker."""
         if self._sources is None:
             return
         self._untold += self._sources.new_files()
@@ -41,5 +42,5 @@ class CodeTeller:
         try:
             self._line.call(self._line.stub.Loaded, request)
         except UnknownCallError:
-            self._sources = None  # an older worker asks for nothing of the kind
+            self._sources = None  # an older worker does not need this
         self._untold.clear()

@@ -1,9 +1,9 @@
-"""State as users' objects give it, turned into what a checkpoint may hold, and back.
+"""Converts the state of users' objects to what a checkpoint may contain, and back.
 
-A checkpoint is loaded without running code from it (`torch.load(weights_only=True)`, or JSON). So only
-values that need none are let in: scalars, strings, bytes, lists, tuples, dicts, sets, tensors, and NumPy
-arrays and scalars, which are written as their bytes. What JSON cannot say (tuples, bytes, keys that are no
-strings) is wrapped in a tagged dict, and unwrapped on the way back. Anything else is refused with its path,
+A checkpoint is loaded without running code from it (`torch.load(weights_only=True)`, or JSON). So only values
+that need no code are accepted: scalars, strings, bytes, lists, tuples, dicts, sets, tensors, and NumPy arrays
+and scalars, which are written as their bytes. Values that JSON does not support (tuples, bytes, keys that are
+not strings) are wrapped in a tagged dict, and unwrapped when loaded. Anything else is rejected with its path,
 before the first step rather than when a trial is resumed.
 """
 
@@ -15,16 +15,18 @@ from typing import Any, Final
 TAG = "~headrace"
 _SCALARS = (bool, int, float, str)
 _FACTORIES: Final = {made.__name__: made for made in (bool, dict, float, int, list, set, str)}
-"""What a defaultdict may make and come back as one: no code of a checkpoint's own runs."""
+"""The factories with which a defaultdict is restored as one: no code from a checkpoint runs."""
 
 
 def try_encode(state: Any, name: str) -> None:
-    """Raises `TypeError`, naming the part, where a checkpoint could not hold this state."""
+    """Raises `TypeError`, naming the part, if a checkpoint could not hold this state."""
     encode(state, name, for_json="torch" not in sys.modules)
 
 
 def encode(value: Any, path: str, *, for_json: bool) -> Any:
-    """`value` in what a safe load accepts; raises `TypeError` with the path of what cannot be said in it."""
+    """`value` in types that a safe load accepts; raises `TypeError` with the path of a value that has no such
+    form.
+    """
     kind = type(value)
     if value is None or kind in _SCALARS:
         return value
@@ -35,7 +37,7 @@ def encode(value: Any, path: str, *, for_json: bool) -> Any:
     if kind in (tuple, set, frozenset):
         items = [encode(item, f"{path}[{i}]", for_json=for_json) for i, item in enumerate(value)]
         if kind is not tuple:
-            items.sort(key=repr)  # a set's own order is another in each process
+            items.sort(key=repr)  # a set's own order differs in each process
         return tuple(items) if kind is tuple and not for_json else {TAG: kind.__name__, "items": items}
     if kind is bytes:
         return {TAG: "bytes", "data": base64.b64encode(value).decode()}
@@ -50,7 +52,7 @@ def encode(value: Any, path: str, *, for_json: bool) -> Any:
         if isinstance(value, torch.dtype | torch.device | torch.Size):
             return value
     if (numpy := sys.modules.get("numpy")) is not None:
-        masked = isinstance(value, numpy.ma.MaskedArray)  # its mask is elsewhere
+        masked = isinstance(value, numpy.ma.MaskedArray)  # its mask is stored elsewhere
         if isinstance(value, numpy.ndarray) and not masked and _fits_in_bytes(value.dtype):
             return _encode_array(value, "array", numpy)
         if isinstance(value, numpy.generic) and _fits_in_bytes(value.dtype):
@@ -61,7 +63,7 @@ def encode(value: Any, path: str, *, for_json: bool) -> Any:
         items = [_encode_pair(key, item, path, for_json=for_json) for key, item in value.items()]
         made = "" if kind is Counter else value.default_factory.__name__
         return {TAG: kind.__name__, "items": items, "makes": made}
-    if isinstance(value, dict):  # other kinds of dict come back as a dict
+    if isinstance(value, dict):  # other kinds of dict are restored as a dict
         return _encode_dict(dict(value), path, for_json=for_json)
     for base in _SCALARS:  # enumerations and other subclasses of plain values
         if isinstance(value, base):
@@ -120,7 +122,7 @@ def _encode_pair(key: Any, item: Any, path: str, *, for_json: bool) -> list[Any]
 
 
 def _with_metadata(target: dict[Any, Any], source: dict[Any, Any]) -> dict[Any, Any]:
-    """A module's state_dict carries its modules' versions in an attribute, which a copy must keep."""
+    """A module's state_dict has its modules' versions in an attribute, which a copy must keep."""
     metadata = getattr(source, "_metadata", None)
     if metadata is not None and isinstance(target, OrderedDict):
         target._metadata = metadata  # type: ignore[attr-defined]  # PyTorch's own convention
@@ -128,7 +130,9 @@ def _with_metadata(target: dict[Any, Any], source: dict[Any, Any]) -> dict[Any, 
 
 
 def _fits_in_bytes(dtype: Any) -> bool:
-    """Whether its bytes and the name of its type are all there is: fields have names, objects are elsewhere."""
+    """Whether an array's bytes and the name of its type are sufficient: fields have names, and objects are
+    stored elsewhere.
+    """
     return not dtype.hasobject and dtype.names is None
 
 

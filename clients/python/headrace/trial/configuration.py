@@ -8,7 +8,7 @@ NO_PARAMETER = "this trial has no parameter"
 
 
 class Params(dict[str, Any]):
-    """The configuration. A parameter that is not active here is a `KeyError` that says what is."""
+    """The configuration. Reading a parameter that is not active raises a `KeyError` that lists those that are."""
 
     if not TYPE_CHECKING:
 

@@ -1,5 +1,6 @@
-"""What a checkpoint has something in, without its tensors: those may be larger than this machine's memory, and PyTorch
-may not be installed."""
+"""Which parts of a checkpoint are not empty, found without its tensors: they may be larger than this machine's
+memory, and PyTorch may not be installed.
+"""
 
 import json
 import pickle
@@ -9,7 +10,7 @@ from typing import Any
 
 
 def where_saved(folder: Path) -> str:
-    """The member of `Saved` that holds what the trial saved, of rank 0: `tracked`, or else `files`, or else `state`.
+    """The member of `Saved` that has what rank 0 of the trial saved: `tracked`, or else `files`, or else `state`.
 
     Raises `ValueError` or `OSError` for a folder that cannot be read.
     """
@@ -33,17 +34,19 @@ def _part(folder: Path) -> dict[str, Any]:
 
 
 class _Blank(dict[Any, Any]):
-    """Stands for each object of a class, and takes whatever the pickle gives it. Nothing of that class is run."""
+    """A placeholder for any object of a class, which accepts whatever the pickle passes. No code of the class
+    runs.
+    """
 
     def __init__(self, *_: object) -> None:
         super().__init__()
 
     def __setstate__(self, state: object) -> None:
-        """Forgets it."""
+        """Discards it."""
 
 
 class _Outline(pickle.Unpickler):
-    """Reads the plain dicts, lists and values of a file of PyTorch's."""
+    """Reads the plain dicts, lists and values of a PyTorch file."""
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:  # noqa: ARG002  (its base's signature)
         return _Blank

@@ -1,4 +1,4 @@
-"""Messages of the worker daemon, turned into the trial library's values, and back."""
+"""Converts messages of the worker daemon to the trial library's values, and back."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ from headrace.trial.runtime import (
 )
 from headrace.v1 import event_pb2, runtime_pb2, spec_pb2, trial_pb2, worker_pb2
 
-# Of an error's text and of a traceback, which may hold whole tensors; the worker keeps less.
+# Limits on an error's text and on a traceback, which may contain whole tensors; the worker keeps less.
 _TOLD_CHARACTERS = 16 << 10
 _WARNED_CHARACTERS = 2000
 
@@ -41,7 +41,7 @@ _PAST_ENDS = {
 
 
 def assignment(answer: runtime_pb2.AttachResponse, *, rank: int = 0, in_gang: bool = False) -> Assignment:
-    """Who the trial is and where it continues."""
+    """Which trial it is and where it continues."""
     assign = answer.assign
     values = assign.parameters.values
     slots = tuple(assign.grant.slots)
@@ -81,7 +81,7 @@ def assignment(answer: runtime_pb2.AttachResponse, *, rank: int = 0, in_gang: bo
 
 
 def restored(lease_id: str, read_time_s: float) -> runtime_pb2.RestoredRequest:
-    """The checkpoint is loaded."""
+    """The message that the checkpoint is loaded."""
     return runtime_pb2.RestoredRequest(lease_id=lease_id, read_time=_duration(read_time_s))
 
 
@@ -148,7 +148,7 @@ def finish(
 
 
 def decision(answer: event_pb2.Decision) -> Decision:
-    """What is decided. Raises `TrialRuntimeError` for an action that is not known here."""
+    """The decision. Raises `TrialRuntimeError` for an unknown action."""
     action = _ACTIONS.get(answer.action)
     if action is None:
         raise TrialRuntimeError(
@@ -158,12 +158,12 @@ def decision(answer: event_pb2.Decision) -> Decision:
 
 
 def head_of(error: str) -> str:
-    """As much of an error's text as is told."""
+    """The part of an error's text that is reported."""
     return error[:_TOLD_CHARACTERS]
 
 
 def tail_of(traceback: str) -> str:
-    """As much of a traceback as is told."""
+    """The part of a traceback that is reported."""
     return traceback[-_TOLD_CHARACTERS:]
 
 
@@ -208,7 +208,7 @@ def _bounds(told: Iterable[spec_pb2.Constraint]) -> tuple[MetricBound, ...]:
 
 
 def _patience_s(template: spec_pb2.TrialTemplate) -> float:
-    """How long a rank of a gang may be late: as long as the study lets a trial be silent, else a minute."""
+    """How late a rank of a gang may be: as long as the study allows between reports, or else a minute."""
     if not template.HasField("report_timeout"):
         return DEFAULT_RANK_PATIENCE_S
     return template.report_timeout.ToTimedelta().total_seconds()

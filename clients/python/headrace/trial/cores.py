@@ -1,7 +1,7 @@
 """How many cores a process of a trial may use, and how many workers its data loader should have.
 
-A worker says how many cores come with a grant, and says so anew whenever the grant changes. By hand it is the machine's
-cores that this process may run on. The ranks of one machine divide them.
+A worker sends the number of cores in a grant, and sends it again whenever the grant changes. In a run by hand,
+it is the number of the machine's cores that this process may run on. The ranks on one machine divide them.
 """
 
 import os
@@ -11,19 +11,20 @@ from collections.abc import Mapping
 from headrace.grants import CPUS
 
 MOST_WORKERS = 16
-"""Further loader workers seldom help, and each holds a copy of the dataset object."""
+"""More loader workers seldom help, and each has a copy of the dataset object."""
 
 
 def cpus(environ: Mapping[str, str] = os.environ) -> int:
-    """The cores of this process, at least 1."""
+    """The number of cores for this process, at least 1."""
     granted = _number(environ.get(CPUS)) or _of_machine()
     return max(1, granted // (_number(environ.get("LOCAL_WORLD_SIZE")) or 1))
 
 
 def loader_workers(cores: int, environ: Mapping[str, str] = os.environ) -> int:
-    """How many of so many cores a data loader should have workers on.
+    """How many workers a data loader should have with this many cores.
 
-    Beside a GPU: all but the one that feeds it. Without one: a quarter, because the model itself computes on them.
+    With a GPU: one per core, except for the core that feeds it. Without one: a quarter, because the model itself
+    uses the cores.
     """
     return min(MOST_WORKERS, cores - 1 if _on_gpu(environ) else cores // 4)
 

@@ -1,4 +1,4 @@
-"""Whether a loop of the script's own goes on after a restored step, by what it counts."""
+"""Whether a script's own loop continues after a restored step, judging by its counters."""
 
 import sys
 from collections.abc import Mapping
@@ -8,14 +8,14 @@ from typing import Any
 
 _OURS = "headrace"
 _NEAREST = 3
-"""So many of the functions that lead to a report are looked at: the loop is in one of them."""
+"""How many of the calling functions of a report are inspected: the loop is in one of them."""
 
 
 def counts_on(restored: int, state: Mapping[str, Any]) -> bool:
-    """Whether a whole number of the calling functions, or of the trial's state, is where such a loop begins.
+    """Whether an integer in the calling functions, or in the trial's state, is where such a loop would start.
 
-    A loop over `range(t.step, n)` has counted to the restored step, or to the one after it, when the first report
-    comes; one over `range(n)` has not.
+    At the first report, a loop over `range(t.step, n)` has counted to the restored step, or to the one after it;
+    a loop over `range(n)` has not.
     """
     begins = (restored, restored + 1)
     return _has(state, begins) or any(
@@ -32,7 +32,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _of_object(frame: FrameType) -> Mapping[str, Any]:
-    """The attributes of the object whose method a function is: some loops count in there."""
+    """The attributes of the object whose method a function is, as some loops count there."""
     return getattr(frame.f_locals.get("self"), "__dict__", {})
 
 

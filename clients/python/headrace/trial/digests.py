@@ -1,7 +1,8 @@
-"""Digests of encoded state: equal text exactly where every bit is equal, on whatever rank.
+"""Digests of encoded state: equal exactly if every bit is equal, on any rank.
 
-Only what `codec.encode` lets in is given to it. A tensor is its type, shape and values, also where they are computed
-when they are read (a conjugate view). Its device is not looked at, for the ranks of a gang have one each.
+The input is always output of `codec.encode`. The digest of a tensor covers its type, shape and values, even if
+these are computed on reading (a conjugate view). It does not cover the device, because each rank of a gang has
+its own.
 """
 
 import ctypes
@@ -40,7 +41,7 @@ def _feed_tensor(hasher: Any, tensor: Any, torch: Any) -> None:
     hasher.update(f"tensor {tensor.dtype} {tensor.layout} {tuple(tensor.shape)} ".encode())
     parts: list[Any] = []
     match tensor.layout:
-        case torch.sparse_coo:  # what is not coalesced has no public way to its parts
+        case torch.sparse_coo:  # the parts of an uncoalesced tensor are not public
             hasher.update(f"{tensor.is_coalesced()};".encode())
             parts = [tensor._indices(), tensor._values()]
         case torch.sparse_csr | torch.sparse_bsr:
@@ -49,7 +50,7 @@ def _feed_tensor(hasher: Any, tensor: Any, torch: Any) -> None:
             parts = [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
         case torch.strided if not tensor.is_quantized:
             _feed_bytes(hasher, tensor)
-        case _:  # quantized, nested, of another library: as it is written
+        case _:  # quantized, nested, of another library: in its serialized form
             written = io.BytesIO()
             torch.save(tensor.cpu(), written)
             hasher.update(written.getvalue())

@@ -1,4 +1,4 @@
-"""What a script that is moved over from another tuner gets told: where `headrace.elsewhere` has the names."""
+"""Hints for a script that is ported from another tuner; `headrace.elsewhere` has the names."""
 
 from typing import Final
 
@@ -24,5 +24,5 @@ def no_parameter_attribute(name: str) -> str:
 
 
 def metric_hint(name: str) -> str:
-    """What a metric of another tuner's report is here; empty for any other."""
+    """The equivalent of a metric in another tuner's report; empty for any other metric."""
     return f"; {SAVE}" if name == "checkpoint" else ""

@@ -1,11 +1,11 @@
 """How the ranks of a gang ended, and which of them ended it.
 
-When one rank fails, the others fail with it: a connection is closed by its peer, a collective runs into its time limit,
-a watchdog aborts the process. These are echoes, and not the cause. The cause is the first end that is no echo. Where
-all of them are, it is the first.
+When one rank fails, the others fail with it: a connection is closed by its peer, a collective runs into its time
+limit, a watchdog aborts the process. These are echoes, not the cause. The cause is the first end that is not an
+echo, or the first of all if every one is.
 
-A rank that fails with an exception says so on a pipe to the leader of its gang before it ends (`speak`); of one that is
-killed, the exit status tells.
+A rank that fails with an exception reports it on a pipe to its gang's leader before it ends (`speak`). For a
+rank that is killed, the exit status is used.
 """
 
 import json
@@ -28,9 +28,9 @@ class End:
     rank: int
     # By the machine's monotonic clock, in seconds.
     at: float
-    # The exit status; negative for a signal, None for a rank that has spoken and still runs.
+    # The exit status; negative for a signal, None for a rank that has reported and still runs.
     code: int | None = None
-    # The exception's line and its traceback; empty where it said nothing.
+    # The exception's message and traceback; empty if it reported nothing.
     error: str = ""
     traceback: str = ""
     # Its checkpoint cannot be read.
@@ -40,7 +40,7 @@ class End:
 
     @property
     def is_echo(self) -> bool:
-        """Whether it fails as a rank does whose peer is gone."""
+        """Whether the rank failed because its peer was gone."""
         if self.error:
             return _ECHO.search(self.error) is not None
         return self.code == -signal.SIGABRT  # NCCL's watchdog
@@ -60,11 +60,11 @@ _ECHO = re.compile(
     r"NCCL|[Rr]emote process exited|DistNetworkError|DistBackendError|DistStoreError|"
     r"^(ConnectionResetError|ConnectionRefusedError|BrokenPipeError|EOFError)\b"
 )
-"""What gloo, NCCL, torch's store and sockets say of a peer that is gone."""
+"""The errors of gloo, NCCL, torch's store and sockets for a peer that is gone."""
 
 
 def cause(ends: Iterable[End]) -> End:
-    """The end that caused the others. There must be one."""
+    """The end that caused the others. There must be at least one end."""
     return min(ends, key=lambda end: (end.is_echo, end.at))
 
 
@@ -72,7 +72,7 @@ _line: int | None = None
 
 
 def open_line() -> None:
-    """Takes the pipe to the leader out of the environment, so that no process that this one starts finds it there."""
+    """Removes the pipe to the leader from the environment, so that child processes do not find it there."""
     global _line
     descriptor = os.environ.pop(LAST_WORDS, "")
     if descriptor:
@@ -81,7 +81,7 @@ def open_line() -> None:
 
 
 def speak(*, error: str, traceback: str, unreadable: bool = False, infeasible: bool = False) -> bool:
-    """Tells the leader of this rank's gang why it fails; False where there is none. The first word counts."""
+    """Reports to the gang's leader why this rank fails; False if there is no leader. Only the first call counts."""
     global _line
     if _line is None:
         return False
@@ -95,7 +95,7 @@ def speak(*, error: str, traceback: str, unreadable: bool = False, infeasible: b
 
 
 def heard(data: bytes, rank: int) -> End | None:
-    """What a rank said; None where it is not all there."""
+    """What a rank reported; None if it is incomplete."""
     line, newline, _ = data.partition(b"\n")
     if not newline:
         return None

@@ -1,18 +1,18 @@
-"""`python -m headrace.trial.gang PROGRAM…`: one process a slot, as one trial.
+"""`python -m headrace.trial.gang PROGRAM…`: one process per slot, as one trial.
 
-What a worker daemon starts where a study asks for `processes: per_slot`. It starts the program once for each slot
-with the variables that torchrun sets (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), so
-that `torch.distributed.init_process_group()` needs no arguments, and lives as long as they do. When rank 0 is done, the
-others have a moment to end too.
+A worker daemon starts this for a study with `processes: per_slot`. It starts the program once per slot with the
+variables that torchrun sets (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), so that
+`torch.distributed.init_process_group()` needs no arguments, and runs as long as they do. When rank 0 is done,
+the others have a moment to end too.
 
-    all run → one fails: a word on its pipe, an exit status, or stopped for a minute
-            → until the cause is certain and told, a moment (`_SETTLE_S`)
-            → the others are killed, the daemon hears which rank ended the gang and how, this process ends as that rank
+    all run → one fails: a message on its pipe, an exit status, or stopped for a minute
+            → a moment (`_SETTLE_S`), until the cause is certain and reported
+            → the others are killed, the daemon is told which rank ended the gang and how, this process ends as it did
 
-All or none: a gang never outlives one of its ranks by more than that moment. The daemon supervises this process as it
-does any other trial. What the others say of a peer that is gone is not taken for the cause (`ends`).
+All or none: a gang never outlives one of its ranks by more than that moment. The daemon supervises this process
+as it does any other trial. The errors of other ranks about a missing peer do not count as the cause (`ends`).
 
-Every rank sees all granted devices (`CUDA_VISIBLE_DEVICES`) and takes that of its LOCAL_RANK.
+Every rank sees all granted devices (`CUDA_VISIBLE_DEVICES`) and uses the one of its LOCAL_RANK.
 """
 
 import ctypes
@@ -36,7 +36,7 @@ _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.02
 _LEAVE_S = 10.0
 _SETTLE_S = 2.0
-"""How long a rank that failed may take to end by itself, and how long the cause of an echo is waited for."""
+"""How long a failed rank may take to end by itself, and how long to wait for the cause of an echo."""
 STOPPED_S = 60.0
 """How long a rank may be stopped (SIGSTOP, a debugger) while the others wait for it."""
 _LOOK_S = 1.0
@@ -54,9 +54,9 @@ class _Rank:
     stopped_since: float | None = None
 
     def look(self, now: float) -> None:
-        """Takes note of what it said, and of its end.
+        """Records what the rank reported, and its end.
 
-        Its exit status is taken first: what it said before it ended is then on the pipe.
+        Reads its exit status first: anything that it reported before it ended is then on the pipe.
         """
         code = self.process.poll()
         with suppress(BlockingIOError):
@@ -72,7 +72,7 @@ class _Rank:
             self.end = replace(self.end, code=code)
 
     def look_whether_stopped(self, now: float) -> None:
-        """One that is stopped for long ends its gang."""
+        """A rank that is stopped for long ends its gang."""
         if not _is_stopped(self.process.pid):
             self.stopped_since = None
         elif self.stopped_since is None:
@@ -90,12 +90,12 @@ class Gang:
         self._ranks = [_start(program, rank, world, port) for rank in range(world)]
 
     def terminate(self) -> None:
-        """Passes on that the daemon wants the trial to end."""
+        """Passes on the daemon's request to end the trial."""
         self._told_to_end = True
         self._send(signal.SIGTERM)
 
     def wait(self) -> int:
-        """Returns when no rank runs any more: the exit status of the one that ended the gang, else 0."""
+        """Waits until no rank is running. Returns the exit status of the rank that ended the gang, or else 0."""
         leave_by: float | None = None
         look_at = 0.0
         while True:
@@ -120,17 +120,17 @@ class Gang:
             select.select([rank.words for rank in self._ranks if rank.listens], [], [], _POLL_S)
 
     def _end(self, since: float) -> int:
-        """Ends them all as soon as it is certain which of them failed first."""
+        """Ends all ranks as soon as it is certain which of them failed first."""
         while True:
             now = time.monotonic()
-            gone = all(rank.process.poll() is not None for rank in self._ranks)  # before they are looked at
+            gone = all(rank.process.poll() is not None for rank in self._ranks)  # before they are checked
             for rank in self._ranks:
                 rank.look(now)
             found = cause(rank.end for rank in self._ranks if rank.end is not None)
             certain = not found.is_echo or gone
             if (certain and found.code is not None) or now - since > _SETTLE_S:
                 break
-            time.sleep(_POLL_S)  # processes are watched, and what they say is read without waiting
+            time.sleep(_POLL_S)  # processes are polled, and their messages are read without waiting
         self._send(signal.SIGKILL)
         if self._told_to_end:
             return _as_that_one(found.code or 1)
@@ -188,10 +188,10 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _tell(end: End) -> None:
-    """Tells the daemon which rank it was; one that does not answer draws its own conclusion from the exit status."""
+    """Reports to the daemon which rank it was. A daemon that does not answer relies on the exit status."""
     if "HEADRACE_RUNTIME" not in os.environ or end.code == _DAEMON_GONE:
         return
-    from headrace.trial.cluster import ClusterRuntime  # gRPC only where there is something to tell
+    from headrace.trial.cluster import ClusterRuntime  # gRPC only if there is something to report
     from headrace.trial.runtime import DaemonGone, TrialRuntimeError
 
     runtime = ClusterRuntime(os.environ["HEADRACE_RUNTIME"], os.environ.get("HEADRACE_LEASE_ID", ""))
@@ -200,7 +200,9 @@ def _tell(end: End) -> None:
 
 
 def _as_that_one(code: int) -> int:
-    """A rank that died of a signal: die of the same one, for it says whether the machine or the program is to blame."""
+    """If a rank died of a signal, die of the same one, because it shows whether the machine or the program is to
+    blame.
+    """
     if code < 0:
         number = signal.SIGKILL if code == -signal.SIGSTOP else signal.Signals(-code)
         if number != signal.SIGKILL:

@@ -1,7 +1,7 @@
-"""What is done to a library once the script has imported it.
+"""Actions on a library that run once the script has imported it.
 
-A script may import PyTorch within its function, or after `trial.current()`. What is set up for it before the first step
-(generators, the memory budget) is then set up at the end of that import.
+A script may import PyTorch within its function, or after `trial.current()`. What is set up for it before the
+first step (generators, the memory budget) is then set up at the end of that import.
 """
 
 import sys
@@ -17,9 +17,9 @@ _waiting: Final[dict[str, dict[str, Action]]] = {}
 
 
 def once_imported(name: str, action: Action, *, purpose: str) -> None:
-    """Calls `action` with the module: now, where it is imported, else at the end of its first import.
+    """Calls `action` with the module: now, if it is imported, or else at the end of its first import.
 
-    One that still waits for the same module with the same purpose is forgotten.
+    Replaces an action that still waits for the same module with the same purpose.
     """
     _waiting.get(name, {}).pop(purpose, None)
     module = sys.modules.get(name)
@@ -32,18 +32,18 @@ def once_imported(name: str, action: Action, *, purpose: str) -> None:
 
 
 class _Finder:
-    """Finds what the other finders find, and has the loader call what waits for the module."""
+    """Finds modules through the other finders, and makes the loader call the waiting actions."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """None where nobody waits for the module."""
+        """None if no action waits for the module."""
         if name not in _waiting:
             return None
         found = (finder.find_spec(name, path, target) for finder in list(sys.meta_path) if finder is not self)
         spec = next((one for one in found if one is not None), None)
         loader = None if spec is None else spec.loader
-        if loader is None or isinstance(loader, type):  # a namespace, or a module of the interpreter's own
+        if loader is None or isinstance(loader, type):  # a namespace, or a built-in module
             return spec
         load = loader.exec_module
 
@@ -54,7 +54,7 @@ class _Finder:
             for action in _waiting.pop(name, {}).values():
                 action(module)
 
-        with suppress(AttributeError):  # a loader that cannot be told; nobody has one for these libraries
+        with suppress(AttributeError):  # a loader that cannot be changed; unknown for these libraries
             loader.exec_module = exec_module  # type: ignore[method-assign]  # of this import alone
         return spec
 

@@ -1,12 +1,13 @@
-"""The way out of a trial's process: all that a program may expect of its end, and no dismantling of the interpreter.
+"""The exit of a trial's process: everything that a program may expect at its end, without tearing down the
+interpreter.
 
-A slot's next trial waits for the end of the process before. With PyTorch imported the interpreter spends 120 ms of
-processor time and more on taking its modules apart, for memory that the kernel gives back in 15. So a trial's process
-ends as a child of `multiprocessing` does: threads are waited for, what was registered with `atexit` runs, output and
-open files are flushed, and then the process is gone.
+A slot's next trial waits for the previous process to end. With PyTorch imported, the interpreter spends at least
+120 ms of processor time on taking its modules apart, for memory that the kernel reclaims in 15 ms. So a trial's
+process ends like a child of `multiprocessing`: it waits for threads, runs the `atexit` functions, flushes output
+and open files, and then exits at once.
 
-What does not happen: `__del__` of objects that modules still hold, and what C libraries do at `exit`. A program that
-counts on either sets `HEADRACE_ORDERLY_EXIT=1` in its template's environment.
+What does not happen: `__del__` of objects that modules still hold, and exit handlers of C libraries. A program
+that relies on either sets `HEADRACE_ORDERLY_EXIT=1` in its template's environment.
 """
 
 import atexit
@@ -28,21 +29,23 @@ ORDERLY = "HEADRACE_ORDERLY_EXIT"
 _PATIENCE_S = 2.0
 """How long the process waits for threads before it says so."""
 _FILES_S = 5.0
-"""How long open files may take to close: a pipe that nobody reads from must not keep the slot."""
+"""How long open files may take to close: a pipe that nobody reads must not block the slot."""
 _before: list["weakref.ref[io.IOBase]"] = []
 
 
 def remember_files() -> None:
-    """Notes the files that are open after the program's import: what is frozen next is not the collector's any more."""
+    """Records the files that are open after the program's import, because frozen objects are hidden from the
+    collector.
+    """
     _before[:] = [weakref.ref(file) for file in _files()]
 
 
 def leave(status: int) -> NoReturn:
     """Ends the process with a status."""
     if os.environ.get(ORDERLY, "") not in ("", "0"):
-        gc.unfreeze()  # else what is frozen is left as it is, with files that were not flushed
+        gc.unfreeze()  # otherwise frozen objects are skipped, with unflushed files
         sys.exit(status)
-    # As multiprocessing ends its children: executors and threads first, then what was registered.
+    # As multiprocessing ends its children: executors and threads first, then registered functions.
     notice = threading.Timer(_PATIENCE_S, _tell_of_threads)
     notice.daemon = True
     notice.start()
@@ -74,7 +77,7 @@ def _tell_of_threads() -> None:
 
 
 def _do(step: Callable[[], object]) -> None:
-    """What fails on the way out is said and keeps nothing else from happening."""
+    """An error during the exit is printed and does not prevent the rest."""
     try:
         step()
     except BaseException:  # noqa: BLE001 - it is printed, and there is no caller
@@ -83,7 +86,7 @@ def _do(step: Callable[[], object]) -> None:
 
 
 def _close_files() -> None:
-    """Closes what nobody closed, the outermost first: text, compressed files, buffers, descriptors."""
+    """Closes files that are still open, outermost first: text, compressed files, buffers, descriptors."""
     found = {id(file): file for file in _files()}
     found |= {id(file): file for file in (known() for known in _before) if file is not None}
     for stream in (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__):
@@ -102,13 +105,15 @@ def _close_files() -> None:
 def _depth(file: io.IOBase) -> int:
     if isinstance(file, io.TextIOBase):
         return 0
-    if type(file).__module__ not in ("_io", "io"):  # gzip, bz2 and their like write on others of these
+    if type(file).__module__ not in ("_io", "io"):  # gzip, bz2 and similar ones write to others of these
         return 1
     return 2 if isinstance(file, io.BufferedIOBase) else 3
 
 
 def _files() -> list[io.IOBase]:
-    """Files among the collector's objects; by their type, for some objects answer for others, that are gone."""
+    """Files among the collector's objects. They are found by type, because some objects are proxies for others
+    that are gone.
+    """
     kinds: dict[type, bool] = {}
     found = []
     for one in gc.get_objects():

@@ -1,8 +1,8 @@
-"""The line to the worker daemon: unary gRPC over its Unix socket.
+"""The connection to the worker daemon: unary gRPC over its Unix socket.
 
-The daemon outlives a lost scheduler, and a trial does not outlive its daemon (the kernel kills it). So a daemon that
-cannot be reached is called again for seconds, not for ever. A call that runs into its deadline waits for a decision,
-and is repeated as it is: its sequence says that it is the same.
+The daemon survives a lost scheduler, but a trial does not survive its daemon (the kernel kills it). So calls to
+an unreachable daemon are retried for seconds, not forever. A call that runs into its deadline is waiting for a
+decision, and is repeated unchanged: its sequence shows that it is the same.
 """
 
 import sys
@@ -25,15 +25,15 @@ _Answer = TypeVar("_Answer", bound=Message)
 
 
 class UnknownCallError(TrialRuntimeError):
-    """The worker is of a release that does not have the call."""
+    """The worker's release does not have the call."""
 
 
 class Line:
-    """One connection, and what becomes of its calls."""
+    """One connection, and the handling of its calls."""
 
     def __init__(self, address: str) -> None:
         self._address = address
-        # A daemon never lies behind a proxy, whatever the environment says.
+        # A daemon is never behind a proxy, whatever the environment says.
         self._channel = grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)])
         self.stub = runtime_pb2_grpc.TrialRuntimeServiceStub(self._channel)
         self.gone = False
@@ -46,8 +46,9 @@ class Line:
         *,
         deadline_s: float | None = None,
     ) -> _Answer:
-        """Calls until there is an answer. Raises `TrialRuntimeError` for a refusal, and `DaemonGone`. Where the worker
-        does not know the call, the refusal is an `UnknownCallError`."""
+        """Calls until there is an answer. Raises `TrialRuntimeError` for a rejection, and `DaemonGone`. If the
+        worker does not know the call, the error is an `UnknownCallError`.
+        """
         while True:
             retrying = tenacity.Retrying(
                 retry=tenacity.retry_if_exception(lambda error: _code(error) is grpc.StatusCode.UNAVAILABLE),
@@ -59,7 +60,7 @@ class Line:
                 return retrying(method, request, timeout=deadline_s or DEADLINE_S)
             except grpc.RpcError as error:
                 if _code(error) is grpc.StatusCode.DEADLINE_EXCEEDED:
-                    continue  # the daemon is there, and still waiting for the decision
+                    continue  # the daemon is alive, and still waiting for the decision
                 raise self._refusal(error) from error
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """A run by hand: the same script without a cluster.
 
-Every report is a row of a table on the terminal, nobody decides, and with a checkpoint folder a run that
-was interrupted continues where it was. The folder keeps the newest checkpoint and the configuration it
+Every report is a row of a table on the terminal, and there are no decisions. With a checkpoint folder, an
+interrupted run continues where it was. The folder keeps the latest checkpoint and the configuration that it
 belongs to.
 """
 
@@ -35,7 +35,7 @@ class LocalRuntime:
         self._columns: tuple[str, ...] = ()
 
     def attach(self) -> Assignment:
-        """The configuration; raises `ValueError` where the folder holds a checkpoint of another one."""
+        """The configuration; raises `ValueError` if the folder contains a checkpoint of a different one."""
         newest = self._newest_checkpoint()
         return Assignment(
             trial=f"studies/local/trials/{self._number}",
@@ -49,7 +49,7 @@ class LocalRuntime:
         )
 
     def restored(self, *, read_time_s: float) -> None:
-        """Says where the run continues."""
+        """Prints where the run continues."""
         print(f"continues from {self._newest_checkpoint()} (read in {read_time_s:.2f} s)")
 
     def report(self, report: Report) -> Decision:
@@ -63,14 +63,14 @@ class LocalRuntime:
         return self.decide(report)
 
     def decide(self, report: Report) -> Decision:
-        """Goes on to the budget, and drops the checkpoints before this one."""
+        """Continues to the budget, and deletes the checkpoints before this one."""
         _keep_only(report.checkpoint_dir)
         if report.step >= self._steps:
             return Decision(action=Action.STOP, reason="the budget is spent")
         return Decision(action=Action.CONTINUE, next_milestone=report.step + 1 if self._checkpoints else 0)
 
     def finish(self, *, error: str, traceback: str, own: OwnEnd = TOLD) -> None:  # noqa: ARG002  (its runtime's signature)
-        """Nothing is left to say: an exception shows itself."""
+        """Does nothing: an exception is shown by Python."""
         _keep_only(own.checkpoint_dir)
 
     def _newest_checkpoint(self) -> Path | None:
@@ -90,7 +90,7 @@ class LocalRuntime:
 
 
 def _keep_only(newest: Path | None) -> None:
-    """Drops the checkpoints before this one."""
+    """Deletes the checkpoints before this one."""
     if newest is not None:
         for older in newest.parent.glob("step-*"):
             if older != newest:

@@ -1,8 +1,8 @@
 """The memory budget of a trial that shares a GPU.
 
-The worker passes it in the environment. PyTorch's allocator is told as soon as the script has imported it, so that a
-trial that asks for more than its budget fails by itself instead of taking its neighbours along. Other libraries read
-the variable themselves.
+The worker passes it in the environment. It is set in PyTorch's allocator as soon as the script has imported
+PyTorch, so that a trial that uses more than its budget fails alone, without affecting its neighbours. Other
+libraries have to read the variable themselves.
 """
 
 import os

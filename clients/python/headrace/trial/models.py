@@ -1,6 +1,6 @@
-"""The model that a trial's function asks for: the user's own, or the small copy of it that its study trains.
+"""The model that a trial's function requests: the user's own, or the small copy of it that its study trains.
 
-The copy is made by `headrace_torch.hydro`, which needs PyTorch. It is imported by name, when a study wants a copy.
+`headrace_torch.hydro`, which needs PyTorch, creates the copy. It is imported by name if a study needs a copy.
 """
 
 import functools
@@ -15,7 +15,7 @@ LIBRARY: Final = "headrace_torch.hydro"
 
 
 def is_module(model: Any) -> bool:
-    """Whether it is a model, and not what makes one: a class of models makes them."""
+    """Whether it is a model rather than a factory; a class of models is a factory."""
     return hasattr(model, "state_dict") and not isinstance(model, type)
 
 
@@ -27,7 +27,7 @@ class Params(Protocol):
 
 
 def with_arguments(factory: Callable[..., Any], params: Params) -> Callable[..., Any]:
-    """The factory with the arguments that have no default, each from the parameter of its name."""
+    """The factory with values for its arguments without a default, each from the parameter of the same name."""
     needed = arguments_needed(factory)
     return functools.partial(factory, **{name: params[name] for name in needed}) if needed else factory
 
@@ -43,9 +43,10 @@ def arguments_needed(factory: Callable[..., Any]) -> list[str]:
 
 
 def small_copy(factory: Callable[..., Any], surrogate: Surrogate, *, asked: str) -> Any:
-    """What `hydro.fuse` takes: the copy of the model that a factory makes. `asked` is the call, for messages.
+    """The argument of `hydro.fuse`: the copy of the model that a factory creates. `asked` is the call, for
+    messages.
 
-    Raises `ValueError` for another model than the study's, and `ImportError` where PyTorch is missing.
+    Raises `ValueError` for a model other than the study's, and `ImportError` if PyTorch is missing.
     """
     refuse_other(factory, surrogate, asked=asked)
     library = importlib.import_module(LIBRARY)
@@ -60,7 +61,7 @@ def small_copy(factory: Callable[..., Any], surrogate: Surrogate, *, asked: str)
 
 
 def refuse_plain_optimizer(copy: Any) -> None:
-    """Raises `ValueError` where a small copy is about to be trained by an optimizer that does not know it as one."""
+    """Raises `ValueError` if a small copy is about to be trained by an optimizer that does not treat it as one."""
     if not importlib.import_module(LIBRARY).has_optimizer(copy):
         raise ValueError(
             "t.model(...) made a small copy, whose layers have learning rates of their own: make its optimizer with "
@@ -69,7 +70,7 @@ def refuse_plain_optimizer(copy: Any) -> None:
 
 
 def refuse_other(factory: Callable[..., Any], surrogate: Surrogate, *, asked: str) -> None:
-    """Raises `ValueError` for a function that is not the one of the study's surrogate, by its name."""
+    """Raises `ValueError` for a function that, by its name, is not that of the study's surrogate."""
     while isinstance(factory, functools.partial):
         factory = factory.func
     name = f"{getattr(factory, '__module__', '')}:{getattr(factory, '__qualname__', '')}"
@@ -81,7 +82,9 @@ def refuse_other(factory: Callable[..., Any], surrogate: Surrogate, *, asked: st
 
 
 def _named(target: str) -> Any:
-    """What a `module:function` names, as one that its module imported from elsewhere; None where there is nothing."""
+    """The object that a `module:function` names, which its module may import from elsewhere; None if there is
+    none.
+    """
     module, _, path = target.partition(":")
     try:
         return functools.reduce(getattr, path.split("."), importlib.import_module(module))

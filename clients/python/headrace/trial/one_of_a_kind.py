@@ -1,4 +1,4 @@
-"""What stands for the process that it lives in: its trial, its bundle, the members of that."""
+"""Base class of objects that represent their process: its trial, its bundle and the bundle's members."""
 
 from typing import Any, NoReturn, TypeVar
 
@@ -6,7 +6,9 @@ _Self = TypeVar("_Self", bound="OneOfAKind")
 
 
 class OneOfAKind:
-    """A copy is the thing itself, as in the copy of a model that holds its trial. Other processes cannot have it."""
+    """A copy is the object itself, for example in a copy of a model that holds its trial. It cannot be sent to
+    other processes.
+    """
 
     def __copy__(self: _Self) -> _Self:
         return self

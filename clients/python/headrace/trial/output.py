@@ -1,7 +1,7 @@
-"""What a trial prints goes to its log; a log's full disk is no reason for training to fail.
+"""A trial's output goes to its log. A full disk there must not make the training fail.
 
-`print` raises `OSError` where the disk is full, in the middle of somebody's training loop. Here such output is
-dropped instead, and once there is room again a line says how much.
+If the disk is full, `print` raises `OSError` in the middle of a training loop. Here such output is dropped
+instead, and once there is space again a line says how much was dropped.
 """
 
 import errno
@@ -13,25 +13,25 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class PatientOutput(io.RawIOBase):
-    """A descriptor to write to; what finds no room is dropped and counted."""
+    """A writable descriptor; output that does not fit is dropped and counted."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._dropped = 0
 
     def fileno(self) -> int:
-        """The descriptor, for whoever writes to it directly."""
+        """The descriptor, for code that writes to it directly."""
         return self._descriptor
 
     def isatty(self) -> bool:
-        """As the descriptor is."""
+        """Whether the descriptor is a terminal."""
         return os.isatty(self._descriptor)
 
     def writable(self) -> bool:
-        """It is for writing alone."""
+        """True: it is only for writing."""
         return True
 
-    # The base class's own signature has a type for buffers that no release before 3.12 can name.
+    # The base class's signature has a type for buffers that does not exist before Python 3.12.
     def write(self, data: "bytes | bytearray | memoryview") -> int:  # type: ignore[override]
         """Write some of the data, or drop all of it."""
         view = memoryview(data)

@@ -1,11 +1,11 @@
 """`python -m headrace.trial.process`: what a worker daemon starts for a study whose trial is a `module:function`.
 
-Attach, import, seed, call, finish. Whatever goes wrong from the import on is the configuration's or the
-script's: it is reported with its last line and its traceback, printed to the trial's log, and ends the
-process with status 1. A daemon that is gone is not the script's fault: status 75. A process that dies without a
-word (a signal, the machine) has not finished, and the daemon draws its own conclusion.
+Attach, import, seed, call, finish. An error from the import on is the configuration's or the script's: it is
+reported with its last line and its traceback, printed to the trial's log, and ends the process with status 1. If
+the daemon is gone, that is not the script's fault: status 75. A process that dies without a report (a signal,
+the machine) has not finished, and the daemon decides by its exit status.
 
-With `--standby` it is started before its trial is known, and has imported what it needs by then (`standby`).
+With `--standby` it is started before its trial is known, and imports what it needs in advance (`standby`).
 """
 
 import gc
@@ -42,7 +42,7 @@ def main() -> int:
         print(f"headrace: {error}", file=sys.stderr)
         return 1
     if started is None:
-        return 0  # a bundle whose members are gone before they began
+        return 0  # a bundle whose members were gone before they started
     assignment = started.assignment
     configuration = " ".join(f"{name}={value}" for name, value in assignment.params.items())
     print(
@@ -63,7 +63,7 @@ def main() -> int:
         return 1
     if ready is None:
         remember_files()
-    gc.freeze()  # what was imported stays to the end: the collector need not visit it
+    gc.freeze()  # imported objects stay until the end, so the collector need not visit them
     try:
         started.runtime.imported()
         _call(function, started)
@@ -82,16 +82,16 @@ def main() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Started:
-    """Who stands behind this process, and the trial that it begins with."""
+    """The runtime behind this process, and the trial that it starts with."""
 
     runtime: ClusterRuntime | ClusterBundle
     assignment: Assignment
-    # Of a bundle: its members.
+    # For a bundle: its members.
     attached: Attached | None = None
 
 
 def _start() -> _Started | None:
-    """Attaches; None for a bundle that is over before it has a member."""
+    """Attaches; None for a bundle that ended before it had a member."""
     if not os.environ.get(BUNDLE):
         alone = ClusterRuntime.from_environment()
         return _Started(runtime=alone, assignment=alone.attach())
@@ -126,7 +126,7 @@ def _call(function: Callable[..., Any], started: _Started) -> None:
 
 
 def _fail(started: _Started, error: BaseException) -> None:
-    """Says that the program failed before its function was called."""
+    """Reports that the program failed before its function was called."""
     if isinstance(started.runtime, ClusterBundle):
         line, trace = raised.words(error)
         short = raised.out_of_memory(error)

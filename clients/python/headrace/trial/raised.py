@@ -1,4 +1,4 @@
-"""An exception that ended a program, as it is told, and whom it blames."""
+"""An exception that ended a program: how it is reported, and what it blames."""
 
 import traceback
 from collections.abc import Iterator
@@ -10,18 +10,20 @@ from headrace.trial.runtime import Infeasible
 _OUT_OF_MEMORY = frozenset({"OutOfMemoryError", "MemoryError"})
 _OF_THE_BUNDLE = [Path(__file__).with_name(name) for name in ("bundle.py", "bundle_values.py")]
 _CPU_ALLOCATOR = ("DefaultCPUAllocator", "not enough memory")
-"""PyTorch's word for it on a CPU, where it raises a plain `RuntimeError`."""
+"""PyTorch's message for it on a CPU, where it raises a plain `RuntimeError`."""
 
 
 def words(error: BaseException) -> tuple[str, str]:
-    """Its line and its traceback."""
+    """Its message line and its traceback."""
     lines = traceback.format_exception_only(error)
     line = lines[-1] if isinstance(error, SyntaxError) else lines[0]
     return line.strip(), "".join(traceback.format_exception(error))
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed, on a device or on the machine; told by names, for torch may not be there."""
+    """Whether an allocation failed, on a device or on the machine. Uses names, because torch may not be
+    installed.
+    """
     for one in _chain(error):
         if not _OUT_OF_MEMORY.isdisjoint(kind.__name__ for kind in type(one).__mro__):
             return True
@@ -36,7 +38,7 @@ def unreadable(error: BaseException) -> bool:
 
 
 def infeasible(error: BaseException) -> str | None:
-    """Why the configuration makes no sense, where the program says that; else None."""
+    """Why the configuration makes no sense, if the program says so; otherwise None."""
     return next(
         (one.reason.strip() or "no reason given" for one in _chain(error) if isinstance(one, Infeasible)),
         None,
@@ -44,7 +46,7 @@ def infeasible(error: BaseException) -> str | None:
 
 
 def blamed(error: BaseException) -> int | None:
-    """The id of the one member that it names; None where it names none."""
+    """The id of the one member that it names; None if it names none."""
     for one in _chain(error):
         member = getattr(one, "member", None)
         if isinstance(member, int) and not isinstance(member, bool):
@@ -53,19 +55,21 @@ def blamed(error: BaseException) -> int | None:
 
 
 def of_shapes(error: BaseException) -> bool:
-    """Whether a group refuses a member for what it is, and not for how it trains."""
+    """Whether a group rejects a member for its settings, not for how it trains."""
     names = {kind.__name__ for kind in type(error).__mro__}
     return not names.isdisjoint({"StaticShapeError", "MemberError"})
 
 
 def unfusable(error: BaseException) -> bool:
-    """Whether a group refuses the model or the loss, so that each member would fail so."""
+    """Whether a group rejects the model or the loss, so that each member would fail the same way."""
     names = {kind.__name__ for kind in type(error).__mro__}
     return "FuseError" in names and names.isdisjoint({"MemberError", "PoolError"})
 
 
 def of_use(error: BaseException) -> bool:
-    """Whether the bundle itself refuses what the program gives it, as a list of another length: no member's doing."""
+    """Whether the bundle itself rejects input from the program, such as a list of the wrong length, which is no
+    member's fault.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     return (
         isinstance(error, TypeError | ValueError)

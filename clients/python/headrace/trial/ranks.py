@@ -1,16 +1,16 @@
 """The ranks of a gang agree on a checkpoint before they write it.
 
-They run on one machine and share the folder of the trial's checkpoints, so a word from each is a small file there. A
-rank writes its own and waits for the others'; then all have read the same and decide alike: what is equal everywhere is
-written by rank 0 alone, and ranks that are not at the same step say so on every rank. Nothing here needs a process
-group.
+They run on one machine and share the folder of the trial's checkpoints, so a message from each is a small file
+there. A rank writes its own and waits for the others'. Then all have read the same and decide alike: state that
+is equal everywhere is written only by rank 0, and if ranks are at different steps, every rank raises an error.
+Nothing here needs a process group.
 
-A rank that has nothing to save leaves word that it passes, and waits for nobody. So a script may report on rank 0 alone
-where no rank saves. Where another rank saves, that rank reads the word and says which rank tracks nothing.
+A rank that has nothing to save leaves a message that it passes, and does not wait. So a script may report only
+on rank 0 if no rank saves. If another rank saves, it reads that message and says which rank tracks nothing.
 
-The others wait for a rank that does not come: for the longest stretch between two reports so far, and then for the
-study's `report_timeout_s`, or for a minute without that. A full disk keeps ranks from coming: while there is no room
-for a word, nobody is missed.
+If a rank does not come, the others wait for it: for the longest time between two reports so far, and then for
+the study's `report_timeout_s`, or for a minute without that. A full disk keeps ranks from coming, so while there
+is no space for a message, no rank counts as missing.
 """
 
 import json
@@ -29,31 +29,31 @@ Patiently = Callable[[Callable[[], None]], None]
 
 
 class RanksError(RuntimeError):
-    """The ranks of a gang are not where they should be; the text is for the user, and says which rank."""
+    """The ranks of a gang are out of step. The text is for the user, and says which rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """What a rank says of its part."""
+    """A rank's message about its part."""
 
     step: int
     # Whether it has anything to save.
     saves: bool
-    # Of each piece of its state; "shared" where the user says that it is the same on all.
+    # The digest of each piece of its state; "shared" if the user says that it is the same on all ranks.
     digests: dict[str, str] = field(default_factory=dict)
-    # The objects that save themselves, in their order.
+    # The objects that save themselves, in order.
     files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreed:
-    """What one rank that saves makes of all words."""
+    """The conclusions of one saving rank from all messages."""
 
-    # The pieces that this rank leaves to rank 0.
+    # The pieces that rank 0 saves for this rank.
     as_rank_0: frozenset[str]
-    # The pieces that are the same on all.
+    # The pieces that are the same on all ranks.
     everywhere: frozenset[str]
-    # The pieces that another rank has and this one has not.
+    # The pieces that another rank has and this one does not.
     lacking: frozenset[str]
 
 
@@ -63,9 +63,10 @@ SHARED = "shared"
 def exchange(
     folder: Path, rank: int, world_size: int, word: Word, *, patience_s: float, patiently: Patiently
 ) -> list[Word]:
-    """The words of all ranks, by rank; each exchange has its own folder. Raises `RanksError` for who is missing.
+    """The messages of all ranks, by rank; each exchange has its own folder. Raises `RanksError` if a rank is
+    missing.
 
-    `patiently` repeats the write of this rank's own word for as long as the disk is full.
+    `patiently` repeats writing this rank's own message as long as the disk is full.
     """
     patiently(lambda: _say(folder, rank, word))
     deadline = time.monotonic() + patience_s
@@ -85,16 +86,16 @@ def exchange(
                 "every rank calls t.report(...) at the same steps, with the same save=. If it only takes longer, raise "
                 "trial.report_timeout_s in the study file"
             )
-        time.sleep(pause_s)  # the ranks share a folder and nothing else; the deadline bounds the wait
+        time.sleep(pause_s)  # the ranks share only a folder; the deadline limits the wait
         pause_s = min(2 * pause_s, longest_s)
     return [told[other] for other in range(world_size)]
 
 
 def follow_first(folder: Path, rank: int, says: bool, *, patience_s: float, patiently: Patiently) -> bool:
-    """What rank 0 says of a report, yes or no, on every rank that asks. Rank 0 waits for nobody.
+    """Rank 0's answer about a report, yes or no, on every rank that asks. Rank 0 does not wait.
 
-    The ranks of a gang may report different values, and must save at the same reports. Raises `RanksError` where rank 0
-    does not come to this report.
+    The ranks of a gang may report different values, but must save at the same reports. Raises `RanksError` if
+    rank 0 does not reach this report.
     """
     file = folder / _FIRST
     if rank == 0:
@@ -116,7 +117,7 @@ def follow_first(folder: Path, rank: int, says: bool, *, patience_s: float, pati
 
 
 def pass_by(folder: Path, rank: int) -> None:
-    """Leaves word that this rank has come as far as the exchange in `folder`, and has nothing to save.
+    """Leaves a message that this rank has reached the exchange in `folder`, and has nothing to save.
 
     Raises `DiskFullError`, or another `OSError`.
     """
@@ -124,7 +125,7 @@ def pass_by(folder: Path, rank: int) -> None:
 
 
 def await_parts(folder: Path, world_size: int, *, patience_s: float) -> None:
-    """Returns when the parts of all ranks are in a checkpoint's folder; raises `RanksError` where one stays away."""
+    """Waits until the parts of all ranks are in a checkpoint's folder; raises `RanksError` if one is missing."""
     deadline = time.monotonic() + patience_s
     pause_s, longest_s = _POLLS_S
     while len(written := checkpoint.ranks_in(folder)) < world_size:
@@ -136,9 +137,9 @@ def await_parts(folder: Path, world_size: int, *, patience_s: float) -> None:
 
 
 def clear_exchanges(folder: Path, before: Path) -> None:
-    """Removes the words of earlier exchanges, which every rank has read when a later one is over.
+    """Removes the messages of earlier exchanges, which every rank has read by the end of a later one.
 
-    Another rank may have begun the next exchange already.
+    Another rank may already have started the next exchange.
     """
     for old in folder.glob(f"{PREFIX}*"):
         if old.name < before.name:
@@ -146,19 +147,19 @@ def clear_exchanges(folder: Path, before: Path) -> None:
 
 
 def _heard(folder: Path, other: int, step: int) -> Word | None:
-    """The word of another rank; of one that has passed by, that it saves nothing."""
+    """The message of another rank; for a rank that has passed, that it saves nothing."""
     with suppress(FileNotFoundError):
         told = json.loads((folder / f"{other}.json").read_text())
         return Word(**{**told, "files": tuple(told["files"])})
     with suppress(FileNotFoundError):
-        # A rank that saves does not pass an exchange before the others come to it.
+        # A rank that saves does not pass an exchange before the others reach it.
         if json.loads((folder.parent / _PASSED.format(other)).read_text()) >= folder.name:
             return Word(step=step, saves=False)
     return None
 
 
 def _has_room(folder: Path, rank: int, word: Word) -> bool:
-    """Whether a word can be written now; this rank's own is written again for it."""
+    """Whether a message can be written now, tested by writing this rank's own again."""
     try:
         _say(folder, rank, word)
     except checkpoint.DiskFullError:
@@ -171,7 +172,7 @@ def _say(folder: Path, rank: int, word: Word) -> None:
 
 
 def _write(file: Path, rank: int, text: str) -> None:
-    """Writes a file that appears whole or not at all; raises `DiskFullError`, or another `OSError`."""
+    """Writes a file that appears complete or not at all; raises `DiskFullError`, or another `OSError`."""
     partial = file.with_name(f".{rank}.{os.getpid()}")
     with checkpoint.translated(file.parent):
         try:
@@ -184,13 +185,15 @@ def _write(file: Path, rank: int, text: str) -> None:
 
 
 PREFIX = ".words-"
-"""Of the folders of exchanges; the rest of a name sorts by age."""
+"""The prefix of the folders of exchanges; the rest of a name sorts by age."""
 _PASSED = ".passed-{}.json"
 _FIRST = "first.json"
 
 
 def agree(rank: int, words: Sequence[Word]) -> Agreed:
-    """What `rank` is to write. Raises `RanksError`, alike on every rank that saves, where they do not fit together."""
+    """What `rank` has to write. If the messages do not match, raises the same `RanksError` on every rank that
+    saves.
+    """
     first, mine = words[0], words[rank]
     if idle := [other for other, word in enumerate(words) if not word.saves]:
         busy = next(other for other, word in enumerate(words) if word.saves)

@@ -1,4 +1,4 @@
-"""A checkpoint outside a trial: to load the model of the best one."""
+"""Reads a checkpoint outside a trial, for example to load the best trial's model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,24 +11,24 @@ from headrace.trial import checkpoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """What a trial had saved at a step; of a gang, what its rank 0 had."""
+    """What a trial had saved at a step; for a gang, what its rank 0 had."""
 
     step: int
     params: Mapping[str, Any]
-    # What each tracked object's `state_dict()` gave, by the name in `t.track(...)`.
+    # The `state_dict()` of each tracked object, by its name in `t.track(...)`.
     tracked: Mapping[str, Any]
     # `t.state`.
     state: Mapping[str, Any]
-    # Where each object that saves itself has its files.
+    # The folder with the files of each object that saves itself.
     files: Mapping[str, Path] = field(default_factory=dict)
 
 
 def read_checkpoint(where: str | Path) -> Saved:
-    """What a trial saved. `where` is the checkpoint's folder or address, as `headrace show` and `best` print it.
+    """What a trial saved. `where` is the checkpoint's folder or address, as printed by `headrace show` and `best`.
 
     Load a model with `model.load_state_dict(saved.tracked["model"])`. Tensors are on the CPU. Raises
-    `FileNotFoundError` where no checkpoint is, and `ValueError` for an address of a store such as S3, from which
-    `headrace checkpoint get` copies the folder.
+    `FileNotFoundError` if there is no checkpoint, and `ValueError` for an address in a store such as S3, from
+    which `headrace checkpoint get` copies the folder.
     """
     address = urlsplit(str(where))
     if address.scheme not in ("", "file"):

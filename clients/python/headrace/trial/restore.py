@@ -1,11 +1,11 @@
-"""The checkpoint that a process continues from, and the order in which it is given back.
+"""The checkpoint that a process continues from, and the order in which it is restored.
 
-Objects get their state when they are tracked; plain values and the random generators are put back at that
-time too, and once more when the loop begins, so that whatever a script initialises or seeds in between does
-no harm.
+Objects get their state when they are tracked. Plain values and the random generators are also restored then, and
+once more when the loop starts, so that anything a script initialises or seeds in between does no harm.
 
-A rank of a gang gets what it saved itself. A gang of another size than the one that saved gets what was the same on all
-ranks; an object that differed has to say how its states are redistributed, or it is refused by its name.
+A rank of a gang gets what it saved itself. A gang of a different size than the one that saved gets the state
+that was the same on all ranks. An object that differed has to say how its states are redistributed; otherwise it
+is rejected by name.
 """
 
 import time
@@ -25,8 +25,9 @@ def has_setting(tracked: Mapping[str, Tracked | TrackedFiles], name: str, value:
 
 
 class Restore:
-    """One checkpoint, read by one rank of so many. Reading it raises `UnreadableError`, whose blame is not the
-    program's; giving it to the program's objects raises what these raise."""
+    """One checkpoint, read by one of several ranks. Reading it raises `UnreadableError`, for which the program
+    is not to blame. Errors of the program's objects when they load it are raised unchanged.
+    """
 
     def __init__(self, folder: Path, rank: int = 0, world_size: int = 1, seed: int = 0) -> None:
         started = time.monotonic()
@@ -39,22 +40,25 @@ class Restore:
         self._saved_world: int = own["world_size"]
         self._everywhere = frozenset(own["everywhere"])
         self._as_rank_0 = frozenset(own["as_rank_0"])
-        # The step that was reported with it, and the one that the loop had come to: a script may report in other units.
+        # The step that was reported with it, and the one that the loop had reached: a script may report in other
+        # units.
         self.step: int = own["step"]
         self.loop_step: int = own["loop_step"]
-        # What a bundle's group kept of its member beyond the tracked objects; of a trial alone, its optimizer's steps.
+        # A bundle group's additional state of its member; for a single trial, its optimizer's steps.
         self.member: Mapping[str, Any] = own.get("member", {})
         self._files: list[str] = own["files"]
         self._params: dict[str, Any] = own["params"]
         self._state = self._own_values()
         self._rng: rng.State | None = self._own_generators()
-        # Of the generators as they were seeded; None once they are put back.
+        # The fingerprint of the generators as they were seeded; None once they are restored.
         self._seeded: dict[str, bytes] | None = rng.digests()
         self.read_time_s = time.monotonic() - started
 
     def give(self, entry: Tracked | TrackedFiles, params: Mapping[str, Any]) -> None:
-        """Loads the object; raises `ValueError` where the checkpoint does not know it, where it was saved by another
-        number of ranks and cannot be redistributed, or where it does not fit and was trained with other parameters."""
+        """Loads the object. Raises `ValueError` if the checkpoint does not contain it, if it was saved by a
+        different number of ranks and cannot be redistributed, or if it does not match and was trained with other
+        parameters.
+        """
         names = self.names()
         if entry.name not in names:
             raise ValueError(
@@ -80,8 +84,9 @@ class Restore:
         self.read_time_s += time.monotonic() - started
 
     def put_back_values(self, state: dict[str, Any]) -> None:
-        """The plain values into `state`; the generators stay, so that the script builds (a split of its data, say) with
-        the same random numbers as the first time."""
+        """The plain values into `state`. The generators are left, so that the script builds (a split of its
+        data, for example) with the same random numbers as the first time.
+        """
         state.update(self._state)
 
     def put_back(self, state: dict[str, Any]) -> None:
@@ -90,11 +95,11 @@ class Restore:
         self.put_back_values(state)
         if self._rng is not None:
             rng.restore(self._rng)
-        else:  # a rank that was not there: the seed, the step and the rank say what it draws
+        else:  # a new rank: its draws depend on the seed, the step and the rank
             rng.seed_all(rng.derived(self._seed, self.step, self._rank))
 
     def draws_anew(self) -> bool:
-        """Whether random numbers were drawn though the generators were not put back."""
+        """Whether random numbers were drawn although the generators were not restored."""
         if self._seeded is None:
             return False
         now = rng.digests()
@@ -103,11 +108,11 @@ class Restore:
     def overriding(
         self, params: Mapping[str, Any], tracked: Mapping[str, Tracked | TrackedFiles]
     ) -> list[tuple[str, Any]]:
-        """The parameters that were changed since, and their old values, which a tracked optimizer still has."""
+        """The parameters that have changed since, and their old values, which a tracked optimizer still has."""
         return [(name, old) for name, old in self._changed(params) if has_setting(tracked, name, old)]
 
     def not_in(self, tracked: Mapping[str, Tracked | TrackedFiles]) -> list[str]:
-        """What the checkpoint holds and nobody has asked for."""
+        """What the checkpoint contains and nothing has requested."""
         return sorted(self.names() - set(tracked))
 
     def _load(self, entry: Tracked | TrackedFiles) -> None:
@@ -145,7 +150,7 @@ class Restore:
         )
 
     def _own_values(self) -> dict[str, Any]:
-        """`t.state`; raises `ValueError` for a value that ranks of another number would have to divide."""
+        """`t.state`; raises `ValueError` for a value that a different number of ranks would have to divide."""
         if self._saved_world == self._world:
             own: dict[str, Any] = self._part(self._rank)["state"]
             if not any(key.startswith("state/") for key in self._as_rank_0):
@@ -165,7 +170,9 @@ class Restore:
         return everyone
 
     def _own_generators(self) -> rng.State | None:
-        """None for a rank that was not there, unless those that were there drew alike. One alone says nothing of it."""
+        """The generators' state; None for a new rank, unless the earlier ranks drew alike. A single earlier rank
+        does not show that.
+        """
         if self._rank >= self._saved_world == 1:
             return None
         if RNG in self._everywhere or RNG in self._as_rank_0:
@@ -173,7 +180,9 @@ class Restore:
         return self._part(self._rank)[RNG] if self._rank < self._saved_world else None
 
     def names(self) -> set[str]:
-        """The tracked objects: what this rank may ask for; in a gang of another size, what any of them saved."""
+        """The tracked objects that this rank may request; in a gang of a different size, those that any rank
+        saved.
+        """
         if self._saved_world != self._world:
             return {name for rank in range(self._saved_world) for name in self._part(rank)["tracked"]} | set(
                 self._files

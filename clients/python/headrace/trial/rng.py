@@ -1,6 +1,7 @@
-"""The process's global random generators: seeded, captured and put back.
+"""The process's global random generators: seeding, capturing and restoring them.
 
-Python's own always; NumPy's and PyTorch's (CPU, and CUDA once it is in use) as soon as the script has imported them.
+Python's generator always; NumPy's and PyTorch's (CPU, and CUDA once it is used) as soon as the script has
+imported them.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ _not_put_back: State = {}
 
 
 def seed_all(seed: int) -> None:
-    """Seeds every global generator of this process, also those of libraries that it imports later."""
+    """Seeds every global generator of this process, including those of libraries that it imports later."""
     random.seed(seed)
     _not_put_back.clear()
     once_imported("numpy", lambda numpy: numpy.random.seed(seed % 2**32), purpose=_PURPOSE)
@@ -44,7 +45,7 @@ def capture() -> State:
 
 
 def digests() -> dict[str, bytes]:
-    """Of the state of each global generator: equal while nobody draws from it."""
+    """A fingerprint of the state of each global generator: equal until something draws from it."""
     state = capture()
     found = {"python": repr(state["python"]).encode()}
     if "numpy" in state:
@@ -60,8 +61,9 @@ def digests() -> dict[str, bytes]:
 
 
 def restore(state: State) -> None:
-    """Puts every captured generator back, those of libraries that are imported later too; on a machine with fewer GPUs,
-    those that are there."""
+    """Restores every captured generator, including those of libraries that are imported later. On a machine with
+    fewer GPUs, restores those that exist.
+    """
     random.setstate(state["python"])
     _not_put_back.clear()
     _not_put_back.update({name: value for name, value in state.items() if name != "python"})

@@ -1,8 +1,8 @@
-"""A save: what this process has becomes its part of the checkpoint.
+"""Saving: this process's state becomes its part of the checkpoint.
 
-Alone it writes everything. In a gang the ranks first agree (`ranks`), so that what is equal on all of them is written
-once, and each writes the rest. An object that saves itself (sharded over the ranks) does so before, on all ranks
-together.
+A single process writes everything. In a gang the ranks first agree (`ranks`), so that state that is equal on all
+of them is written once, and each rank writes the rest. An object that saves itself (sharded over the ranks) does
+so first, on all ranks together.
 """
 
 import logging
@@ -33,7 +33,9 @@ from headrace.trial.tracking import Tracked, TrackedFiles
 logger = logging.getLogger("headrace.trial")
 FULL_DISK_WAITS_S = (1.0, 30.0)
 AT_END_S = 20.0
-"""How long the ranks of a gang wait for each other at its own end, where a rank that does not come is no failure."""
+"""How long the ranks of a gang wait for each other when it ends by itself; a rank that does not come is then not
+a failure.
+"""
 RNG = "rng"
 _Result = TypeVar("_Result")
 
@@ -50,14 +52,14 @@ def of_value(name: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What is to be saved."""
+    """The state to save."""
 
     step: int
     loop_step: int
     tracked: Mapping[str, Tracked | TrackedFiles]
     state: Mapping[str, Any]
     params: Mapping[str, Any]
-    # What a bundle's group knows of its member beyond the tracked objects; of a trial alone, its optimizer's steps.
+    # A bundle group's additional state of its member; for a single trial, its optimizer's steps.
     member: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -75,16 +77,17 @@ class Saver:
         self._lacked: frozenset[str] = frozenset()
         self._waits = False
         self._patience_s = assignment.rank_patience_s
-        self._at_end = False  # a full disk is not waited out
+        self._at_end = False  # does not wait for a full disk
 
     def save(self, content: Content, sequence: int, *, longest_s: float) -> Path | None:
-        """Writes the checkpoint of a report; None where there is nothing to save.
+        """Writes the checkpoint of a report; None if there is nothing to save.
 
-        `longest_s` is the longest stretch between two reports so far. Raises `RanksError` where the ranks of a gang do
-        not come to the same checkpoint. A rank that has nothing to save waits for no other.
+        `longest_s` is the longest time between two reports so far. Raises `RanksError` if the ranks of a gang do
+        not reach the same checkpoint. A rank that has nothing to save does not wait for others.
 
-        A full disk is waited out, except in a gang while objects save themselves: they do so on all ranks together, and
-        one rank cannot repeat it alone. The disk is then the error, which is the machine's and not the program's.
+        If the disk is full, it waits, except in a gang while objects save themselves: they do so on all ranks
+        together, and one rank cannot repeat it alone. The full disk is then the error, for which the machine is
+        to blame, not the program.
         """
         root = self._assignment.checkpoint_dir
         assert root is not None
@@ -134,10 +137,10 @@ class Saver:
         return folder
 
     def save_at_end(self, content: Content, sequence: int) -> Path | None:
-        """Writes a last checkpoint, of a program that is about to end by itself; None where there is nothing to save.
+        """Writes a last checkpoint of a program that is about to end by itself; None if there is nothing to save.
 
-        Waits for little: raises `DiskFullError` at once, and `RanksError` soon. In a gang rank 0 returns when the parts
-        of all ranks are there.
+        Hardly waits: raises `DiskFullError` at once, and `RanksError` soon. In a gang, rank 0 returns when the
+        parts of all ranks exist.
         """
         self._at_end, self._patience_s = True, min(self._patience_s, AT_END_S)
         folder = self.save(content, sequence, longest_s=0.0)
@@ -146,7 +149,9 @@ class Saver:
         return folder
 
     def first_says(self, best: bool, sequence: int, *, longest_s: float) -> bool:
-        """Whether the report is the best one by what rank 0 reports; a trial of one process is its own rank 0."""
+        """Whether the report is the best one according to rank 0's values; a trial with one process is its own
+        rank 0.
+        """
         if self._world == 1:
             return best
         return follow_first(
@@ -158,7 +163,7 @@ class Saver:
         )
 
     def _place(self, sequence: int) -> Path:
-        """Where the ranks leave their words of a report."""
+        """The folder for the ranks' messages about a report."""
         assert self._assignment.checkpoint_dir is not None
         return self._assignment.checkpoint_dir / f"{PREFIX}{self._assignment.resume_step:08d}-{sequence:06d}"
 
@@ -208,7 +213,7 @@ class Saver:
         while True:
             try:
                 return write()
-            except checkpoint.DiskFullError as error:  # no fault of this configuration
+            except checkpoint.DiskFullError as error:  # not this configuration's fault
                 if self._at_end:
                     raise
                 if not self._waits:
@@ -216,7 +221,7 @@ class Saver:
                         "headrace: %s; the trial waits until there is room for its checkpoint", error
                     )
                 self._waits = True
-                time.sleep(wait_s)  # nobody tells when a disk has room again
+                time.sleep(wait_s)  # there is no notification when a disk has space again
                 wait_s = min(2 * wait_s, longest_s)
 
 

@@ -1,15 +1,16 @@
-"""Learning-rate schedules that end: what a trial tracks, and the last of its steps that each schedule covers.
+"""Learning-rate schedules that end: those that a trial tracks, and the last of its steps that each one covers.
 
-`headrace extend` lets a trial continue past the budget that its schedule was made for, and the checkpoint brings the
-schedule back with its end. `OneCycleLR` then raises, `CosineAnnealingLR` lets the learning rate rise again, and
-`PolynomialLR`, or a `LinearLR` down to 0, leaves it at 0. So the trial says with its reports where its schedules end,
-also once it is past that step. Those that keep another rate past their end (`LinearLR`, `ConstantLR`) and those without
-one (`StepLR`, restarts) are not told. Neither is `LambdaLR`, which Hugging Face's schedules are: its functions are not
-in the checkpoint, so the script's own count, such as `num_training_steps`, is in force.
+`headrace extend` lets a trial continue past the budget for which its schedule was made, and the checkpoint
+restores the schedule with its end. `OneCycleLR` then raises an error, `CosineAnnealingLR` lets the learning rate
+rise again, and `PolynomialLR`, or a `LinearLR` down to 0, leaves it at 0. So the trial includes in its reports
+where its schedules end, even if it is past that step. Schedules that keep a rate other than 0 past their end
+(`LinearLR`, `ConstantLR`) and those without an end (`StepLR`, restarts) are not reported. Neither is `LambdaLR`,
+which includes Hugging Face's schedules: its functions are not in the checkpoint, so the script's own count, such
+as `num_training_steps`, applies.
 
-A schedule counts steps of its own: epochs, or batches. How many there are to a step of the trial is measured between
-reports: from the start of the process to its first report, and from that one on where there are more. PyTorch is not
-imported here: classes are known by their names.
+A schedule counts its own steps: epochs, or batches. The number of them per step of the trial is measured between
+reports: from the start of the process to its first report, and from then on if there are more. PyTorch is not
+imported here: classes are recognized by name.
 """
 
 from collections.abc import Mapping
@@ -27,15 +28,15 @@ _BY_CLASS: Final = {
     "PolynomialLR": ("total_iters", PastEnd.UNKNOWN),
     "LinearLR": ("total_iters", PastEnd.UNKNOWN),
 }
-"""The attribute with the last count that the schedule covers, and what it does past it."""
+"""Maps a class to the attribute with the last count that the schedule covers, and to what it does past that."""
 _BY_ATTRIBUTE: Final = ("total_steps", "T_max")
-"""The same of a class that is not known here."""
+"""The same for an unknown class."""
 _MOST = 16
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How far a schedule is, in its own steps, and the last of them that it covers."""
+    """The current position of a schedule, in its own steps, and the last step that it covers."""
 
     kind: str
     count: int
@@ -45,31 +46,31 @@ class End:
 
 @dataclass(slots=True)
 class _Seen:
-    """What was seen of a schedule's count at steps of the trial."""
+    """The observed counts of a schedule at steps of the trial."""
 
     since: tuple[int, int]
-    """A step and the count there, from which the rate is measured."""
+    """A step and its count, from which the rate is measured."""
     newest: tuple[int, int]
     reports: int = 0
 
 
 class Schedules:
-    """What one process says of its schedules."""
+    """What one process reports about its schedules."""
 
     def __init__(self, *, resumed: bool) -> None:
         self._seen: dict[str, _Seen] = {}
-        # A resumed trial may have said more before than is true now.
+        # A resumed trial may have reported schedules that it no longer has.
         self._told: tuple[Schedule, ...] | None = None if resumed else ()
 
     def begin(self, tracked: Mapping[str, Tracked | TrackedFiles], step: int) -> None:
-        """What is tracked is restored, and the trial has done this step. Called again where more comes to be known."""
+        """Tracked objects are restored, and the trial has done this step. Called again if more becomes known."""
         for name, end in _ends(tracked):
             self._see(name, step, end)
 
     def at_report(
         self, tracked: Mapping[str, Tracked | TrackedFiles], step: int
     ) -> tuple[Schedule, ...] | None:
-        """What is to be said with the report of this step; None where it is what was said before, or not known yet."""
+        """What to send with the report of this step; None if it has not changed, or is not known yet."""
         found: list[Schedule] = []
         for name, end in _ends(tracked):
             last_step = _last_step(self._see(name, step, end), step, end)
@@ -89,28 +90,29 @@ class Schedules:
 
 
 def _last_step(seen: _Seen, step: int, end: End) -> int | None:
-    """The last step of the trial that the schedule covers; None where nothing says so yet, or the script holds the
-    schedule at its end."""
+    """The last step of the trial that the schedule covers; None if that is not known yet, or if the script holds
+    the schedule at its end.
+    """
     before_step, before_count = seen.newest
     first = not seen.reports
     seen.reports += 1
     seen.newest = (step, end.count)
     if end.count >= end.last and step > before_step and end.count == before_count:
-        return None  # it is not stepped any more
+        return None  # it is no longer stepped
     steps, counts = step - seen.since[0], end.count - seen.since[1]
     if first:
         seen.since = (step, end.count)
     if steps <= 0 or counts <= 0:
         return None
-    # Past its end the difference is negative: the end stays where it was, however far the trial continues.
+    # Past its end the difference is negative: the end does not move, however far the trial continues.
     return min(max(0, step + (end.last - end.count) * steps // counts), STEPS)
 
 
 def _ends(tracked: Mapping[str, Tracked | TrackedFiles]) -> list[tuple[str, End]]:
-    """The schedules that end, of those that are tracked and those inside a framework's object that says so."""
+    """The schedules that end, among the tracked ones and those inside a framework's object that exposes them."""
     found: list[tuple[str, End]] = []
     for name, entry in tracked.items():
-        with suppress(Exception):  # an object of the script's own may not answer
+        with suppress(Exception):  # a script's own object may not answer
             found += _ends_in(name, entry.target)
     return found
 
@@ -124,7 +126,9 @@ def _ends_in(name: str, target: Any) -> list[tuple[str, End]]:
 
 
 def end_of(schedule: Any) -> End | None:
-    """Where a schedule ends; None for one without an end, one that stays constant past it, and any other object."""
+    """Where a schedule ends; None for a schedule without an end, one that stays constant past it, and any other
+    object.
+    """
     names = [kind.__name__ for kind in type(schedule).__mro__]
     if "SequentialLR" in names:
         return _end_of_sequence(schedule)
@@ -144,7 +148,7 @@ def end_of(schedule: Any) -> End | None:
 
 
 def _end_of_sequence(schedule: Any) -> End | None:
-    """Its last part counts from the last milestone on."""
+    """The last part of a sequential schedule counts from the last milestone on."""
     parts, milestones = getattr(schedule, "_schedulers", ()), getattr(schedule, "_milestones", ())
     part = end_of(parts[-1]) if parts else None
     count = getattr(schedule, "last_epoch", None)

@@ -1,8 +1,8 @@
-"""How a script becomes a trial: by `main` at its end, by `current()` in its middle, or called by the worker.
+"""How a script becomes a trial: by `main` at its end, by `current()` within it, or called by the worker.
 
-Who stands behind the trial is found in this order: a runtime installed in this process (`headrace check`),
-the worker daemon that started it (`HEADRACE_RUNTIME`), else nobody: a run by hand, with parameters from the
-command line.
+The runtime of the trial is the first of these: a runtime installed in this process (`headrace check`), the
+worker daemon that started it (`HEADRACE_RUNTIME`), or none: a run by hand, with parameters from the command
+line.
 """
 
 import argparse
@@ -42,7 +42,7 @@ _OWN_OPTIONS = ("steps", "seed", "checkpoints")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """What a script says of itself, for runs that nobody else configures."""
+    """A script's own settings, for runs that nobody else configures."""
 
     params: Mapping[str, Value]
     steps: int
@@ -50,7 +50,7 @@ class Defaults:
 
 
 class Host(Protocol):
-    """Stands behind every trial of this process instead of the worker or the command line."""
+    """The host of every trial in this process, in place of the worker or the command line."""
 
     def runtime(self, defaults: Defaults) -> tuple[Runtime, Observer | None]:
         """The runtime for a script with these defaults."""
@@ -64,7 +64,7 @@ if os.environ.get("HEADRACE_RUNTIME"):
 
 
 def install(host: Host) -> None:
-    """From here on, `main` and `current` in this process ask `host`."""
+    """From now on, `main` and `current` in this process use `host`."""
     global _host
     _host = host
 
@@ -79,8 +79,9 @@ def main(
 ) -> None:
     """Calls `function` with the trial of this process. In a run by hand, the command line changes `defaults`.
 
-    By hand: `--lr 0.1` for each default, `--steps`, `--seed`, and `--checkpoints DIR` to save at each
-    report and to continue. A function that takes a bundle also trains several configurations at once: `--lr 0.1,0.2`.
+    Options by hand: `--lr 0.1` for each default, `--steps`, `--seed`, and `--checkpoints DIR` to save at each
+    report and to continue. A function that takes a bundle also trains several configurations at once: `--lr
+    0.1,0.2`.
     """
     found = Defaults(params=dict(defaults or {}), steps=steps, seed=seed)
     if takes_bundle(function):
@@ -98,12 +99,14 @@ def current(
     seed: int = 0,
     argv: Sequence[str] | None = None,
 ) -> Trial:
-    """The trial of this process, for a script that is no function: started by a command template, or by hand.
+    """The trial of this process, for a script without a training function: started by a command template, or by
+    hand.
 
     The first call attaches and seeds the random generators; the end of the process finishes the trial.
 
-    By hand it reads the options of `main` from the command line, and leaves others to the script. `argv` gives it a
-    list of its own, as `args, rest = parser.parse_known_args()` does: there an unknown option is an error.
+    By hand, it reads the options of `main` from the command line, and leaves others to the script. `argv` passes
+    a separate list, such as `rest` of `args, rest = parser.parse_known_args()`; an unknown option in it is an
+    error.
     """
     global _current
     if _current is None:
@@ -136,7 +139,7 @@ def run(
     except Ended:
         pass
     except (TrialRuntimeError, DaemonGone):
-        raise  # there is nobody to tell
+        raise  # there is nobody to report to
     except BaseException as error:
         if os.getpid() == process:
             finish_with(runtime, error, trial)
@@ -147,7 +150,7 @@ def run(
 
 
 def finish_with(runtime: Runtime, error: BaseException, trial: Trial | None = None) -> None:
-    """Tells the runtime how the program ended: `sys.exit(0)` is success, all else is not."""
+    """Reports to the runtime how the program ended: only `sys.exit(0)` is success."""
     if isinstance(error, SystemExit) and error.code in (None, 0):
         runtime.finish(error="", traceback="", own=trial._own_end() if trial is not None else TOLD)
         return
@@ -165,7 +168,7 @@ def _find_runtime(
     if _host is not None:
         return _host.runtime(defaults)
     if os.environ.get("HEADRACE_RUNTIME"):
-        from headrace.trial.cluster import ClusterRuntime  # gRPC only where there is a daemon to speak to
+        from headrace.trial.cluster import ClusterRuntime  # gRPC only if there is a daemon to talk to
 
         return ClusterRuntime.from_environment(), None
     return _local_runtime(defaults, argv, among_others=among_others), None
@@ -175,7 +178,7 @@ def _find_bundle(defaults: Defaults, argv: Sequence[str] | None) -> BundleRuntim
     if _host is None and os.environ.get(BUNDLE):
         from headrace.trial.bundle_cluster import (
             ClusterBundle,
-        )  # gRPC only where there is a daemon to speak to
+        )  # gRPC only if there is a daemon to talk to
 
         return ClusterBundle.from_environment()
     if _host is None and not os.environ.get("HEADRACE_RUNTIME"):
@@ -184,7 +187,7 @@ def _find_bundle(defaults: Defaults, argv: Sequence[str] | None) -> BundleRuntim
 
 
 def _local_bundle(defaults: Defaults, argv: Sequence[str] | None) -> LocalBundle:
-    """Members by hand: of parameters with several values, the first member has the first ones, and so on."""
+    """Members by hand: for parameters with several values, the first member has the first values, and so on."""
     given = _parsed(defaults, argv, several=True)
     several = {name: given[name] for name in defaults.params if len(given[name]) > 1}
     count = max(map(len, several.values()), default=1)
@@ -216,8 +219,9 @@ def _local_runtime(defaults: Defaults, argv: Sequence[str] | None, *, among_othe
 def _parsed(
     defaults: Defaults, argv: Sequence[str] | None, *, several: bool, among_others: bool = False
 ) -> dict[str, Any]:
-    """The command line. With `several` a parameter is a list: `--lr 0.1,0.2`. `among_others`: options that are not
-    known here are the script's."""
+    """The command line. With `several`, a parameter is a list: `--lr 0.1,0.2`. With `among_others`, unknown
+    options belong to the script.
+    """
     clash = [name for name in defaults.params if name in _OWN_OPTIONS]
     if clash:
         raise ValueError(
@@ -270,7 +274,7 @@ def _parse_bool(text: str) -> bool:
 
 
 def _finish_at_exit(runtime: Runtime, trial: Trial) -> None:
-    """A script of its own has no caller to catch what it raises, so the interpreter's hooks stand in for one."""
+    """A script without a function has no caller to catch its exceptions, so the interpreter's hooks are used."""
     before = sys.excepthook
     process = os.getpid()
     failed = False
@@ -284,7 +288,7 @@ def _finish_at_exit(runtime: Runtime, trial: Trial) -> None:
 
     def at_exit() -> None:
         if not failed and os.getpid() == process:
-            # `sys.exit(1)` comes this way too, and nothing here tells its status.
+            # `sys.exit(1)` also arrives here, and its status is not known here.
             runtime.finish(error="", traceback="", own=replace(trial._own_end(), exiting=True))
 
     sys.excepthook = hook

@@ -1,9 +1,9 @@
-"""The trial as a script sees it: what to try, what to save, where it is, and whether to go on.
+"""The trial as a script sees it: what to try, what to save, where it is, and whether to continue.
 
-Order of events in one process: construction reads the checkpoint (if any); `track` gives each object its
-state; the first iteration of `steps` puts `state` and the random generators back, last of all, and tells
-the runtime that the loop begins. `report` saves first and reports second, so that whoever hears of a step
-can continue from it.
+The order of events in one process: construction reads the checkpoint (if any); `track` gives each object its
+state; the first iteration of `steps` restores `state` and the random generators, last of all, and tells the
+runtime that the loop starts. `report` saves first and then reports, so that a reported step can always be
+continued from.
 """
 
 import logging
@@ -44,31 +44,31 @@ from headrace.trial.turn import Turn
 
 logger = logging.getLogger("headrace.trial")
 LOOKS = 3
-"""At so many reports of a process its folder is looked at for checkpoints of the script's own."""
+"""At how many reports of a process its folder is searched for the script's own checkpoints."""
 
 
 class Observer(Protocol):
-    """Looks on at the instants that matter for resuming; `headrace check` is one."""
+    """Is called at the moments that matter for resuming; `headrace check` is one."""
 
     def tracked(self, t: "Trial") -> None:
-        """`t.track(...)` is done, and what it was given is restored."""
+        """`t.track(...)` is done, and its objects are restored."""
 
     def begun(self, t: "Trial") -> None:
-        """Everything is restored; `t.steps()` hands out its first step next."""
+        """Everything is restored; `t.steps()` yields its first step next."""
 
     def reporting(self, t: "Trial", step: int) -> None:
         """A checkpoint is complete, or would be."""
 
     def body_ended(self, t: "Trial") -> None:
-        """The script came back to `t.steps()` after a step."""
+        """The script has come back to `t.steps()` after a step."""
 
 
 class Trial(OneOfAKind):
-    """One configuration being trained; made by `trial.main`, `trial.current` or the worker, never by hand."""
+    """One configuration being trained; created by `trial.main`, `trial.current` or the worker, never directly."""
 
     def __init__(self, assignment: Assignment, runtime: Runtime, observer: Observer | None = None) -> None:
         self.params: Mapping[str, Any] = Params(assignment.params)
-        # Plain values of the script's own (numbers, strings, lists, tensors) that are saved with the tracked objects.
+        # The script's own plain values (numbers, strings, lists, tensors) that are saved with the tracked objects.
         self.state: dict[str, Any] = {}
         self._assignment = assignment
         self._runtime = runtime
@@ -91,20 +91,20 @@ class Trial(OneOfAKind):
         self._checkpoint_every: int | None = None
         self._begun = False
         self._looping = self._looped = self._in_step = self._asked_ended = False
-        self._left_as: dict[str, Any] = {}  # what a restored optimizer kept of other parameters
+        self._left_as: dict[str, Any] = {}  # what a restored optimizer kept from other parameters
         self._turn = Turn()
         self._saver = Saver(assignment)
         self._best = Best(assignment)
         self._longest_s = 0.0  # between two reports
-        self._copy: Any = None  # the small copy that the script asked for
+        self._copy: Any = None  # the small copy that the script requested
         self._end: Ended | None = None
-        self._returned = False  # the function is over, and its result is being reported
+        self._returned = False  # the function has returned, and its result is being reported
         self._warned: set[str] = set()
         self._to_tell: list[str] = []  # warnings that go with the next report
         self._train_started = time.monotonic()
         self._made = time.time()
 
-    if not TYPE_CHECKING:  # a type checker is to find the name that is not there
+    if not TYPE_CHECKING:  # hidden from type checkers, so that they report unknown names
 
         def __getattr__(self, name: str) -> NoReturn:
             raise AttributeError(no_attribute("Trial", name, TRIAL), name=name, obj=self)
@@ -116,7 +116,7 @@ class Trial(OneOfAKind):
         return iter(self.params)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A parameter's value; `default` where this configuration does not have it, as with `when` in the space."""
+        """A parameter's value; `default` if this configuration does not have it, as with `when` in the space."""
         return self.params.get(name, default)
 
     def items(self) -> ItemsView[str, Any]:
@@ -124,7 +124,7 @@ class Trial(OneOfAKind):
         return self.params.items()
 
     def keys(self) -> KeysView[str]:
-        """The names of its parameters: a trial reads as the mapping of them, as in `t["lr"]` and `build(**t)`."""
+        """The names of its parameters. A trial works as a mapping of them, as in `t["lr"]` and `build(**t)`."""
         return self.params.keys()
 
     @property
@@ -140,15 +140,16 @@ class Trial(OneOfAKind):
 
     @property
     def id(self) -> str:
-        """Differs from that of every other trial, of this study and of all others, also of deleted ones of its name.
+        """A unique id among all trials of this and all other studies, including deleted ones of the same name.
 
-        For the names of files of one's own, since all trials share a folder: letters, digits and hyphens.
+        Use it in the names of your own files, because all trials share a folder. It has letters, digits and
+        hyphens.
         """
         return self._assignment.id or self.name.replace("/", "-")
 
     @property
     def seed(self) -> int:
-        """The trial's own seed; the global random generators have been seeded with it already."""
+        """The trial's own seed. The global random generators have already been seeded with it."""
         return self._assignment.seed
 
     @property
@@ -173,27 +174,27 @@ class Trial(OneOfAKind):
 
     @property
     def world_size(self) -> int:
-        """How many slots were granted."""
+        """The number of granted slots."""
         return max(1, len(self.slots))
 
     @property
     def slot_share(self) -> float:
-        """The share of each slot that was granted: 1.0, or less where several trials share a GPU."""
+        """The granted share of each slot: 1.0, or less if several trials share a GPU."""
         return (self._assignment.slot_milli or 1000) / 1000
 
     @property
     def memory_bytes(self) -> int:
-        """The memory budget on each slot; 0 where the trial has all of it.
+        """The memory budget on each slot; 0 if the trial has all of it.
 
-        PyTorch's allocator is held to it; memory that is taken by other means is not.
+        PyTorch's allocator is limited to it; memory that is allocated by other means is not.
         """
         return self._assignment.memory_bytes
 
     @property
     def cpus(self) -> int:
-        """How many cores this process may use: its part of those that came with the grant, at least 1.
+        """How many cores this process may use: its share of the grant's cores, at least 1.
 
-        They grow with the grant. By hand it is the number of the machine's cores.
+        The number grows with the grant. In a run by hand, it is the number of the machine's cores.
         """
         return cores.cpus()
 
@@ -201,8 +202,8 @@ class Trial(OneOfAKind):
     def loader_workers(self) -> int:
         """How many workers a data loader of this process should have, such as `DataLoader(num_workers=…)`.
 
-        Beside a GPU all its cores but one, at most 16; on CPU slots a quarter of them, since the model needs the rest.
-        0 means that the process loads by itself.
+        With a GPU: all its cores but one, at most 16. On CPU slots: a quarter of them, because the model needs
+        the rest. 0 means that the process loads its data itself.
         """
         return cores.loader_workers(self.cpus)
 
@@ -210,36 +211,38 @@ class Trial(OneOfAKind):
     def rank(self) -> int:
         """This process's number in a gang with one process for each slot (`processes: per_slot`); 0 otherwise.
 
-        Every rank calls `track` and, at the same steps, `report`. Each saves its own state; what rank 0 reports counts,
-        and all are told the same decision.
+        Every rank calls `track` and, at the same steps, `report`. Each saves its own state. Rank 0's report
+        counts, and all get the same decision.
         """
         return self._assignment.rank
 
     @property
     def ended(self) -> bool:
-        """Whether the trial was told to leave before its full budget. Code after the loop can ask this, and so run only
-        where the trial reached its budget."""
+        """Whether the trial was asked to leave before its full budget. Code after the loop can check this to run
+        only if the trial reached its budget.
+        """
         self._asked_ended = self._asked_ended or self._looping
         return self._end is not None and self._reported_step < self.max_steps
 
     @property
     def surrogate(self) -> Surrogate | None:
-        """What the study says of the small copy that its trials train; None without, and by hand."""
+        """The study's settings for the small copy that its trials train; None without one, and in a run by hand."""
         return self._assignment.surrogate
 
     @property
     def plan(self) -> Path | None:
-        """The folder with the files of the plan that a transfer's target follows: `plan.json`, and those of the plan's
-        `target`. All ranks of a gang see the same one. None without a plan, and by hand."""
+        """The folder with the files of the plan for a transfer's target: `plan.json`, and those of the plan's
+        `target`. All ranks of a gang get the same one. None without a plan, and in a run by hand.
+        """
         return self._assignment.plan_dir
 
     def model(self, factory: Callable[..., Any]) -> Any:
-        """The model that a function makes; in a study with `surrogate` a small copy of it.
+        """The model that a function creates; in a study with `surrogate`, a small copy of it.
 
-        Arguments of the function without a default are the parameters of these names. A copy needs its own learning
-        rates: make the optimizer with `headrace_torch.hydro.optimizer(model, "adamw", lr=...)`, which makes an ordinary
-        one for an ordinary model. Raises `TypeError` for what is no function, and `ValueError` for another model than
-        the study's.
+        The function's arguments without a default are filled from the parameters of the same names. A copy needs
+        its own learning rates: create the optimizer with `headrace_torch.hydro.optimizer(model, "adamw",
+        lr=...)`, which creates an ordinary one for an ordinary model. Raises `TypeError` for anything that is
+        not a function, and `ValueError` for a model other than the study's.
         """
         if not callable(factory) or models.is_module(factory):
             raise TypeError(f"t.model(...) got a {type(factory).__name__}; give the model's function")
@@ -250,19 +253,20 @@ class Trial(OneOfAKind):
         return self._copy
 
     def with_arguments(self, factory: Callable[..., Any]) -> Callable[..., Any]:
-        """A function with its arguments without a default, which are the parameters of these names."""
+        """A function with its arguments without a default filled from the parameters of the same names."""
         return models.with_arguments(factory, self.params)
 
     def track(self, *objects: Any, **named: Any) -> None:
         """Registers what the next step reads, by name, and loads it from the checkpoint when resuming.
 
-        An object without a name is called by its type: a `Linear` is `linear`. Takes anything with `state_dict` and
-        `load_state_dict` (modules, optimizers, schedulers, scalers, `ResumableBatches`) and random generators
-        (`torch.Generator`, `numpy.random.Generator`, `random.Random`); and what saves itself on all ranks of a gang
-        together: DeepSpeed's engines, `headrace_torch.sharded.ShardedState`, anything with `save_files(folder)` and
-        `load_files(folder)`. Call it once everything is built and placed on its device. Raises `TypeError` for what
-        cannot be saved, and `ValueError` for a name that stands twice, where the checkpoint was taken of other objects,
-        and where it was taken on another number of ranks and cannot be redistributed.
+        An object without a name is named by its type: a `Linear` is `linear`. Accepts anything with `state_dict`
+        and `load_state_dict` (modules, optimizers, schedulers, scalers, `ResumableBatches`) and random
+        generators (`torch.Generator`, `numpy.random.Generator`, `random.Random`); and what saves itself on all
+        ranks of a gang together: DeepSpeed's engines, `headrace_torch.sharded.ShardedState`, anything with
+        `save_files(folder)` and `load_files(folder)`. Call it once everything is built and placed on its device.
+        Raises `TypeError` for an object that cannot be saved. Raises `ValueError` for a duplicate name, if the
+        checkpoint has different objects, and if it was saved by a different number of ranks and cannot be
+        redistributed.
         """
         if self._begun:
             raise ValueError(
@@ -284,10 +288,10 @@ class Trial(OneOfAKind):
             self._observer.tracked(self)
 
     def steps(self, *, checkpoint_every: int | None = None) -> Iterator[int]:
-        """The steps that are left, up to `max_steps`; ends early when the trial is told to leave.
+        """The remaining steps, up to `max_steps`; ends early if the trial is asked to leave.
 
-        `checkpoint_every=n` also saves at the first report n steps or more after the last save, so that
-        less is lost with a machine.
+        `checkpoint_every=n` also saves at the first report at least n steps after the last save, so that less is
+        lost if a machine fails.
         """
         if checkpoint_every is not None:
             checkpoint_every = counted("checkpoint_every", checkpoint_every)
@@ -320,17 +324,17 @@ class Trial(OneOfAKind):
         save: bool = False,
         **named: Any,
     ) -> None:
-        """Reports metrics of a step, as `report(loss=0.2)` or `report({"val/loss": 0.2})`.
+        """Reports metrics of a step, as in `report(loss=0.2)` or `report({"val/loss": 0.2})`.
 
         At the milestone it saves first, and waits for the decision.
 
-        Put it last in the loop's body: what changes after it is not in the checkpoint. `step` defaults to
-        the step of `t.steps()`, or, in a loop of another kind, to one more than the last. `save=True` saves
-        before a milestone too, as the best report so far does where the study says `keep: best`. Raises `TypeError`
-        for a metric that is not a number or has no name, and `ValueError` for a step below 1, one past the full budget
-        or one that jumps over a rung, and for a metric that is reported twice, or a further step, in one turn of
-        `t.steps()`. When the trial is told to leave, `t.steps()` ends; in a loop of another kind, `Ended` is raised
-        here.
+        Put it last in the loop's body: changes after it are not in the checkpoint. `step` defaults to the step
+        of `t.steps()` or, in any other loop, to one more than the last. `save=True` also saves before a
+        milestone; so does the best report so far if the study says `keep: best`. Raises `TypeError` for a metric
+        that is not a number or has no name. Raises `ValueError` for a step below 1, past the full budget or
+        beyond a rung that was not reported, and for a metric that is reported twice, or a second step, in one
+        turn of `t.steps()`. If the trial is asked to leave, `t.steps()` ends; in any other loop, `Ended` is
+        raised here.
         """
         if self._end is not None:
             if self._looped and not self.ended:
@@ -365,7 +369,7 @@ class Trial(OneOfAKind):
         self._warn_of_shared_files()
         started = time.monotonic()
         self._longest_s = max(self._longest_s, train_time_s)
-        # In a gang often rank 0 alone returns a result, and a save would wait for the others.
+        # In a gang, often only rank 0 returns a result, and a save would wait for the others.
         saves = not (self._returned and self._assignment.ranks > 1)
         best = saves and self._is_best(step, values)
         folder = self._save(step) if saves and self._due(step, asked=save or best) else None
@@ -394,7 +398,7 @@ class Trial(OneOfAKind):
             return
         self._end = Ended(decision.action, decision.reason)
         if self._looping or not self.ended:
-            return  # `steps` ends; a loop of another kind has come to its end, and what follows it runs
+            return  # `steps` ends; any other loop has reached its end, and the code after it runs
         self._warn_once(
             "ends here",
             f"the trial ends at step {step} ({self._end}), and so does its function: what follows this report does "
@@ -403,12 +407,13 @@ class Trial(OneOfAKind):
         raise self._end
 
     def _report_returned(self, returned: object, *, required: bool = False) -> None:
-        """Reports what the function returned as the result at the full budget, if it has reported nothing.
+        """Reports the function's return value as the result at the full budget, if it has reported nothing.
 
-        One that continues from a checkpoint of the full budget has nothing left to report. A gang saves nothing here.
+        A trial that continues from a checkpoint of the full budget has nothing left to report. A gang saves
+        nothing here.
 
-        A number is the objective; a mapping has metrics by name. Raises `TypeError` for anything else; with `required`
-        also for None. Raises `ValueError` where the trial is compared before the full budget too.
+        A number is the objective; a mapping has metrics by name. Raises `TypeError` for anything else; with
+        `required` also for None. Raises `ValueError` if the trial is also compared before the full budget.
         """
         metric, further = self._assignment.metric, self._assignment.further_metrics
         if self._sequence or self._furthest_step >= self.max_steps or not metric:
@@ -423,11 +428,11 @@ class Trial(OneOfAKind):
         self.report(result, step=self.max_steps)
 
     def _own_end(self) -> OwnEnd:
-        """How a program ends that nobody told to, with its state, filed under its last report: else a trial that stops
-        early by itself would leave nothing to load.
+        """How a program ends by itself, with its state, saved under its last report: otherwise a trial that
+        stops early by itself would leave nothing to load.
 
-        Where that report was saved there is nothing to do. What cannot be saved takes nothing from the result: the
-        reason is returned, and a full disk is not waited out.
+        If that report was saved, there is nothing to do. If saving fails, the result still counts: the reason is
+        returned, and this does not wait for a full disk.
         """
         if self._end is not None or self._returned:
             return TOLD
@@ -446,7 +451,7 @@ class Trial(OneOfAKind):
         return replace(own, checkpoint_dir=folder, step=step, save_time_s=time.monotonic() - started)
 
     def _left_in(self) -> int:
-        """The step within which the loop over `t.steps()` was left of the script's own accord; 0 where it was not."""
+        """The step within which the script itself left the loop over `t.steps()`; 0 if it did not."""
         return self._step if self._in_step and not self._asked_ended else 0
 
     def tracked_objects(self) -> dict[str, Any]:
@@ -454,11 +459,11 @@ class Trial(OneOfAKind):
         return {name: entry.target for name, entry in self._tracked.items()}
 
     def shared_objects(self) -> frozenset[str]:
-        """The names of those that were tracked with `shared(...)`."""
+        """The names of the objects tracked with `shared(...)`."""
         return frozenset(name for name, entry in self._tracked.items() if entry.shared)
 
     def _begin(self) -> None:
-        """Once per process: the loop begins."""
+        """Called once per process, when the loop starts."""
         if self._begun:
             return
         self._begun = True
@@ -476,12 +481,12 @@ class Trial(OneOfAKind):
         self._train_started = time.monotonic()
 
     def _checked_step(self, given: int | None) -> int:
-        """The step that a report is of. Raises `ValueError` for one that must not be reported."""
+        """The step of a report. Raises `ValueError` for a step that must not be reported."""
         implied = self._step if self._looped else self._step + 1
         step = implied if given is None else whole(given)
         refused = refusal(
             step,
-            # An earlier process of the same attempt may have been further.
+            # An earlier process of the same attempt may have got further.
             since=max(self._furthest_step, self._assignment.last_step),
             rungs=self._assignment.rungs,
             max_steps=self.max_steps if given is not None else max(self.max_steps, step),
@@ -489,15 +494,15 @@ class Trial(OneOfAKind):
         )
         if refused is not None:
             raise ValueError(f"t.report(...): {refused}")
-        # An observer is `headrace check`, which tells more of it.
+        # The observer is `headrace check`, which reports more.
         if self._restore is not None and not self._sequence and not self._observer:
             self._place_first_report(step, self._restore.step, counted=given is not None)
         return step
 
     def _place_first_report(self, step: int, restored: int, *, counted: bool) -> None:
-        """Checks that the loop of a resumed trial continues. Raises `ValueError` where its count begins again, and
-        warns where
-        nothing shows that it does not."""
+        """Checks that the loop of a resumed trial continues. Raises `ValueError` if it counts from the start
+        again, and warns if that is not clear.
+        """
         if step <= restored:
             raise ValueError(f"t.report(...): {begun_anew(step, restored)}")
         if not (counted or self._looped or counts_on(restored, self.state)):
@@ -510,15 +515,16 @@ class Trial(OneOfAKind):
         return (asked or due) and self._assignment.checkpoint_dir is not None
 
     def _is_best(self, step: int, values: Mapping[str, float]) -> bool:
-        """Whether this report is saved for its value: as the best one, or as the one that ends the study."""
+        """Whether this report is saved because of its value: as the best one, or as the one that ends the study."""
         if not self._best.wanted or not (self._tracked or self.state):
             return False
         best = step > self._furthest_step and self._best.observe(values)
         return self._saver.first_says(best, self._sequence + 1, longest_s=self._longest_s)
 
     def _trained_with(self) -> dict[str, Any]:
-        """The parameters, as far as known the ones that the tracked optimizers really have: whoever goes on from this
-        checkpoint is told of those that were never set."""
+        """The parameters, where known with the values that the tracked optimizers really have: a trial that
+        continues from this checkpoint is warned about parameters that were never set.
+        """
         left = {name: old for name, old in self._left_as.items() if has_setting(self._tracked, name, old)}
         return {**self.params, **left}
 
@@ -548,7 +554,7 @@ class Trial(OneOfAKind):
         return None
 
     def _roles(self) -> dict[str, str]:
-        """The metrics that the study reads, and as what."""
+        """The metrics that the study reads, and their roles."""
         read = {
             self._assignment.metric: "the study's objective",
             **dict.fromkeys(self._assignment.further_metrics, "a further objective"),
@@ -602,7 +608,7 @@ class Trial(OneOfAKind):
             )
 
     def _warn_once(self, topic: str, message: str, *, tell: bool = False) -> None:
-        """Says something in the trial's log; with `tell`, to who watches the study too."""
+        """Prints a message in the trial's log; with `tell`, also sends it to those who watch the study."""
         if topic not in self._warned:
             self._warned.add(topic)
             logger.warning("headrace: %s", message)

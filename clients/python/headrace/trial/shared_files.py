@@ -1,7 +1,7 @@
-"""Checkpoints of a script's own, in the folder that all its trials share.
+"""A script's own checkpoints, in the folder that all its trials share.
 
-All trials of a study start in its `working_dir`. A script that saves to `model.pt` there, and loads what it finds, goes
-on from another trial's weights. A name with a number in it is taken for the trial's own.
+All trials of a study start in its `working_dir`. A script that saves to `model.pt` there, and loads what it
+finds, continues from another trial's weights. A name with a number in it is assumed to be the trial's own.
 """
 
 import os
@@ -26,18 +26,19 @@ SUFFIXES: Final = frozenset(
     ]
 )
 HIDDEN: Final = (".", "__pycache__")
-"""Names that begin so are not looked at."""
+"""Names with these prefixes are ignored."""
 MOST: Final = 10_000
-"""So many entries of a folder are looked at."""
+"""How many entries of a folder are checked."""
 SHOWN: Final = 3
-"""So many names are told."""
+"""How many names are listed."""
 TICK_S: Final = 0.05
-"""A file's time may lie so far behind the clock."""
+"""How far a file's time may be behind the clock."""
 
 
 def times(folder: Path) -> dict[str, float]:
-    """When each file of a folder was written last; 0 for what is no file. Hidden ones and compiled modules are left
-    out."""
+    """When each file in a folder was last written; 0 for anything that is not a file. Hidden files and compiled
+    modules are left out.
+    """
     found = {}
     try:
         with os.scandir(folder) as entries:
@@ -45,22 +46,22 @@ def times(folder: Path) -> dict[str, float]:
                 if not entry.name.startswith(HIDDEN):
                     found[entry.name] = entry.stat().st_mtime if entry.is_file() else 0.0
     except OSError:
-        return {}  # the folder is the script's affair
+        return {}  # the script is free to do anything with the folder
     return found
 
 
 def is_checkpoint(name: str) -> bool:
-    """Whether a file of this name is taken for a checkpoint."""
+    """Whether a file of this name is considered a checkpoint."""
     return Path(name).suffix.lower() in SUFFIXES
 
 
 def is_numbered(name: str) -> bool:
-    """Whether a checkpoint's name may have the trial's number in it."""
+    """Whether a checkpoint's name may contain the trial's number."""
     return any(map(str.isdigit, Path(name).stem))
 
 
 def shared_checkpoints(folder: Path, since: float) -> tuple[str, ...]:
-    """The names of checkpoints without a number that were written in a folder since a time."""
+    """The names of checkpoints without a number that were written to a folder since a time."""
     return tuple(
         sorted(
             name
@@ -79,5 +80,5 @@ def told(names: tuple[str, ...]) -> str:
 
 
 def listed(names: tuple[str, ...]) -> str:
-    """The first of the names."""
+    """The first names, for a message."""
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

@@ -1,8 +1,9 @@
 """Where a trial hangs or crashes: Python's own `faulthandler`, into the trial's log.
 
-A crash (SIGSEGV, SIGFPE, SIGABRT, SIGBUS, SIGILL) prints the stack before it ends the process. On a signal of its own
-every thread's stack is printed, and the process goes on: the worker sends that one before it ends a process that hangs.
-It is a real-time signal, for SIGUSR1 and SIGUSR2 belong to scripts and clusters, and SIGABRT reads as NCCL's watchdog.
+A crash (SIGSEGV, SIGFPE, SIGABRT, SIGBUS, SIGILL) prints the stack before it ends the process. Another signal
+prints every thread's stack, and the process continues: the worker sends it before it ends a hanging process. It
+is a real-time signal, because SIGUSR1 and SIGUSR2 belong to scripts and clusters, and SIGABRT would look like
+NCCL's watchdog.
 """
 
 import faulthandler
@@ -11,13 +12,13 @@ import sys
 from typing import Final
 
 STACK_SIGNAL: Final = int(getattr(signal, "SIGRTMIN", -6)) + 6
-"""0 where a system has no such signals."""
+"""0 if a system has no such signals."""
 
 
 def show() -> int:
-    """Prints stacks to stderr from now on. Returns the signal that asks for them; 0 where there is none.
+    """Prints stacks to stderr from now on. Returns the signal that requests them; 0 if there is none.
 
-    What the script has set up itself stays.
+    Handlers that the script has set up itself are kept.
     """
     try:
         if not faulthandler.is_enabled():
@@ -25,6 +26,6 @@ def show() -> int:
         if not STACK_SIGNAL or signal.getsignal(STACK_SIGNAL) is not signal.SIG_DFL:
             return 0
         faulthandler.register(STACK_SIGNAL, sys.__stderr__ or sys.stderr, all_threads=True)
-    except (AttributeError, OSError, RuntimeError, ValueError):  # its stderr is no file
+    except (AttributeError, OSError, RuntimeError, ValueError):  # its stderr is not a file
         return 0
     return STACK_SIGNAL

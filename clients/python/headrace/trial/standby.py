@@ -1,18 +1,18 @@
 """A trial's process that is started before its trial is known.
 
-    the daemon starts it for a slot  →  it imports the study's module  →  it waits  →  it becomes the trial's process
+    the daemon starts it for a slot → it imports the study's module → it waits → it becomes the trial's process
 
-What it waits for is one message on a socket that it inherited: the variables that name the lease, and with it, as a
-descriptor, the trial's log. From then on nothing tells it from a process that was started for the trial: the log
-begins with what it printed while it imported, its environment (also the one that others read in /proc) names the
-lease, its title in `ps` names the trial, and no random generator was seeded before. It runs one trial and ends, as
-any other.
+It waits for one message on an inherited socket: the variables that name the lease and, as a descriptor, the
+trial's log. From then on it is indistinguishable from a process that was started for the trial: the log starts
+with what it printed while it imported, its environment (including the one visible in /proc) names the lease, its
+title in `ps` names the trial, and no random generator was seeded before. It runs one trial and ends, like any
+other.
 
-It is used only if what it imported is what would be imported now. Where the import failed, or a file that it executed
-was touched since, the process restarts itself (exec): the same process id, nothing of the old memory.
+It is used only if what it imported is what would be imported now. If the import failed, or a file that it
+executed was touched since, the process restarts itself (exec): the same process id, but none of the old memory.
 
-It trusts local time for one thing: a file that carries a time after the start was written after the start. For a
-file system with a clock of its own there is a second look, at the files as they were right after the import.
+It trusts local time for one thing: a file whose time is after the start was written after the start. For a file
+system with its own clock there is a second check, against the files as they were right after the import.
 """
 
 import ctypes
@@ -49,7 +49,7 @@ class Ready:
     _printed: int
 
     def show_what_was_printed(self) -> None:
-        """Puts what the import printed into the log: it belongs after the line that names the trial."""
+        """Writes the output of the import to the log, after the line that names the trial."""
         sys.stdout.flush()
         sys.stderr.flush()
         os.lseek(self._printed, 0, os.SEEK_SET)
@@ -63,7 +63,7 @@ class Ready:
 def stand_by(arguments: list[str]) -> Ready | None:
     """Imports, waits and returns as the trial's process; None for a process that was started for its trial.
 
-    `arguments` are the program's; those that are meant for this function are taken out of them.
+    `arguments` are the program's; those for this function are removed from them.
     """
     if arguments[1:2] != [OPTION]:
         return None
@@ -75,7 +75,7 @@ def stand_by(arguments: list[str]) -> Ready | None:
         sources.watch(working_dir)
     environment, home, started_ns = dict(os.environ), Path().stat(), time.time_ns()
     function = None
-    # Whatever it is, the process that restarts comes upon it again, and reports it.
+    # Whatever the error is, the restarted process meets it again, and reports it.
     with suppress(BaseException):
         function = import_target(target, working_dir)
     files = _files()
@@ -92,7 +92,7 @@ def stand_by(arguments: list[str]) -> Ready | None:
 
 
 def _wait(descriptor: int) -> tuple[dict[str, str], int]:
-    """Waits for the daemon's word. A process that is not wanted any more ends here, without a trace."""
+    """Waits for the daemon's message. A process that is no longer needed ends here, without a trace."""
     with socket.socket(fileno=descriptor) as daemon:
         message, descriptors, _, _ = socket.recv_fds(daemon, _MESSAGE_BYTES, 1)
     if not message:
@@ -101,7 +101,7 @@ def _wait(descriptor: int) -> tuple[dict[str, str], int]:
 
 
 def _turn_to(log: int) -> int:
-    """Sends everything to the log from now on; returns a descriptor of what was printed before."""
+    """Sends all output to the log from now on; returns a descriptor of the earlier output."""
     sys.stdout.flush()
     sys.stderr.flush()
     ctypes.CDLL(None).fflush(None)
@@ -122,7 +122,7 @@ def _start_anew(environment: Mapping[str, str], working_dir: str) -> NoReturn:
 
 
 def _files() -> dict[str, _State | None]:
-    """The files of all modules, and what else was executed, as they are now."""
+    """The current state of the files of all modules, and of other executed files."""
     named = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     return {file: _state(file) for file in (*named, *sources.executed()) if isinstance(file, str)}
 
@@ -144,7 +144,7 @@ def _touched(files: Mapping[str, _State | None], started_ns: int) -> bool:
 
 
 def _still_at(home: os.stat_result, working_dir: str) -> bool:
-    """Whether the working directory is the one that this process is in: it may have been created again."""
+    """Whether the working directory is still the one of this process: it may have been recreated."""
     try:
         return os.path.samestat(home, Path(working_dir).stat())
     except OSError:
@@ -152,9 +152,10 @@ def _still_at(home: os.stat_result, working_dir: str) -> bool:
 
 
 def _rename_in_place(name: str, value: str) -> None:
-    """Overwrites a variable where the kernel shows it, in /proc/PID/environ: there the daemon looks for a trial's own.
+    """Overwrites a variable where the kernel shows it, in /proc/PID/environ, where the daemon looks for a
+    trial's processes.
 
-    The daemon left room. What is left over is filled with a nameless entry, for readers stop at an empty one.
+    The daemon left space. The remainder is filled with a nameless entry, because readers stop at an empty one.
     """
     libc = ctypes.CDLL(None)
     libc.getenv.restype = ctypes.c_void_p

@@ -1,4 +1,4 @@
-"""Finds the function that a `module:function` names, and says plainly why it cannot."""
+"""Finds the function that a `module:function` names, or says clearly why it cannot."""
 
 import difflib
 import importlib
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class TargetError(ImportError):
-    """The callable of a study does not exist; the message says where it was looked for and what is there."""
+    """The callable of a study does not exist. The message says where it was looked for and what is there."""
 
 
 def import_target(target: str, working_dir: str = "") -> Callable[..., Any]:
@@ -42,7 +42,7 @@ def _import_module(name: str, target: str, working_dir: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or (name != error.name and not name.startswith(f"{error.name}.")):
-            raise  # something that the module itself imports
+            raise  # a module that the module itself imports
         folder = Path(working_dir or ".").resolve()
         there = sorted(path.stem for path in folder.glob("*.py")) if folder.is_dir() else []
         listing = f"there are {', '.join(there)}" if there else "there is no Python file"

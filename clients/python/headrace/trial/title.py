@@ -1,9 +1,9 @@
-"""What `ps` and `top` show of a trial's process: `headrace: trial digits/7`, and of a gang's also the rank.
+"""The title of a trial's process in `ps` and `top`: `headrace: trial digits/7`; for a gang, also the rank.
 
-The title is written over the arguments, where the kernel reads them for /proc/PID/cmdline. The environment lies behind
-them and stays as it is, for a worker finds a trial's processes by it. So a title has the room of the arguments: where
-that is not enough, the study's name is cut and the number stays. Arguments with too little room even for the number
-(`python t.py`) stay as they are. A system without /proc shows no title.
+The title is written over the arguments, where the kernel reads them for /proc/PID/cmdline. The environment is
+behind them and must not change, because a worker finds a trial's processes by it. So a title can be only as long
+as the arguments: if that is too short, the study's name is cut and the number is kept. Arguments that are too
+short even for the number (`python t.py`) do not change. A system without /proc shows no title.
 """
 
 import ctypes
@@ -18,11 +18,11 @@ _TRIAL = re.compile(r"studies/([^/]+)/trials/(\d+)")
 _PR_SET_NAME = 15
 _NAME_BYTES = 15
 _ARG_START = 48
-"""The place of `arg_start` in /proc/PID/stat, counted from 1 as in proc(5); `arg_end` is the next."""
+"""The position of `arg_start` in /proc/PID/stat, counted from 1 as in proc(5); `arg_end` is the next field."""
 
 
 def show_trial(environment: Mapping[str, str], *, more: str = "") -> None:
-    """Titles this process after the trial that its environment names."""
+    """Gives this process a title with the trial that its environment names."""
     named = _TRIAL.fullmatch(environment.get(TRIAL_VARIABLE, ""))
     if named is None:
         return
@@ -33,7 +33,7 @@ def show_trial(environment: Mapping[str, str], *, more: str = "") -> None:
 
 
 def show_standby(target: str) -> None:
-    """Titles this process as one that stands by for the next trial."""
+    """Gives this process the title of a standby process for the next trial."""
     _show("headrace: stands by for ", target, "")
 
 
@@ -43,7 +43,7 @@ def _show(before: str, name: str, after: str) -> None:
         start, end = (int(stat[place - 3]) for place in (_ARG_START, _ARG_START + 1))
     except (OSError, ValueError, IndexError):
         return
-    room = end - start - 1  # the last byte stays 0: else the kernel reads on into the environment
+    room = end - start - 1  # the last byte stays 0: otherwise the kernel reads on into the environment
     if len(before + after) >= room:
         before = ""
     title = _fitting(before, name, after, room).encode()
@@ -52,5 +52,5 @@ def _show(before: str, name: str, after: str) -> None:
 
 
 def _fitting(before: str, name: str, after: str, room: int) -> str:
-    """The parts as one text of at most `room` characters: the name in the middle gives way."""
+    """The parts as one text of at most `room` characters; the name in the middle is cut if necessary."""
     return f"{before}{name[: max(0, room - len(before) - len(after))]}{after}"

@@ -1,8 +1,8 @@
-"""What can be tracked, and how its state is taken and given back.
+"""What can be tracked, and how its state is saved and restored.
 
-Four protocols for state are in use in the wild; an object is tracked by the first that it has. An object whose state is
-sharded over the ranks of a gang saves itself, into a folder that all ranks share: one with `save_files` and
-`load_files`, and DeepSpeed's engines by their own `save_checkpoint` and `load_checkpoint`.
+Four protocols for state are in use; an object is tracked by the first one that it has. An object whose state is
+sharded over the ranks of a gang saves itself, into a folder that all ranks share: an object with `save_files`
+and `load_files`, or a DeepSpeed engine with its `save_checkpoint` and `load_checkpoint`.
 """
 
 import re
@@ -12,22 +12,22 @@ from pathlib import Path
 from typing import Any
 
 _TAG = "saved"
-"""The one tag below an engine's folder."""
+"""The only tag in an engine's folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracked:
-    """One tracked object with the two functions that a checkpoint needs."""
+    """One tracked object, with the two functions that a checkpoint needs."""
 
     name: str
     target: Any
     get_state: Callable[[], Any]
     set_state: Callable[[Any], Any]
-    # The user says that it is the same on all ranks: rank 0's is saved, and given to all.
+    # The user says that it is the same on all ranks: rank 0's is saved, and restored on all.
     shared: bool = False
-    # Gives the states of all ranks of a gang of another size; None where the object does not say how.
+    # Loads the states of all ranks of a gang of a different size; None if the object does not support that.
     set_rank_states: Callable[..., Any] | None = None
-    # It draws numbers: where ranks are added, nothing says which ones they draw.
+    # It draws random numbers: if ranks are added, it is not defined which ones they draw.
     draws: bool = False
 
 
@@ -39,23 +39,25 @@ class TrackedFiles:
     target: Any
     save: Callable[[Path], Any]
     load: Callable[[Path], Any]
-    # Whether it loads what another number of ranks saved.
+    # Whether it can load what a different number of ranks saved.
     resharded: bool = False
     shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """An object with its user's word that it is the same on all ranks; made by `shared`."""
+    """An object that the user declares to be the same on all ranks; created by `shared`."""
 
     target: Any
 
 
 def shared(target: Any) -> Shared:
-    """Says of an object in `t.track(...)` that it is the same on all ranks of a gang: `t.track(model=shared(model))`.
+    """Declares that an object in `t.track(...)` is the same on all ranks of a gang:
+    `t.track(model=shared(model))`.
 
-    Rank 0's state is saved, and given to all. Without it, ranks find out by comparing digests, which costs them the
-    time to read the state once; and batch norm's running averages differ between the ranks of a data-parallel model.
+    Rank 0's state is saved, and restored on all ranks. Without it, ranks find out by comparing digests, which
+    takes the time to read the state once. Batch norm's running averages also differ between the ranks of a
+    data-parallel model.
     """
     return Shared(target)
 
@@ -63,10 +65,10 @@ def shared(target: Any) -> Shared:
 def named_by_type(
     objects: Sequence[Any], named: Mapping[str, Any], *, known: Collection[str]
 ) -> dict[str, Any]:
-    """All objects by name, those without one by their type: `CosineAnnealingLR` is `cosine_annealing_lr`.
+    """All objects by name; those without a name by their type: `CosineAnnealingLR` is `cosine_annealing_lr`.
 
-    Raises `ValueError` for a name that is `known` already, or stands twice: which object is which must not depend on
-    their order. Raises `TypeError` for a dictionary.
+    Raises `ValueError` for a name that is already `known`, or occurs twice: the identity of objects must not
+    depend on their order. Raises `TypeError` for a dictionary.
     """
     for name in named:
         if name in known:
@@ -87,7 +89,7 @@ def named_by_type(
 
 
 def tracked(name: str, target: Any) -> Tracked | TrackedFiles:
-    """Raises `TypeError`, naming the argument, for an object that offers no state."""
+    """Raises `TypeError`, naming the argument, for an object without a state."""
     said = isinstance(target, Shared)
     if said:
         target = target.target

@@ -1,4 +1,4 @@
-"""One turn of `t.steps()`, which is one step of the study: what may be reported in it."""
+"""The rules for reports in one turn of `t.steps()`, which is one step of the study."""
 
 from collections.abc import Collection, Mapping
 
@@ -18,11 +18,11 @@ class Turn:
         self._told: set[tuple[int, str]] = set()
 
     def begin(self) -> None:
-        """The next turn begins."""
+        """The next turn starts."""
         self._told.clear()
 
     def other_step(self, step: int) -> str | None:
-        """What is wrong with a report of `step` where the turn has reported a lower step; None where it has not."""
+        """What is wrong with a report of `step` if the turn has reported a lower step; None if it has not."""
         first = min((earlier for earlier, _ in self._told), default=step)
         if first >= step:
             return None
@@ -31,10 +31,10 @@ class Turn:
         )
 
     def record(self, step: int, values: Collection[str], roles: Mapping[str, str]) -> None:
-        """Record a report. `roles` are the metrics that the study reads, each with what it reads it as.
+        """Record a report. `roles` are the metrics that the study reads, each with its role.
 
-        Raises `ValueError` for a further step in one turn, for a metric that the turn has reported before, and for one
-        that the study reads in a further report of the step: only the first report of a step counts.
+        Raises `ValueError` for a second step in one turn, for a metric that the turn has already reported, and
+        for a metric that the study reads in a second report of the step: only the first report of a step counts.
         """
         if (wrong := self.other_step(step)) is not None:
             raise ValueError(f"t.report(...): {wrong}")

@@ -1,4 +1,4 @@
-/** Whether a report is the best of its trial so far, where the study keeps the checkpoint of the best value. */
+/** Whether a report is the best of its trial so far, if the study keeps the checkpoint of the best value. */
 import type { KeepBest } from "../gen/headrace/v1/event_pb.js";
 import { Goal } from "../gen/headrace/v1/spec_pb.js";
 
@@ -13,7 +13,7 @@ export class Best {
     this.#value = told?.bestValue;
   }
 
-  /** Learns of a report; whether it is the best one. */
+  /** Takes a report, and returns whether it is the best one. */
   observe(metrics: Readonly<Record<string, number>>): boolean {
     const value = metrics[this.#metric];
     if (this.#told === undefined || value === undefined || !Number.isFinite(value)) return false;

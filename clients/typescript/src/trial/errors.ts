@@ -1,9 +1,9 @@
-/** How a trial's line to its worker fails. */
+/** How a trial's connection to its worker fails. */
 
-/** The worker refuses what the trial says. */
+/** The worker rejects a message of the trial. */
 export class TrialRefusedError extends Error {
   override readonly name = "TrialRefusedError";
-  /** Whether the trial is not this process's any more, so that there is nobody to tell. */
+  /** Whether this process no longer holds the trial, so that there is nobody to report to. */
   readonly leaseOver: boolean;
 
   constructor(message: string, options: ErrorOptions & { readonly leaseOver?: boolean } = {}) {
@@ -12,10 +12,10 @@ export class TrialRefusedError extends Error {
   }
 }
 
-/** The worker does not answer any more: the machine's trouble, not the program's. */
+/** The worker no longer answers: a problem of the machine, not of the program. */
 export class WorkerGoneError extends Error {
   override readonly name = "WorkerGoneError";
 }
 
-/** `EX_TEMPFAIL` of sysexits.h: the worker, should it come back, counts the trial as lost and charges nothing. */
+/** `EX_TEMPFAIL` of sysexits.h: if the worker comes back, it counts the trial as lost and charges nothing. */
 export const WORKER_GONE_STATUS = 75;

@@ -1,9 +1,9 @@
 /**
- * The line to the worker: unary calls over its Unix socket, each safe to repeat.
+ * The connection to the worker: unary calls over its Unix socket, each safe to repeat.
  *
- * The worker outlives a lost scheduler, and a trial does not outlive its worker. So a worker that cannot be reached is
- * called again for seconds, not for ever. A call that runs into its deadline waits for a decision, and is repeated as it
- * is: its sequence says that it is the same.
+ * The worker survives a lost scheduler, but a trial does not survive its worker. So calls to an unreachable worker
+ * are retried for seconds, not forever. A call that runs into its deadline is waiting for a decision, and is repeated
+ * unchanged: its sequence shows that it is the same.
  */
 import type { DescMessage, DescMethodUnary, MessageShape } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
@@ -41,7 +41,7 @@ export class Line {
         const error = thrown as HeadraceError;
         if (error.reason === "DEADLINE") {
           silentSince = undefined;
-          continue; // the worker is there, and still waiting for the decision
+          continue; // the worker is alive, and still waiting for the decision
         }
         if (error.reason !== "UNREACHABLE") {
           const leaseOver = ConnectError.from(error.cause).code === Code.NotFound;

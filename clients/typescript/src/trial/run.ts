@@ -1,7 +1,7 @@
 /**
  * How a program becomes a trial.
  *
- * A worker started it (`HEADRACE_RUNTIME`), or nobody did: a run by hand, with parameters from the command line.
+ * Either a worker started it (`HEADRACE_RUNTIME`), or it is a run by hand, with parameters from the command line.
  */
 import { parseArgs } from "node:util";
 
@@ -10,7 +10,7 @@ import { TrialRefusedError, WORKER_GONE_STATUS, WorkerGoneError } from "./errors
 import { type Defaults, handRuntime, type Runtime, workerRuntime } from "./runtime.js";
 import { Trial } from "./trial.js";
 
-/** What a program says of itself, for runs by hand: `node train.js --lr 0.1 --steps 5`. */
+/** A program's own settings, for runs by hand: `node train.js --lr 0.1 --steps 5`. */
 export interface RunOptions {
   /** A value for each parameter. */
   readonly defaults?: Params;
@@ -22,10 +22,10 @@ export interface RunOptions {
 }
 
 /**
- * Calls `program` with the trial of this process, and says how it ended.
+ * Calls `program` with the trial of this process, and reports how it ended.
  *
- * What it throws is charged to the configuration, and ends the process with status 1. A worker that is gone ends it with
- * status 75. Never throws.
+ * An exception that it throws is charged to the configuration, and ends the process with status 1. If the worker is
+ * gone, the status is 75. Never throws.
  */
 export async function runTrial(program: (trial: Trial) => Promise<void> | void, options: RunOptions = {}): Promise<void> {
   let runtime: Runtime | undefined;
@@ -41,7 +41,7 @@ export async function runTrial(program: (trial: Trial) => Promise<void> | void, 
   }
 }
 
-/** Says why the program failed; where that fails too, the exit status says that it did. */
+/** Reports why the program failed. If that fails too, the exit status shows that it did. */
 async function tell(runtime: Runtime | undefined, error: unknown): Promise<void> {
   const known = error instanceof Error ? error : new Error(String(error));
   try {
@@ -66,7 +66,7 @@ function byHand(options: RunOptions): Defaults {
   };
 }
 
-/** A value of the command line, of the type that the default has. */
+/** A value from the command line, with the type of the default. */
 function parsed(name: string, text: string | undefined, value: Value): Value {
   if (text === undefined) return value;
   if (typeof value === "string") return text;

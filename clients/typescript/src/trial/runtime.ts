@@ -1,4 +1,4 @@
-/** What stands behind a trial: a worker, or nobody in a run by hand. */
+/** The other side of a trial: a worker, or nobody in a run by hand. */
 import { create } from "@bufbuild/protobuf";
 
 import { type Decision as DecisionMessage, DecisionAction, DecisionSchema, type KeepBest } from "../gen/headrace/v1/event_pb.js";
@@ -23,21 +23,21 @@ export interface Assignment {
   /** The step up to which the trial runs without asking. */
   readonly nextMilestone: number;
   readonly seed: number;
-  /** The objective's name; empty where nobody compares. */
+  /** The objective's name; empty if the trial is not compared. */
   readonly metric: string;
   /** The steps that must be reported; the last one is `maxSteps`. */
   readonly rungs: readonly number[];
-  /** The folder with the checkpoint to load; absent for a start from nothing. */
+  /** The folder with the checkpoint to load; absent to start from scratch. */
   readonly restoreDir?: string;
   readonly resumeStep: number;
-  /** Where new checkpoints go; absent where none are wanted. */
+  /** Where new checkpoints go; absent if none are needed. */
   readonly checkpointDir?: string;
   readonly slots: readonly number[];
-  /** The checkpoint of the best value is kept, so the trial saves there. */
+  /** The rule for the best value if its checkpoint is kept, so that the trial saves it. */
   readonly keepBest?: KeepBest;
 }
 
-/** One report; a repeat carries the same sequence. */
+/** One report; a repeat has the same sequence. */
 export interface Told {
   readonly sequence: number;
   readonly step: number;
@@ -51,16 +51,16 @@ export interface Told {
 export interface Runtime {
   attach(): Promise<Assignment>;
   restored(readSeconds: number): Promise<void>;
-  /** Passes a report on; at a milestone, waits for the decision. */
+  /** Sends a report; at a milestone, waits for the decision. */
   report(told: Told): Promise<DecisionMessage>;
-  /** The program ended: with success where `error` is empty. */
+  /** The program ended, successfully if `error` is empty. */
   finish(error: string, traceback: string): Promise<void>;
 }
 
 const TOLD_CHARACTERS = 16 << 10;
 const { method } = TrialRuntimeService;
 
-/** The runtime of a process that a worker started; undefined where none did. */
+/** The runtime of a process that a worker started; undefined if none did. */
 export function workerRuntime(env: NodeJS.ProcessEnv): Runtime | undefined {
   const { HEADRACE_RUNTIME: address, HEADRACE_LEASE_ID: leaseId } = env;
   if (!address || !leaseId) return undefined;
@@ -134,14 +134,14 @@ function assignment({ assign, restoreDir, checkpointDir }: AttachResponse): Assi
   };
 }
 
-/** What a program says of itself, for a run by hand. */
+/** A program's own settings, for a run by hand. */
 export interface Defaults {
   readonly params: Params;
   readonly steps: number;
   readonly seed: number;
 }
 
-/** The runtime of a run by hand: nobody compares, and each report is printed. */
+/** The runtime of a run by hand: nothing is compared, and each report is printed. */
 export function handRuntime(defaults: Defaults): Runtime {
   const { params, steps: maxSteps, seed } = defaults;
   return {

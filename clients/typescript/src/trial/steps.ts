@@ -1,15 +1,15 @@
-/** Which step a report may be of. Pure. */
+/** Which step a report may have. Pure. */
 
-/** Where a trial stands in its budget. */
+/** A trial's position in its budget. */
 export interface Budget {
-  /** The step that was reported or restored last. */
+  /** The step that was last reported or restored. */
   readonly since: number;
   readonly maxSteps: number;
   /** The steps that must be reported. */
   readonly rungs: readonly number[];
 }
 
-/** Why a step must not be reported; undefined where it may be. */
+/** Why a step must not be reported; undefined if it may be. */
 export function refusal(step: number, { since, maxSteps, rungs }: Budget): string | undefined {
   if (!Number.isSafeInteger(step) || step < 1) return `step ${step} is no whole number of steps above 0`;
   if (step > maxSteps) return `step ${step} is past the full budget of ${maxSteps} steps`;

@@ -1,7 +1,7 @@
 /**
- * The trial as a program sees it: what to try, where it is, what to save, and whether to go on.
+ * The trial as a program sees it: what to try, where it is, what to save, and whether to continue.
  *
- * A report saves first and is told second, so that whoever hears of a step can continue from it.
+ * It saves before it sends a report, so that a reported step can always be continued from.
  */
 import { mkdir, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
@@ -14,14 +14,17 @@ import { Best } from "./best.js";
 import type { Assignment, Runtime } from "./runtime.js";
 import { refusal } from "./steps.js";
 
-/** Writes the state into a folder that is there and empty. */
+/** Writes the state into an existing, empty folder. */
 export type Save = (folder: string) => Promise<void> | void;
 
 /** How a loop saves. */
 export interface StepsOptions {
-  /** Writes what the next step reads. Without it, a trial that is paused starts again from the beginning. */
+  /** Writes what the next step reads. Without it, a paused trial starts again from scratch. */
   readonly save?: Save;
-  /** Also saves at the first report so many steps after the last save, so that less is lost with a machine. */
+  /**
+   * Also saves at the first report at least this many steps after the last save, so that less is lost if a machine
+   * fails.
+   */
   readonly checkpointEvery?: number;
 }
 
@@ -85,17 +88,17 @@ export class Trial {
     return this.#assignment.slots;
   }
 
-  /** The folder with the files that `save` wrote at step `step`; undefined for a start from nothing. */
+  /** The folder with the files that `save` wrote at step `step`; undefined to start from scratch. */
   get restoreDir(): string | undefined {
     return this.#assignment.restoreDir;
   }
 
-  /** Whether the trial was told to leave before its full budget. */
+  /** Whether the trial was asked to leave before its full budget. */
   get ended(): boolean {
     return this.#end !== undefined && this.#reported < this.maxSteps;
   }
 
-  /** The steps that are left. The loop ends early when the trial is told to leave. Load `restoreDir` before it. */
+  /** The remaining steps. The loop ends early if the trial is asked to leave. Load `restoreDir` before it. */
   async *steps(options: StepsOptions = {}): AsyncGenerator<number, void> {
     this.#saving = options;
     await this.#begin();
@@ -106,10 +109,10 @@ export class Trial {
   }
 
   /**
-   * Reports metrics, as the last line of the loop: what changes after it is not in the checkpoint.
+   * Reports metrics, as the last line of the loop: changes after it are not in the checkpoint.
    *
-   * At a milestone it saves first, and waits for the decision. `save: true` saves before a milestone too. In a loop of
-   * another kind than `steps()`, give `step` and leave the loop when `ended` is true.
+   * At a milestone it saves first, and waits for the decision. `save: true` also saves before a milestone. In a loop
+   * other than `steps()`, pass `step` and leave the loop when `ended` is true.
    */
   async report(
     metrics: Readonly<Record<string, number>>,
@@ -140,17 +143,17 @@ export class Trial {
     return decision;
   }
 
-  /** Once per process: everything is loaded, and the loop begins. */
+  /** Called once per process: everything is loaded, and the loop starts. */
   async #begin(): Promise<void> {
     if (this.#begun) return;
     this.#begun = true;
-    const readSeconds = this.#elapsed(); // what was before the loop is no time of a step
+    const readSeconds = this.#elapsed(); // the time before the loop does not belong to a step
     if (this.restoreDir === undefined) return;
     await this.#runtime.restored(readSeconds);
     this.#elapsed();
   }
 
-  /** Seconds since the last call, the last report or the beginning. */
+  /** Seconds since the last call, the last report or the start. */
   #elapsed(): number {
     const before = this.#since;
     this.#since = performance.now();
@@ -162,7 +165,7 @@ export class Trial {
     return Boolean(asked) || step >= this.#nextMilestone || (every !== undefined && step - this.#saved >= every);
   }
 
-  /** The finished folder of a checkpoint; empty where there is nothing to save. A full disk is waited out. */
+  /** The finished folder of a checkpoint; empty if there is nothing to save. If the disk is full, it waits. */
   async #save(step: number): Promise<string> {
     const { checkpointDir } = this.#assignment;
     const { save } = this.#saving;

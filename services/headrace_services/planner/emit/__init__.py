@@ -1,7 +1,7 @@
-"""Plans as inputs of training frameworks, each with a report of what the framework cannot express.
+"""Plans as inputs for training frameworks, each with a report of what the framework cannot express.
 
-A target is lowered first (`lowering`): axes that it lacks take the nearest value that it has, and the plan is priced
-again as lowered, so that the report says what is lost in seconds and bytes.
+A plan is first lowered to the target (`lowering`): axes that the target lacks take the nearest value that it has,
+and the lowered plan is priced again, so that the report says what is lost in seconds and bytes.
 """
 
 from headrace.errors import InvalidFieldError, Violation
@@ -15,8 +15,9 @@ _TARGETS = {"deepspeed": deepspeed, "megatron": megatron}
 def emit(plan: Plan, target: str) -> dict[str, str]:
     """The target's files by name, and `lowering.md`.
 
-    Raises KeyError for a target that is none, and InvalidFieldError where what stands for an axis that the target
-    lacks needs more memory than there is."""
+    Raises KeyError for an unknown target, and InvalidFieldError if the substitute for an axis that the target
+    lacks needs more memory than there is.
+    """
     module = _TARGETS[target]
     lowered: Lowered = module.lower(plan)
     if lowered.overflow_bytes:

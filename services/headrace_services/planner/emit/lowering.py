@@ -13,7 +13,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """One thing that the target cannot express, and what stands for it."""
+    """One thing that the target cannot express, and its substitute."""
 
     what: str
     instead: str
@@ -21,7 +21,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lowered:
-    """A plan and what becomes of it."""
+    """A plan and its lowered form."""
 
     original: Plan
     plan: Plan
@@ -29,7 +29,7 @@ class Lowered:
 
     @property
     def overflow_bytes(self) -> int:
-        """By how much the fullest stage exceeds memory as lowered; 0 when all fit."""
+        """By how much the fullest stage exceeds memory after lowering; 0 if all fit."""
         capacity = self.plan.request.capacity_bytes
         return max(0, *(stage.memory.total_bytes - capacity for stage in self.plan.stages))
 
@@ -42,7 +42,7 @@ def priced(
     boundaries: tuple[int, ...] | None = None,
     recomputed: Iterable[int] | None = None,
 ) -> Plan:
-    """The plan with some of its decisions replaced, assembled anew whether or not it fits in memory."""
+    """The plan with some of its decisions replaced, assembled again whether or not it fits in memory."""
     request = request or plan.request
     degrees = degrees or plan.degrees
     costing = Costing(request)
@@ -61,7 +61,7 @@ def priced(
 
 
 def stage_boundaries(plan: Plan) -> tuple[int, ...]:
-    """Where a plan's stages begin and end in its chain."""
+    """Where a plan's stages start and end in its chain."""
     edges = [0]
     for stage in plan.stages:
         edges.append(edges[-1] + len(stage.layers))

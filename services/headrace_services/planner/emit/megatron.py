@@ -1,9 +1,10 @@
 """Megatron-LM (core 0.13 and later): command-line arguments with `--pipeline-model-parallel-layout`.
 
-The layout writes every stage's layers, `E` for the embedding, `t` for a block, `L` for the loss, `|` between stages;
-with virtual stages the chunks follow in their order. Recomputation has one number for all stages
-(`--recompute-method block --recompute-num-layers`), so each stage recomputes as many as the stage that needs most.
-Sources: megatron/training/arguments.py and megatron/core/transformer/pipeline_parallel_layer_layout.py.
+The layout writes every stage's layers, `E` for the embedding, `t` for a block, `L` for the loss, `|` between
+stages; with virtual stages the chunks follow in their order. Recomputation has one number for all stages
+(`--recompute-method block --recompute-num-layers`), so each stage recomputes as many layers as the stage that
+needs most. Sources: megatron/training/arguments.py and
+megatron/core/transformer/pipeline_parallel_layer_layout.py.
 """
 
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ SAME: Final = (
     "rope_width",
     "value_width",
 )
-"""What Megatron-LM has one number of for all blocks."""
+"""The settings for which Megatron-LM has one number for all blocks."""
 LETTERS: Final = {LayerKind.EMBEDDING: "E", LayerKind.BLOCK: "t", LayerKind.HEAD: "L"}
 
 
@@ -53,7 +54,7 @@ def lower(plan: Plan) -> Lowered:
 
 
 def _request(plan: Plan) -> tuple[Request, list[Note]]:
-    """The request with what Megatron-LM does instead, so that the plan is priced as it runs."""
+    """The request with what Megatron-LM does instead, so that the plan is priced as it will run."""
     request, notes = plan.request, []
     if request.schedule in (Schedule.ZERO_BUBBLE, Schedule.GPIPE):
         notes.append(Note(what=f"the schedule {request.schedule.value}", instead="1f1b"))
@@ -145,7 +146,7 @@ def arguments(lowered: Lowered) -> dict[str, str | None]:
     if run.get("gated"):
         found["--swiglu"] = None
     if run.get("gated") or run.get("experts"):
-        # Gated models have no biases, and Megatron-LM has none in experts that tensor ranks split.
+        # Gated models have no biases, and Megatron-LM has none in experts that are split over tensor ranks.
         found["--disable-bias-linear"] = None
     if run.get("kv_heads", run["heads"]) != run["heads"]:
         found |= {"--group-query-attention": None, "--num-query-groups": str(run["kv_heads"])}
@@ -159,7 +160,7 @@ def arguments(lowered: Lowered) -> dict[str, str | None]:
 
 
 def _switches(plan: Plan) -> Iterator[str]:
-    """Arguments without a value that say what the plan takes for granted."""
+    """Arguments without a value that state what the plan assumes."""
     request, degrees = plan.request, plan.degrees
     constants = request.cluster.device.efficiencies
     if not request.model.tied:
@@ -212,6 +213,6 @@ def _latent(run: dict[str, Any]) -> dict[str, str | None]:
 
 
 def files(lowered: Lowered) -> dict[str, str]:
-    """`megatron.args`: one argument a line, for a shell's `$(cat megatron.args)`."""
+    """`megatron.args`: one argument per line, for a shell's `$(cat megatron.args)`."""
     lines = [name if value is None else f"{name} {value}" for name, value in arguments(lowered).items()]
     return {"megatron.args": "\n".join(lines) + "\n"}

@@ -1,8 +1,8 @@
 """`headrace plan … --plot FILE`: a plan as a picture (SVG) or as a page (HTML).
 
 Both show the stages with their layers and what is recomputed, the memory of each stage against the device, the
-schedule over time, and memory over time. `layers` adds the stages to the timeline of `drawing`; `figures` and `page`
-draw the same with Plotly, where one can zoom and point at things. Plotly comes with `headrace[report]`.
+schedule over time, and memory over time. `layers` adds the stages to the timeline of `drawing`; `figures` and
+`page` draw the same with Plotly, with zoom and tooltips. Plotly is installed with `headrace[report]`.
 """
 
 from pathlib import Path
@@ -18,7 +18,9 @@ ENDINGS = (".svg", ".html")
 def drawable(path: Path) -> None:
     """Checks, before anything is computed, that a picture can be drawn into this file.
 
-    Raises InvalidFieldError for another ending or a folder that cannot be written to, and MissingExtraError."""
+    Raises InvalidFieldError for an unknown file ending or a folder that cannot be written to, and
+    MissingExtraError.
+    """
     if path.suffix.lower() not in ENDINGS:
         message = "ends in neither .svg nor .html"
         remedy = "Name FILE.svg for a picture, or FILE.html for a page."

@@ -14,13 +14,13 @@ from headrace_services.planner.simulator import Event
 from headrace_services.planner.timeline import memory_over_time, parts
 
 MOST_BARS = 12_000
-"""Of one figure. A browser draws more of them slowly, so what passes are made of is left out then."""
+"""The most bars of one figure. A browser draws more of them slowly, so the parts of passes are left out then."""
 Bar = tuple[float, float, str, str]
-"""Start, length, row and what is said of it."""
+"""Start, length, row and tooltip."""
 
 
 def stages(plan: Plan) -> go.Figure:
-    """One row a stage, one cell a layer."""
+    """One row per stage, one cell per layer."""
     figure = go.Figure()
     cells: dict[tuple[str, bool], list[tuple[int, int]]] = {}
     for number, stage in enumerate(plan.stages):
@@ -50,7 +50,7 @@ def stages(plan: Plan) -> go.Figure:
 
 
 def memory(plan: Plan) -> go.Figure:
-    """One bar a stage, by component, against the device."""
+    """One bar per stage, by component, compared with the device."""
     figure = go.Figure()
     for what, colour in MEMORY.items():
         used = [memory_of(stage)[what] / GIB for stage in plan.stages]
@@ -75,7 +75,7 @@ def memory(plan: Plan) -> go.Figure:
 
 
 def schedule(plan: Plan) -> go.Figure:
-    """One row a stage, one bar a pass; of a long iteration the beginning and the end."""
+    """One row per stage, one bar per pass; for a long iteration, the beginning and the end."""
     rows, drawn = _drawn(plan)
     figure = _columns(drawn)
     for column, (start_s, end_s) in enumerate(drawn, start=1):
@@ -161,7 +161,7 @@ def _columns(drawn: Sequence[tuple[float, float]]) -> go.Figure:
 
 
 def _seconds(figure: go.Figure, drawn: Sequence[tuple[float, float]]) -> None:
-    """Titles and ranges of the axes of time."""
+    """Titles and ranges of the time axes."""
     titles = ("seconds: the beginning", "seconds: the end") if len(drawn) > 1 else ("seconds",)
     for column, (title, stretch) in enumerate(zip(titles, drawn, strict=True), start=1):
         figure.update_xaxes(**style.axis(title, range=stretch), col=column)
@@ -170,7 +170,7 @@ def _seconds(figure: go.Figure, drawn: Sequence[tuple[float, float]]) -> None:
 def _bars(
     plan: Plan, rows: Sequence[Sequence[Event]], start_s: float, end_s: float
 ) -> tuple[dict[str, list[Bar]], dict[str, list[Bar]]]:
-    """Passes by kind, and what they are made of besides computing, as far as they lie in a stretch of time."""
+    """Passes by kind, and their parts besides computing, as far as they are within a stretch of time."""
     passes: dict[str, list[Bar]] = {}
     inner: dict[str, list[Bar]] = {}
     for number, (stage, events) in enumerate(zip(plan.stages, rows, strict=True)):

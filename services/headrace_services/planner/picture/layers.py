@@ -1,4 +1,4 @@
-"""The picture: which layers stand where and which are recomputed, memory by component, and the timeline below."""
+"""The picture: which layers are where and which are recomputed, memory by component, and the timeline below."""
 
 from collections.abc import Iterator
 
@@ -18,9 +18,9 @@ from headrace_services.planner.plan import Plan, StagePlan
 
 TOP, ROW, CELL = 66, 30, 22
 WIDEST = 40
-"""Of a layer's cell."""
+"""The width of a layer's cell."""
 NOTE = 100
-"""Room behind a row for how many layers it recomputes."""
+"""The space behind a row for the number of recomputed layers."""
 KINDS = {
     "embedding": "#44546a",
     "block": "#b8c4d0",
@@ -36,7 +36,7 @@ MEMORY = {
 
 
 def kind_of(layer: Layer) -> str:
-    """Which of `KINDS` a layer is drawn as."""
+    """The kind of `KINDS` as which a layer is drawn."""
     if layer.profile is not None:
         return "measured"
     if layer.kind is not LayerKind.BLOCK:
@@ -54,7 +54,7 @@ def picture_svg(plan: Plan) -> str:
     """The whole picture as SVG."""
     above = TOP + ROW * len(plan.stages) + 6
     height, parts = timeline(plan)
-    # The timeline leaves room for a title, which stands above the stages here.
+    # The timeline leaves space for a title, which is above the stages here.
     moved = [f'<g transform="translate(0 {above - 20})">', *parts, "</g>"]
     return page(plan, above - 20 + height, [*_stages(plan), *moved])
 
@@ -95,7 +95,7 @@ def _cell(x: float, top: int, width: float, index: int, layer: Layer, again: boo
 
 
 def _memory(top: int, stage: StagePlan, card: float, capacity: int) -> Iterator[str]:
-    """One bar as wide as the device's memory, with a line at what a plan may use of it."""
+    """One bar as wide as the device's memory, with a line at the part that a plan may use."""
     scale = SHARES_WIDTH / card
     yield f'<rect x="{SHARES}" y="{top}" width="{SHARES_WIDTH}" height="{CELL}" fill="#f0f0f0"/>'
     x = float(SHARES)

@@ -1,4 +1,4 @@
-"""A plan as one HTML page with nothing to fetch: its figures in words, and the four figures of `figures`."""
+"""A plan as one self-contained HTML page: its key figures in words, and the four figures of `figures`."""
 
 from collections.abc import Iterator
 from html import escape

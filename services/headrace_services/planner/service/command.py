@@ -37,7 +37,7 @@ def planner(
         str,
         typer.Option(
             metavar="HOST:PORT",
-            help="Show metrics for Prometheus there, without a login. Default: nowhere.",
+            help="Serve metrics for Prometheus at this address, without a login. Default: off.",
             show_default=False,
         ),
     ] = "",

@@ -1,4 +1,4 @@
-"""Between messages of planner.proto and the planner's values. The only place that knows both."""
+"""Converts between messages of planner.proto and the planner's values. The only place that knows both."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def request_from(question: pb.PlanQuestion) -> Request:
-    """The request that a question asks. Raises InvalidFieldError with fields as the message has them."""
+    """The request in a question. Raises InvalidFieldError with fields as the message names them."""
     options = asking.Options(
         batch=question.batch if question.HasField("batch") else None,
         schedule=question.schedule or "1f1b",
@@ -39,7 +39,7 @@ def request_from(question: pb.PlanQuestion) -> Request:
 
 
 def target_from(question: pb.PlanQuestion) -> str | None:
-    """The framework whose files come with the plan. Raises InvalidFieldError."""
+    """The framework whose files accompany the plan. Raises InvalidFieldError."""
     return asking.target(question.target or None)
 
 
@@ -61,7 +61,7 @@ def response_to(plan: Plan, near: Sequence[Plan], outcome: Outcome, target: str 
 
 
 def degrees_from(degrees: pb.PlanDegrees, request: Request) -> Degrees:
-    """Degrees that a caller chose. Raises InvalidFieldError where they do not divide."""
+    """Degrees that a caller chose. Raises InvalidFieldError if they do not divide."""
     found = Degrees(
         d=degrees.data,
         m=degrees.tensor,
@@ -77,7 +77,7 @@ def degrees_from(degrees: pb.PlanDegrees, request: Request) -> Degrees:
             "pipeline",
             found.s,
             not 1 <= found.s <= len(request.model.layers),
-            "is no number of stages",
+            "is not a valid number of stages",
             "Use 1 to L.",
         ),
         ("micro_batches", found.mu, found.mu < 1, "must be positive", "Give at least 1."),
@@ -152,7 +152,7 @@ def degrees_to(degrees: Degrees) -> pb.PlanDegrees:
 
 
 def plan_to(plan: Plan, target: str | None = None) -> pb.TrainingPlan:
-    """A plan as a message, with the files of a target."""
+    """A plan as a message, with the files for a target."""
     parts = plan.breakdown
     return pb.TrainingPlan(
         degrees=degrees_to(plan.degrees),

@@ -1,4 +1,4 @@
-"""The planner's processes, and what one call may have of them."""
+"""The planner's processes, and the share of them that one call may use."""
 
 from headrace_services import sandbox
 

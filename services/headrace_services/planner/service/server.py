@@ -39,27 +39,27 @@ class Settings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     auth: Auth | None = None
-    """Whether calls need a token; None: where other machines reach it over TLS."""
+    """Whether calls need a token; None: if other machines reach it over TLS."""
     scheduler: str = ""
     """The address of the scheduler that knows the tokens."""
     drain_grace_s: float = 5.0
     metrics_listen: str = ""
-    """Where to show metrics; empty: nowhere."""
+    """Where to expose metrics; empty: nowhere."""
 
 
 def check(settings: Settings) -> None:
-    """Refuse settings that cannot work or are not safe. Raises InvalidFieldError."""
+    """Reject settings that cannot work or are not safe. Raises InvalidFieldError."""
     host, _, port = settings.listen.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise _fault("--listen", settings.listen, "is not HOST:PORT", "Write, for example, 127.0.0.1:7441.")
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise _fault("--tls-cert", "", "needs --tls-key, and the other way round", "Give both.")
     if not settings.tls_cert and not settings.insecure and not is_loopback(host):
-        remedy = "Give --tls-cert and --tls-key, or say --insecure if the network is trusted."
+        remedy = "Give --tls-cert and --tls-key, or use --insecure if the network is trusted."
         raise _fault("--listen", settings.listen, "would serve other machines without TLS", remedy)
     if _asks_for_tokens(settings):
         if not settings.scheduler:
-            remedy = "Name the scheduler that knows the tokens, as tls://HOST:7440, or say --auth none."
+            remedy = "Name the scheduler that knows the tokens, as tls://HOST:7440, or use --auth none."
             raise _fault("--scheduler", "", "is required where calls need a token", remedy)
         Target.of(settings.scheduler, field="--scheduler", token="tried").credentials()  # noqa: S106  # no secret
     if settings.metrics_listen:
@@ -69,7 +69,7 @@ def check(settings: Settings) -> None:
 
 
 async def serve(settings: Settings) -> None:
-    """Run until told to stop. Raises HeadraceError where it cannot start."""
+    """Run until told to stop. Raises HeadraceError if it cannot start."""
     check(settings)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -88,7 +88,7 @@ async def _serve(settings: Settings, stop: asyncio.Event, shown: str) -> None:
         port = server.bind("--listen", settings.listen, _credentials(settings))
         await server.start()
         host = settings.listen.rpartition(":")[0]
-        print(f"headrace planner: serving on {host}:{port}", flush=True)  # what starters wait for
+        print(f"headrace planner: serving on {host}:{port}", flush=True)  # launchers wait for this line
         if shown:
             print(f"headrace planner: metrics at http://{shown}/metrics", flush=True)
         await stop.wait()
@@ -99,8 +99,8 @@ async def _serve(settings: Settings, stop: asyncio.Event, shown: str) -> None:
 def make_server(
     pool: Pool, health: Health, gate: Gate | None = None, *, asked_again_s: float = ASKED_AGAIN_S
 ) -> Server:
-    """A server with the planner, health and reflection, not yet bound; without a gate it asks for no token. Of open
-    streams the gate is asked again after so many seconds."""
+    """A server with the planner, health and reflection, not yet bound; without a gate it requires no token. For
+    open streams, the gate is asked again at this interval in seconds."""
     admission = AdmissionInterceptor(gate, asked_again_s=asked_again_s)
     interceptors = (admission, MeasuringInterceptor(), BoundsInterceptor())
     serving = Server(interceptors, admission.connections)

@@ -1,4 +1,5 @@
-"""PlannerService: three calls, each of them bytes in and bytes out of a worker. Errors become statuses here."""
+"""PlannerService: three calls, each of which passes bytes to a worker and returns bytes. Errors become statuses
+here."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -58,7 +59,7 @@ class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
 
 @asynccontextmanager
 async def _translating(context: Context) -> AsyncIterator[None]:
-    """Turn an exception into the status of the call. Cancellation passes."""
+    """Turn an exception into the status of the call. Cancellation is passed on."""
     try:
         yield
     except HeadraceError as error:

@@ -1,7 +1,8 @@
-"""Whose token a call carries, asked of a scheduler: the planner has no database, so the scheduler says who it is.
+"""Whose token a call carries, asked of a scheduler: the planner has no database, so the scheduler identifies the
+caller.
 
-An answer is kept for as long as the scheduler keeps its own. So a token that is revoked works for twice that at most.
-Each question is a connection of its own, and few are asked at once.
+An answer is kept for as long as the scheduler keeps its own. So a revoked token works for at most twice that time.
+Each question uses a separate connection, and few are asked at once.
 """
 
 import time
@@ -30,7 +31,7 @@ class SchedulersTokens:
         )
 
     async def identify(self, token: Token) -> Identity:
-        """Whose token it is. Raises UnauthenticatedError, and DatabaseUnavailableError where no scheduler answers."""
+        """The owner of a token. Raises UnauthenticatedError, and DatabaseUnavailableError if no scheduler answers."""
         found, _ = await self._kept.get(token.digest.hex(), partial(self._asked, token))
         if isinstance(found, UnauthenticatedError):
             raise UnauthenticatedError(found.message, remedy=found.remedy)

@@ -1,4 +1,4 @@
-"""What a worker process does: one question at a time, from bytes to bytes."""
+"""The work of a worker process: one question at a time, from bytes to bytes."""
 
 import json
 from enum import StrEnum
@@ -15,7 +15,7 @@ from headrace_services.sandbox import Tell
 
 
 class Task(StrEnum):
-    """What a worker is asked, by the name of the call."""
+    """The functions that a worker runs, by the name of the call."""
 
     PLAN = "plan"
     SIMULATE = "simulate"
@@ -23,7 +23,7 @@ class Task(StrEnum):
 
 
 def run(task: str, request: bytes, tell: Tell) -> bytes:
-    """One call. Raises HeadraceError."""
+    """Runs one call. Raises HeadraceError."""
     match Task(task):
         case Task.PLAN:
             return _plan(pb.PlanRequest.FromString(request), tell).SerializeToString()

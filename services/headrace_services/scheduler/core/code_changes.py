@@ -211,7 +211,7 @@ def _refused(path: str) -> Violation:
         message = f"was changed while the program was starting, so which version runs is not known, {refuses}"
         remedy = "Start the program again."
     else:
-        message = f"is not what the study began with, {refuses}"
+        message = f"is not what the study started with, {refuses}"
         remedy = "Put the file back, or create a study for the new code."
     return Violation(field="code", value=not_known.plain(path), message=message, remedy=remedy)
 
@@ -252,7 +252,7 @@ def _mark(state: CycleState, lease: Lease, code: AttemptCode, found: Compared) -
 
 def _give_back(state: CycleState, lease: Lease, code: AttemptCode, found: Compared) -> None:
     changed = [one for one in found.differing if not not_known.is_marked(one)]
-    why = f"it was to run other code than the study began with: {first_few(changed)}"
+    why = f"it was to run other code than the study started with: {first_few(changed)}"
     if not changed:
         why = not_known.in_words(found.differing)
     state.emit(events.code_changed(lease, code.digest, found.differing, found.new, refused=True))

@@ -194,7 +194,7 @@ def code_changed(
 ) -> Event:
     """An attempt runs other code than the study started with, or may do so, or was `refused` because of it."""
     what = "was to run" if refused else "runs"
-    message = f"trial {lease.number} {what} other code than the study began with: {first_few(files)}"
+    message = f"trial {lease.number} {what} other code than the study started with: {first_few(files)}"
     if all(map(not_known.is_marked, files)):
         message = f"trial {lease.number}: {not_known.in_words(files)}"
     detail: Json = {

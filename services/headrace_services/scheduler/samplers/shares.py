@@ -56,7 +56,7 @@ def share_of(domain: Domain, value: object) -> float:
 
 
 def _number(value: object) -> float:
-    assert isinstance(value, int | float), f"{value!r} is no number"
+    assert isinstance(value, int | float), f"{value!r} is not a number"
     return value
 
 

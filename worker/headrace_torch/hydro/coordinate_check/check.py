@@ -1,12 +1,13 @@
 """`coordinate_check`: the gate that a surrogate passes before anything is spent on tuning it.
 
-Two things can make hyperparameters of a small model wrong for a large one: multipliers that are not applied where the
-rules want them, and a layer that computes with a width out of their sight. Both show in the same way: the amount by
-which training moves some activation grows or falls with the width. The check trains a few steps at several widths and
-fits that dependence. It looks at the change of an activation, not at its size, because at the start the size is the
-initial values' and hides the change. And it looks when something has been learnt: at first changes are in part chance.
+Two things can make hyperparameters of a small model wrong for a large one: multipliers that are not applied where
+the rules require them, and a layer that computes with a width that the rules do not see. Both have the same
+effect: the amount by which training moves some activation grows or falls with the width. The check trains a few
+steps at several widths and fits that dependence. It measures the change of an activation, not its size, because at
+the start the size comes from the initial values and hides the change. And it measures after something has been
+learned, because the first changes are partly random.
 
-A third thing shows in no slope: a model that diverges at rates at which its copy learns (see `stability`).
+A third problem shows in no slope: a model that diverges at rates at which its copy learns (see `stability`).
 """
 
 import math
@@ -31,20 +32,22 @@ from headrace_torch.hydro.parametrize.kinds import Kind
 from headrace_torch.hydro.shrink.surrogate import Surrogate
 from headrace_torch.hydro.shrink.usage import tensors_in
 
-TOLERANCE: Final = 0.25  # a change of width**s is made good by a rate of 16**-s: one step of 2 at s = 1/4
+TOLERANCE: Final = 0.25  # a change of width**s is compensated by a rate of 16**-s: one step of 2 at s = 1/4
 WIDTHS: Final = 4
-# Times the rate at which the loss halves: about where Adam's best rate lies. A weight that is divided by its norm turns
-# by an angle, in a narrow model by a greater one, and the more the higher the rate: it is looked at there too.
+# A multiple of the rate at which the loss halves: about where Adam's best rate is. A weight that is divided by its
+# norm turns by an angle, which is larger in a narrow model, all the more at a higher rate: so it is checked there
+# too.
 FAST: Final = 8
-# Below, averages over coordinates are too rough to tell a slope of 0.1.
+# Below this, averages over coordinates are too rough to detect a slope of 0.1.
 LEAST_WIDTH: Final = 32
-# A batch learns its random targets by heart: few rows do it soon, and no row twice, for it would have two targets.
+# A batch's random targets are memorised: with few rows that is soon done. No row may repeat, as it would have two
+# targets.
 BATCH: Final = 16
-# Where the search for a rate begins. SGD's rate for hidden matrices does not depend on the width; a step of Adam moves
-# an activation by rate × fan-in: that product is given.
+# Where the search for a rate starts. SGD's rate for hidden matrices does not depend on the width; a step of Adam
+# moves an activation by rate × fan-in, so that product is given.
 SGD_LR: Final = 0.1
 ADAM_LR_TIMES_FAN_IN: Final = 0.2
-LOWER: Final = 3  # times that the rate is halved where the narrowest member bears it and another does not
+LOWER: Final = 3  # how often the rate is halved if the narrowest member is stable with it and another is not
 
 
 def coordinate_check(
@@ -62,32 +65,35 @@ def coordinate_check(
 ) -> CoordinateReport:
     """Trains the family's members for a few steps and fits how the changes of activations depend on the width.
 
-    Where layers compute their weights (`torch.nn.utils.parametrizations`), Adam's check looks a second time, at eight
-    times the rate that it has found; the report is the second one if that fails. A check that has passed at a rate of
-    its own also looks for a rate at which the surrogate learns and the widest member diverges; it fails if there is
-    one.
+    If layers compute their weights (`torch.nn.utils.parametrizations`), Adam's check runs a second time, at eight
+    times the rate that it has found; if that run fails, its report is returned. A check that chose its own rate
+    and passed also looks for a rate at which the surrogate learns and the widest member diverges; it fails if
+    there is one.
 
     Args:
         surrogate: from `shrink`.
-        widths: the factory's widths, or the scales of a rebuilt module. None means four: the surrogate's, but at
-            least 32, and its doubles; of a module's scales the surrogate's and its halves.
-        seeds: initialisations per width. None is three, and as many more as tell pass from fail, up to twelve.
-        steps: of training; the change after the last is fitted. None is as many as halve the loss of the narrowest
-            member: before, what is learnt does not stand out from chance (see `pilot`).
+        widths: the factory's widths, or the scales of a rebuilt module. None means four: the surrogate's width,
+            but at least 32, and its doubles; for a module's scales, the surrogate's and its halves.
+        seeds: initialisations per width. None means three, and as many more as it takes to tell pass from fail, up
+            to twelve.
+        steps: training steps; the change after the last is fitted. None means as many as halve the loss of the
+            narrowest member: before that, what is learned does not stand out from chance (see `pilot`).
         optimizer: "sgd", "adam" or "adamw".
-        lr: in terms of the target; None is one at which some tens of steps halve the loss of the narrowest member.
-        inputs: one batch; None is the first rows of the surrogate's example, or rows that fit the model.
-        loss_fn: from the model's output to a scalar; None is the cross-entropy (or squared error, for a single
+        lr: in terms of the target; None means a rate at which some tens of steps halve the narrowest member's
+            loss.
+        inputs: one batch; None means the first rows of the surrogate's example, or rows that fit the model.
+        loss_fn: maps the model's output to a scalar; None means the cross-entropy (or squared error, for a single
             output) against fixed random targets.
-        tolerance: a slope that is steeper with its whole interval fails, less steep with its whole interval passes.
-        prepare: makes the model and the optimizer from a member and a seed, in place of the rules: for experiments.
+        tolerance: a slope whose whole interval is steeper fails; one whose whole interval is less steep passes.
+        prepare: makes the model and the optimizer from a member and a seed, in place of the rules; for
+            experiments.
 
     Raises:
         CoordinateCheckError: fewer than two widths, a loss that is not finite, or one that does not halve at a given
             rate. A failed check does not raise: see `CoordinateReport.raise_if_failed`.
     """
     name = optimizer.lower()
-    surrogate.parametrization(name)  # refuses an unknown optimizer before anything is spent
+    surrogate.parametrization(name)  # rejects an unknown optimizer before anything is spent
     members = members_of(surrogate, widths)
     if len(members) < 2:
         raise CoordinateCheckError("the check needs at least two widths; give more with widths=")
@@ -100,9 +106,7 @@ def coordinate_check(
         tolerance=tolerance,
         prepare=prepare,
     )
-    own_rate = (
-        lr is None and prepare is None
-    )  # a `prepare` has a rate of its own, which is not ours to change
+    own_rate = lr is None and prepare is None  # a `prepare` has its own rate, which is not ours to change
     rate = _default_lr(surrogate, name) if lr is None else lr
     if steps is not None:
         report = looks.slopes(rate, steps, learnt=True)
@@ -115,7 +119,7 @@ def coordinate_check(
             diverges = looks.divergence(surrogate, report.lr, report.steps)
             report = replace(report, divergence=diverges)
     if report.passed and own_rate and name != "sgd" and _normalised(members[0]):
-        with suppress(CoordinateCheckError):  # too fast to tell
+        with suppress(CoordinateCheckError):  # too fast to measure
             fast = looks.slopes(FAST * report.lr, report.steps, learnt=report.learnt)
             report = fast if fast.outcome is Outcome.FAILED else report
     if prepare is None:
@@ -129,7 +133,7 @@ def _narrowest(looks: Looks) -> Make:
 
 
 def _at_a_rate_that_all_bear(looks: Looks, rate: float) -> CoordinateReport:
-    """Finds a rate for the narrowest member; halves it if a wider one, or another seed, diverges there."""
+    """Finds a rate for the narrowest member; halves it if a wider member, or another seed, diverges at it."""
     make = _narrowest(looks)
     course: Course = rate_and_steps_for(make, rate, looks.inputs, looks.loss_fn)
     for _ in range(LOWER):
@@ -138,7 +142,7 @@ def _at_a_rate_that_all_bear(looks: Looks, rate: float) -> CoordinateReport:
         except CoordinateCheckError as error:
             try:
                 course = steps_for(make, course.lr / 2, looks.inputs, looks.loss_fn)
-            except CoordinateCheckError:  # too slow to tell
+            except CoordinateCheckError:  # too slow to measure
                 raise error from None
     return looks.slopes(course.lr, max(1, course.steps), learnt=course.enough)
 
@@ -165,7 +169,7 @@ def members_of(surrogate: Surrogate, widths: Sequence[int] | None) -> list[Surro
 
 
 def fixed_targets() -> Loss:
-    """A loss against random targets that are the same in every call: the first tensor of the output counts."""
+    """A loss against random targets that are the same in every call; the first tensor of the output counts."""
 
     def loss(output: Any) -> Tensor:
         logits = next((one for one in tensors_in(output) if one.is_floating_point() and one.dim()), None)
@@ -189,7 +193,7 @@ def _normalised(member: Surrogate) -> bool:
 
 
 def _default_lr(surrogate: Surrogate, optimizer: str) -> float:
-    """In terms of the target; for Adam by the median fan-in of the target's hidden matrices."""
+    """In terms of the target; for Adam it follows from the median fan-in of the target's hidden matrices."""
     if optimizer == "sgd":
         return SGD_LR
     fans = [math.prod(one.base_shape[1:]) for one in surrogate.growths.values() if one.kind is Kind.HIDDEN]

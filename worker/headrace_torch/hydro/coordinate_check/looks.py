@@ -1,4 +1,4 @@
-"""One look of a check: all members trained at one rate, with as many seeds as tell."""
+"""One pass of a check: all members trained at one rate, with as many seeds as a verdict needs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ Prepare = Callable[[Surrogate, int], tuple[nn.Module, torch.optim.Optimizer]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looks:
-    """What all looks of a check share; see `coordinate_check`.
+    """What all passes of a check share; see `coordinate_check`.
 
     Attributes:
         members: the narrowest first.
         optimizer: its name.
         inputs, loss_fn: one batch, and a loss on the model's output.
-        seeds: None is as many as tell.
+        seeds: None means as many as a verdict needs.
         tolerance: of slopes.
-        prepare: in place of the rules; its rate is its own.
+        prepare: used in place of the rules; it has its own rate.
     """
 
     members: Sequence[Surrogate]
@@ -76,7 +76,7 @@ class Looks:
             wanted = min(MOST_SEEDS, report.seeds_needed)
 
     def divergence(self, surrogate: Surrogate, rate: float, steps: int) -> Divergence | None:
-        """Whether the widest member diverges where the surrogate, or the narrowest member, learns."""
+        """Whether the widest member diverges at a rate at which the surrogate, or the narrowest member, learns."""
         narrow, wide = max(surrogate, self.members[0], key=lambda one: one.scale), self.members[-1]
         found = divergence(
             lambda seed, rate: self.made(narrow, seed, rate),

@@ -1,10 +1,11 @@
 """How far a few steps of training move each activation, at one width.
 
-Two measures. For an activation whose size grows with the width: the mean size of its coordinates' changes; not the
-root mean square, which one unlucky channel in front of a batch norm decides. For one of fixed size, such as logits:
-the change along the loss's gradient. The logits' change is a sum of a part that learning directs, which is what
-must not depend on the width, and of what the initial readout makes of changed features, a random sum that fades as
-1/sqrt(width). Over many outputs their mean size shows little but the second.
+There are two measures. For an activation whose size grows with the width, it is the mean size of its coordinates'
+changes; not the root mean square, which one unlucky channel in front of a batch norm can dominate. For an
+activation of fixed size, such as logits, it is the change along the loss's gradient. The logits' change is a sum
+of two parts. Learning directs the first, which is what must not depend on the width. The second is what the
+initial readout makes of changed features, a random sum that fades as 1/sqrt(width). Over many outputs, the mean
+size shows little but the second part.
 """
 
 import math
@@ -29,10 +30,9 @@ ROOT = "(output)"
 class Change:
     """How far an activation has moved since initialisation.
 
-    `size` is the mean over the coordinates that the loss depends on; `along_gradient` is None where the loss did not
-    depend on the activation at the start.
-    Both are means over the last quarter of the steps. The shape is without the batch. `from_zero`: all coordinates
-    were zero, as those of queries whose weights start at zero.
+    `size` is the mean over the coordinates that the loss depends on; `along_gradient` is None if the loss did not
+    depend on the activation at the start. Both are means over the last quarter of the steps. The shape excludes
+    the batch. `from_zero`: all coordinates were zero, like those of queries whose weights start at zero.
     """
 
     shape: tuple[int, ...]
@@ -51,14 +51,14 @@ def measure(
 ) -> Mapping[str, Change]:
     """Trains on one batch, and compares its activations towards the end with those before the first step.
 
-    What it takes is the mean over the last quarter of the steps: near the greatest stable rate single steps swing.
+    It takes the mean over the last quarter of the steps, because single steps swing near the highest stable rate.
 
     Args:
-        model: in the mode that it is to be trained in.
+        model: in the mode in which it is trained.
         optimizer: of the model's parameters.
         inputs: positional arguments of the forward pass.
-        loss_fn: from the model's output to a scalar.
-        steps: how many.
+        loss_fn: maps the model's output to a scalar.
+        steps: how many steps to train.
 
     Raises:
         CoordinateCheckError: the loss is not finite.
@@ -97,7 +97,7 @@ def measure(
 def train_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, inputs: tuple[Tensor, ...], loss_fn: Loss
 ) -> float:
-    """One step; returns the loss before it. After a loss that is not finite nothing is changed."""
+    """Runs one step; returns the loss before it. If the loss is not finite, nothing is changed."""
     optimizer.zero_grad()
     with _same_dropout():
         loss = loss_fn(model(*inputs))
@@ -110,7 +110,8 @@ def train_step(
 def _start(
     model: nn.Module, inputs: tuple[Tensor, ...], loss_fn: Loss
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-    """Activations before training, the unit vectors along which the loss falls, and what no parameter moves."""
+    """Activations before training, the unit vectors along which the loss falls, and the activations that no
+    parameter moves."""
     live, gradients = _pass(model, inputs, loss_fn)
     downhill = {name: one / size for name, one in gradients.items() if (size := one.norm()) > 0}
     silent = {name: torch.ones_like(one) for name, one in live.items() if not one.requires_grad}
@@ -120,7 +121,7 @@ def _start(
 def _pass(
     model: nn.Module, inputs: tuple[Tensor, ...], loss_fn: Loss
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Activations, and the loss's gradients by those that it depends on."""
+    """Activations, and the loss's gradients with respect to those that it depends on."""
     with _recording(model) as live, _same_dropout():
         loss = loss_fn(model(*inputs))
     reachable = {name: one for name, one in live.items() if one.requires_grad}
@@ -132,12 +133,13 @@ def _pass(
 
 
 def _counted(gradient: Tensor | None) -> Tensor | None:
-    """Which coordinates the loss depends on: those in no slice, along any dim, whose gradients are all zero.
+    """Which coordinates the loss depends on: those that are in no slice, along any dim, whose gradients are all
+    zero.
 
     None if there are none.
 
-    Of a transformer that reads one position, the last block's outputs at the others are such slices. A unit that a
-    ReLU has switched off for some rows is not.
+    In a transformer that reads out one position, the last block's outputs at the other positions are such slices.
+    A unit that a ReLU has switched off for some rows is not.
     """
     if gradient is None:
         return None
@@ -151,10 +153,10 @@ def _counted(gradient: Tensor | None) -> Tensor | None:
 
 @contextmanager
 def _recording(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Keeps the outputs of layers, and of the model, of the pass that is run meanwhile.
+    """Keeps the outputs of layers, and of the model, during the pass that runs inside it.
 
-    A layer has no layers inside but those of its parametrizations. Markers are left out, and single numbers: a loss,
-    or a term of one, has no coordinates that a width could move.
+    A layer contains no layers except those of its parametrizations. Markers are left out, and so are single
+    numbers: a loss, or a term of one, has no coordinates that a width could move.
     """
     found: dict[str, Tensor] = {}
     handles = []
@@ -162,7 +164,7 @@ def _recording(model: nn.Module) -> Iterator[dict[str, Tensor]]:
         if name and any(child != "parametrizations" for child, _ in module.named_children()):
             continue
         if isinstance(module, Readout | Query) or "parametrizations" in name.split("."):
-            continue  # these hand on what a layer makes, or make a layer's weight: neither is an activation
+            continue  # these pass on what a layer makes, or make a layer's weight: neither is an activation
 
         def keep(_module: nn.Module, _args: Any, output: Any, name: str = name or ROOT) -> Any:
             tensors = [one for one in tensors_in(output) if one.is_floating_point()]
@@ -173,7 +175,7 @@ def _recording(model: nn.Module) -> Iterator[dict[str, Tensor]]:
                 while key in found:  # called again, a layer makes another activation
                     key += "'"
                 found[key] = one
-            # What follows works on a copy, for it may work in place.
+            # A copy, because what follows may work in place.
             return output.clone() if isinstance(output, Tensor) and name != ROOT else output
 
         handles.append(module.register_forward_hook(keep))
@@ -186,7 +188,7 @@ def _recording(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 
 @contextmanager
 def _same_dropout() -> Iterator[None]:
-    """Every pass draws the same masks, so that a change of activations is one of parameters."""
+    """Makes every pass draw the same masks, so that a change of activations is due to parameters."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield

@@ -1,13 +1,13 @@
-"""How long to train before activations are compared: until the narrowest model has learnt half of what it was asked.
+"""How long to train before activations are compared: until the narrowest model has learned half of its task.
 
-What the rules hold constant is the change that learning *directs*. Beside it, in the first steps, there is one that
-it does not: a random sum over n coordinates, of size 1/sqrt(n). Queries of heads that get wider show it best. The
-gradient of an attention's score is a product v·(dL/do) of two vectors that know nothing of each other at the start,
-so the first moves of queries fall with the width although every rule is right; only when values have learnt from
-dL/do, which takes as many steps as learning itself does, do the products have a mean that does not depend on n. So few
-steps say nothing: the measure waits until the loss has halved, when chance is less, though not gone. The rate is not
-to be found by looking at slopes either: it is the first, of a row of factors of two, at which that takes `FEWEST` to
-`PATIENCE` steps and never goes wrong.
+The rules hold constant the change that learning *directs*. In the first steps there is another change, which
+learning does not direct: a random sum over n coordinates, of size 1/sqrt(n). Queries of heads that get wider show
+it best. The gradient of an attention score is a product v·(dL/do) of two vectors that are independent at the
+start. So the first moves of queries fall with the width although every rule is right. Only when values have
+learned from dL/do, which takes as many steps as learning itself, do the products have a mean that does not depend
+on n. So a few steps prove nothing: the measurement waits until the loss has halved, when chance matters less,
+though it is not gone. The rate cannot be found from slopes either: it is the first in a series of factors of two
+at which that takes `FEWEST` to `PATIENCE` steps and never goes wrong.
 """
 
 from collections.abc import Callable
@@ -21,9 +21,9 @@ from headrace_torch.hydro.coordinate_check.measure import Loss, train_step
 from headrace_torch.hydro.errors import CoordinateCheckError
 
 LEARNT: Final = 0.5  # of the loss at the start
-FEWEST: Final = 10  # steps, where the rate is ours to choose: of few the first is a large part
-PATIENCE: Final = 64  # steps, where the rate is ours to choose
-MOST_STEPS: Final = 256  # steps, where it is given
+FEWEST: Final = 10  # steps, where the rate is ours to choose: of few steps, the first is a large part
+PATIENCE: Final = 64  # steps, if the rate is ours to choose
+MOST_STEPS: Final = 256  # steps, if it is given
 TRIES: Final = 8  # rates
 UNSTABLE: Final = 0.1  # of the loss at the start: a rise by more
 Make = Callable[[float], tuple[nn.Module, torch.optim.Optimizer]]
@@ -40,17 +40,18 @@ class Course:
 
     @property
     def enough(self) -> bool:
-        """Whether enough was learnt."""
+        """Whether enough was learned."""
         return self.stable and self.fallen >= LEARNT
 
 
 def run(
     make: Make, lr: float, inputs: tuple[Tensor, ...], loss_fn: Loss, *, most: int, swings: bool
 ) -> Course:
-    """Trains until the loss has halved, or for `most` steps; with `swings` it may rise, but not above its start.
+    """Trains until the loss has halved, or for `most` steps; with `swings` the loss may rise, but not above its
+    start.
 
-    A loss that is not finite ends it. What an untrained loss below zero should fall to nobody knows: there the fall is
-    measured against its size.
+    A loss that is not finite ends the training. Nobody knows what a loss that starts below zero should fall to:
+    there the fall is measured against its size.
     """
     model, optimizer = make(lr)
     first = last = least = 0.0
@@ -72,7 +73,7 @@ def steps_for(make: Make, lr: float, inputs: tuple[Tensor, ...], loss_fn: Loss) 
     """How many steps a given rate takes.
 
     Raises:
-        CoordinateCheckError: it is too low to tell, or too high.
+        CoordinateCheckError: it is too low to measure anything, or too high.
     """
     found = run(make, lr, inputs, loss_fn, most=MOST_STEPS, swings=True)
     if not found.stable:
@@ -89,7 +90,7 @@ def steps_for(make: Make, lr: float, inputs: tuple[Tensor, ...], loss_fn: Loss) 
 
 
 def rate_and_steps_for(make: Make, lr: float, inputs: tuple[Tensor, ...], loss_fn: Loss) -> Course:
-    """Finds a rate, from `lr` up or down by factors of two; the best there is, if none learns enough.
+    """Finds a rate, from `lr` up or down by factors of two; the best one found, if none learns enough.
 
     Raises:
         CoordinateCheckError: the loss rises at every rate.
@@ -110,7 +111,8 @@ def rate_and_steps_for(make: Make, lr: float, inputs: tuple[Tensor, ...], loss_f
         )
     if best.enough:
         return best
-    # It learns too slowly where it never rises; with more steps, and lower, until one is found that does not blow up.
+    # It learns too slowly at every rate without a rise; with more steps, try lower rates until one does not blow
+    # up.
     for rate in (best.lr, best.lr / 2, best.lr / 4):
         found = run(make, rate, inputs, loss_fn, most=MOST_STEPS, swings=True)
         if found.enough:

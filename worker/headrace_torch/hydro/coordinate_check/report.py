@@ -1,15 +1,16 @@
 """What a coordinate check found: a slope with its error for each activation, and a verdict.
 
-One measure for every activation: the power of the width that fits its changes over all widths best. Under right
-rules it is 0 in the limit, and at finite widths it is not: an activation's mean square change is A + B/n, what learning
-directs and what chance adds. No activation is measured more kindly than the others.
+Every activation has the same measure: the power of the width that best fits its changes over all widths. Under
+correct rules it is 0 in the limit, but not at finite widths: an activation's mean square change is A + B/n, where
+A is what learning directs and B/n what chance adds. No activation is measured more leniently than the others.
 
-A slope is fitted for each seed, and its error is theirs. An interval is Student's, because few seeds give the error.
-With the tolerance, a slope that moves the best rate by a step of 2 over 16 times the width, the verdict is:
+A slope is fitted for each seed, and its error comes from their spread. An interval is Student's, because few seeds
+give the error. The tolerance is a slope that moves the best rate by a step of 2 over 16 times the width. The
+verdict is:
 
     failed         some slope is steeper, with its whole interval; or a wide model diverges where a copy learns
     passed         every slope is less steep, with its whole interval
-    inconclusive   neither: more seeds or widths would tell, and the report says how many
+    inconclusive   neither: more seeds or widths would decide it, and the report says how many
 
 The two intervals are not the same. Of many activations some are steep by chance, so one that fails the check must be
 steeper with an interval that holds for all of them at once, 19 times out of 20 (Bonferroni). A pass needs every
@@ -31,13 +32,13 @@ from headrace_torch.hydro.errors import CoordinateCheckError
 
 SHOWN = 5
 CONFIDENCE: Final = 0.95  # of the intervals: of all at once for a failure, of each for a pass
-# Few seeds tell little of a spread: the spread of the other activations counts as that of so many seeds more.
+# Few seeds say little about a spread: the spread of the other activations counts as that of this many more seeds.
 COMMON_SEEDS: Final = 4
-MOST_SEEDS: Final = 64  # that a message asks for
+MOST_SEEDS: Final = 64  # that a message suggests
 
 
 class Outcome(StrEnum):
-    """What a check says."""
+    """A check's verdict."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -49,10 +50,10 @@ class ActivationTrend:
     """How the change of one activation depends on the width.
 
     `changes` has a row per width and a value per seed. `slope` is that of log change against log width, fitted to
-    the logarithms' means over seeds. It is None where the activation did not change at any width, as that of a
-    frozen layer. `spread` is the standard deviation of the seeds' own slopes; None with one seed. `along_gradient`
-    says that changes are those along the loss's gradient: the activation's size is fixed. `from_zero`: the
-    activation starts at zero. The slope is the same; what it means when it falls is not.
+    the logarithms' means over seeds. It is None if the activation did not change at any width, as in a frozen
+    layer. `spread` is the standard deviation of the seeds' own slopes; None with one seed. `along_gradient` says
+    that changes are those along the loss's gradient: the activation's size is fixed. `from_zero`: the activation
+    starts at zero. The slope is computed the same way; a falling one means something else.
     """
 
     name: str
@@ -73,8 +74,9 @@ class CoordinateReport:
         trends: by activation, in the order of the forward pass.
         tolerance: the steepest slope, up or down, that passes.
         optimizer, lr, steps, seeds: what was run.
-        learnt: whether the narrowest model learnt as much as the check asks for; if not, no slope means anything.
-        divergence: rates at which a wide model diverges and a copy learns; None if there are none, or nobody looked.
+        learnt: whether the narrowest model learned as much as the check requires; if not, no slope means anything.
+        divergence: rates at which a wide model diverges and a copy learns; None if there are none, or none were
+            tried.
     """
 
     widths: Sequence[float]
@@ -99,7 +101,8 @@ class CoordinateReport:
         return max(self.trends, key=lambda one: abs(one.slope or 0.0))
 
     def error(self, trend: ActivationTrend) -> float:
-        """The standard error of a slope: its own spread, and the activations' common one as that of four seeds more.
+        """The standard error of a slope, from its own spread and the activations' common one, which counts as four
+        more seeds.
 
         Infinite with one seed.
         """
@@ -114,9 +117,10 @@ class CoordinateReport:
         """Half the interval of a slope.
 
         Args:
-            trend: whose.
-            seeds: what it would be with so many seeds of the same spread; None is as it is.
-            alone: right for this activation, as a pass needs it; by default for all at once, as a failure does.
+            trend: the trend whose slope it is.
+            seeds: what it would be with this many seeds of the same spread; None means the actual number.
+            alone: valid for this activation, as a pass requires; by default valid for all at once, as a failure
+                requires.
         """
         error = self.error(trend)
         if math.isinf(error):
@@ -156,14 +160,14 @@ class CoordinateReport:
 
     @property
     def passed(self) -> bool:
-        """Whether every activation's change is independent of the width, as far as a rate's step of 2 goes."""
+        """Whether every activation's change is independent of the width, within a step of 2 of the rate."""
         return self.outcome is Outcome.PASSED
 
     @property
     def seeds_needed(self) -> int:
-        """How many seeds would tell pass from fail, if slopes and spreads stay as they are.
+        """How many seeds would tell pass from fail, if slopes and spreads stay the same.
 
-        At least one more than there were, and at most 64 however near to the tolerance a slope is.
+        At least one more than there were, and at most 64, however close a slope is to the tolerance.
         """
         wanted = max(self.seeds + 1, 3)
         for one in self.open:
@@ -180,8 +184,8 @@ class CoordinateReport:
         """Returns the report if it passed.
 
         Raises:
-            CoordinateCheckError: it failed, and names the activations with the steepest slopes; or it is
-                inconclusive, and says what would tell.
+            CoordinateCheckError: it failed, and the message names the activations with the steepest slopes; or it
+                is inconclusive, and the message says what would decide it.
         """
         run = f"({self.optimizer}, lr {self.lr:g}, {self.steps} steps, widths {', '.join(self.labels)})"
         if self.outcome is Outcome.INCONCLUSIVE:
@@ -229,7 +233,7 @@ class CoordinateReport:
         )
 
     def _chance(self) -> str:
-        """What else may be behind a failure: at first, what starts at zero falls under right rules too."""
+        """What else may cause a failure: at first, what starts at zero falls under correct rules too."""
         falling = [one for one in self.failures if one.from_zero and not one.along_gradient]
         if len(falling) != len(self.failures) or any((one.slope or 0.0) > 0 for one in falling):
             return ""
@@ -265,11 +269,11 @@ def trend_of(
     """Fits the slope by least squares.
 
     Args:
-        name: of the activation.
+        name: the activation's name.
         widths: ascending.
         changes: a row per width, a value per seed.
-        fixed: they are changes along the gradient.
-        from_zero: the activation starts at zero.
+        fixed: whether they are changes along the gradient.
+        from_zero: whether the activation starts at zero.
     """
     if all(value == 0 for row in changes for value in row):
         return ActivationTrend(name=name, changes=changes, slope=None, along_gradient=fixed)
@@ -288,7 +292,7 @@ def trend_of(
 
 
 def _slope(widths: Sequence[float], values: Sequence[float]) -> float:
-    """Of log value against log width, by least squares."""
+    """The slope of log value against log width, by least squares."""
     xs, ys = [math.log(one) for one in widths], [math.log(one) for one in values]
     x_mean, y_mean = fmean(xs), fmean(ys)
     across = sum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True))

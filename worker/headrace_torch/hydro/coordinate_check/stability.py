@@ -1,13 +1,14 @@
-"""Whether the model trains wherever its copy does: the greatest rate at which the copy learns, tried on a wide member.
+"""Whether the model trains wherever its copy does: the highest rate at which the copy learns is tried on a wide
+member.
 
-Slopes are measured where the loss halves in some tens of steps. A search goes further up, to where training becomes
-unstable, and that edge has a dependence on the width of its own. In a narrow network gains are smaller by chance, and
-a model that multiplies them (a graph network that sums over neighbours, layer after layer without a norm) bears a
-higher rate when it is narrow. The copy's best rate may then lie above what the model survives.
+Slopes are measured at a rate where the loss halves in some tens of steps. A search goes higher, to where training
+becomes unstable, and that limit depends on the width in its own way. In a narrow network gains are smaller by
+chance, and a model that multiplies them (a graph network that sums over neighbours, layer after layer without a
+norm) tolerates a higher rate when it is narrow. The copy's best rate may then be above what the model survives.
 
-The narrow member climbs by factors of two from the check's rate, for as long as most seeds learn. The wide one is then
-tried at the rate that was reached. A network that has died on the way, as one of ReLUs does, has a steady loss and has
-learnt nothing: it does not count as training.
+The narrow member's rate is doubled, from the check's rate on, for as long as most seeds learn. The wide one is
+then tried at the rate that was reached. A network that has died on the way, as ReLU networks do, has a steady loss
+and has learned nothing: it does not count as training.
 """
 
 import math
@@ -23,7 +24,7 @@ from headrace_torch.hydro.coordinate_check.measure import Loss, train_step
 from headrace_torch.hydro.coordinate_check.pilot import LEARNT, UNSTABLE
 
 SEEDS: Final = 3
-CLIMB: Final = 5  # factors of two above the check's rate, at most
+CLIMB: Final = 5  # doublings above the check's rate, at most
 Make = Callable[[int, float], tuple[nn.Module, torch.optim.Optimizer]]
 
 
@@ -42,13 +43,14 @@ class Divergence:
 def divergence(
     narrow: Make, wide: Make, lr: float, inputs: tuple[Tensor, ...], loss_fn: Loss, *, steps: int
 ) -> float | None:
-    """The greatest rate at which most seeds of the narrow member learn, if most of the wide one diverge there.
+    """The highest rate at which most seeds of the narrow member learn, if most seeds of the wide one diverge
+    there.
 
     Args:
         narrow: makes the narrow member and its optimizer from a seed and a rate; `wide` likewise.
-        lr: of the check; the climb begins at twice as much.
+        lr: the check's rate; the climb starts at twice as much.
         inputs: one batch.
-        loss_fn: from the model's output to a scalar.
+        loss_fn: maps the model's output to a scalar.
         steps: per training.
 
     Returns:
@@ -69,7 +71,7 @@ def divergence(
         if not most(narrow, rate, lambda fallen: fallen >= LEARNT):
             break
         reached = rate
-    # What is not a number compares as no fall.
+    # A NaN compares as no fall.
     if reached is not None and most(wide, reached, lambda fallen: not fallen >= -UNSTABLE):
         return reached
     return None
@@ -82,7 +84,7 @@ def fall(
     loss_fn: Loss,
     steps: int,
 ) -> float:
-    """By which share of its start the loss has fallen in the last quarter of the steps; not a number if it has none."""
+    """The fraction of its start by which the loss has fallen in the last quarter of the steps; NaN if it has none."""
     losses = []
     for _ in range(steps + 1):
         losses.append(train_step(model, optimizer, inputs, loss_fn))

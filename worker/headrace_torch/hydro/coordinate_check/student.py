@@ -1,14 +1,14 @@
-"""Student's distribution, for the intervals of slopes: torch has no quantile of it."""
+"""Student's distribution, for the intervals of slopes: torch has no quantile function for it."""
 
 import math
 
 
 def quantile(probability: float, degrees: int) -> float:
-    """The value below which a variable with Student's distribution lies with a probability.
+    """The quantile of Student's distribution: a variable is below it with the given probability.
 
     Args:
         probability: from one half up, below 1.
-        degrees: of freedom, at least 1.
+        degrees: degrees of freedom, at least 1.
     """
     low, high = 0.0, 1.0
     while within(high, degrees) < 2 * probability - 1:

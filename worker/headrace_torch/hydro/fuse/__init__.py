@@ -4,7 +4,7 @@
     Group                 step, drop, add, member_state, state_dict
     EpochBatches          each member's own next batch
     schedules             StepDecay, Cosine, WarmUp, OneCycle
-    PerMember, LossScale  a batch, a gradient scaler of a member's own
+    PerMember, LossScale  a separate batch, or a separate gradient scaler, for each member
     ProbeReport           which engine was picked for this model, and why
     plan_capacity         how many members fit, and how many are worth it
 

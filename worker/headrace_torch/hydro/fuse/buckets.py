@@ -1,7 +1,7 @@
 """Splits a batch among members of different batch sizes: one bucket, one fused call, per size.
 
-A member with a batch size b sees the first b rows of each batch. Padding instead computes all rows for all and
-counts b of them; BatchNorm would see the padding, so there it is refused.
+A member with a batch size b sees the first b rows of each batch. Padding instead computes all rows for all members
+and counts b of them. BatchNorm would see the padding, so padding is rejected there.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ Batching = Literal["bucket", "pad"]
 
 @dataclass(frozen=True, slots=True)
 class PerMember:
-    """A batch of its own for every member, in the order of `Group.ids`; sizes may differ."""
+    """A separate batch for every member, in the order of `Group.ids`; sizes may differ."""
 
     batches: Sequence[Batch]
 
@@ -33,7 +33,7 @@ class Bucket:
     work: Work
 
     def parts(self, groups: Sequence[Sequence[int]]) -> list["Bucket"]:
-        """Cuts it into groups of places in it."""
+        """Splits the bucket into groups of these positions in it."""
         if len(groups) == 1:
             return [self]
         work = self.work
@@ -58,13 +58,14 @@ def split(
     Args:
         slots: the members.
         batch: shared, or one per member.
-        loss_fn: goes into the work.
-        batching: how different batch sizes are met.
+        loss_fn: passed on in the work.
+        batching: how different batch sizes are handled.
         batch_norm: the first layer that normalises over the batch, or empty.
 
     Raises:
         MemberError: a member's batch size is larger than the batch.
-        FuseError: one batch per member, and another number of members; padding with BatchNorm or own batches.
+        FuseError: there is one batch per member, and their number is wrong; or padding is combined with BatchNorm
+            or separate batches.
     """
     if isinstance(batch, PerMember):
         return _own(slots, batch, loss_fn, batching)
@@ -96,7 +97,7 @@ def split(
 
 
 def rows_of(batch: Batch) -> int:
-    """Returns how many rows a batch has: the extent of the first dim of its first tensor."""
+    """Returns how many rows a batch has: the size of the first dim of its first tensor."""
     for leaf in tree_leaves(batch):
         if isinstance(leaf, Tensor) and leaf.dim() > 0:
             return leaf.shape[0]

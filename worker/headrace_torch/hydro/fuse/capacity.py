@@ -4,10 +4,10 @@
     time        t(N) of a step between profiled N by straight lines; beyond the last, with its slope
     throughput  N / t(N); it rises while kernels are too small for the machine, then stays
 
-The profile doubles N until throughput stops rising. The knee is the least N that reaches a part (0.9) of the best
-throughput that was seen and fits: beyond it members cost memory and return little. It is measured, not extrapolated;
-where throughput still rose at the last N, `rising` says so. The first step probes, and holds copies while it does;
-what must fit is its peak.
+The profile doubles N until throughput stops rising. The knee is the smallest N that reaches 0.9 of the best
+throughput that was seen and fits: beyond it, further members cost memory and gain little. It is measured, not
+extrapolated; if throughput still rose at the last N, `rising` says so. The first step probes, and holds copies
+meanwhile; its peak is what must fit.
 """
 
 import itertools
@@ -27,7 +27,7 @@ from headrace_torch.hydro.fuse.memory import peak_bytes
 from headrace_torch.hydro.fuse.running import EngineChoice
 from headrace_torch.hydro.fuse.source import Source
 
-START, LAST = 2, 64  # on a CPU a single member runs with a ghost beside it, so a profile begins at two
+START, LAST = 2, 64  # on a CPU a single member runs beside a dummy one, so a profile starts at two
 KNEE = 0.9
 RISE = 1.05  # throughput that rises by less for twice the members has stopped rising
 MARGIN = 0.1
@@ -36,13 +36,13 @@ LARGEST = 4096  # members; more than this is never planned
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A group of N members, measured.
+    """A measured group of N members.
 
     Attributes:
         members: N.
-        step_bytes: greatest memory of a step, with parameters, moments, buffers and gradients.
-        first_bytes: that of the first step, with its probe.
-        seconds: of a step.
+        step_bytes: peak memory of a step, with parameters, moments, buffers and gradients.
+        first_bytes: peak memory of the first step, with its probe.
+        seconds: time of a step.
     """
 
     members: int
@@ -65,16 +65,16 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityPlan:
-    """What a profile says about other N.
+    """What a profile predicts for other N.
 
     Attributes:
         points: the profile, by N.
         step: bytes of a step against N.
         first: bytes of the first step against N.
-        budget_bytes: what was to be planned for, before the margin.
-        most: the greatest N whose first step fits the budget less the margin.
-        knee: the least N that has 0.9 of the best throughput of the profile, as far as it fits.
-        rising: whether throughput still rose at the profile's last N: the knee may lie beyond.
+        budget_bytes: the memory to plan for, before the margin.
+        most: the largest N whose first step fits the budget minus the margin.
+        knee: the smallest N with 0.9 of the profile's best throughput, as far as it fits.
+        rising: whether throughput still rose at the profile's last N: the knee may then be higher.
         engine: what ran the profile.
     """
 
@@ -106,7 +106,7 @@ class CapacityPlan:
 
 
 def predicted_seconds(points: Sequence[Point], members: int) -> float:
-    """Time of a step by straight lines through the profile, and along the last one beyond it."""
+    """Time of a step by linear interpolation of the profile, and by its last slope beyond it."""
     if members <= points[0].members:
         return points[0].seconds
     last = points[-1]
@@ -118,7 +118,7 @@ def predicted_seconds(points: Sequence[Point], members: int) -> float:
 
 
 def fitted(pairs: Sequence[tuple[int, float]]) -> Line:
-    """The line of least squares of relative errors; through the origin with one point."""
+    """The line that minimizes squared relative errors; through the origin with one point."""
     if len(pairs) == 1:
         return Line(fixed=0.0, each=pairs[0][1] / pairs[0][0])
     weights = [1 / y**2 for _, y in pairs]
@@ -170,14 +170,14 @@ def _rises(before: Point, now: Point) -> bool:
 
 
 def measure(group: Group, batch: Any, loss_fn: Any, *, rounds: int = 3) -> Point:
-    """Measures a new group: its first step, then steps; the least time and the most memory count."""
+    """Measures a new group: its first step, then further steps; the shortest time and the peak memory count."""
     device, held = group.device, group.memory_bytes()
 
     def step() -> None:
         group.step(batch, loss_fn)
 
     first = held + peak_bytes(step, device)
-    peaks = [peak_bytes(step, device) for _ in range(2)]  # a record may miss events, rarely
+    peaks = [peak_bytes(step, device) for _ in range(2)]  # a record may rarely miss events
     alone = device.type == "cpu" and torch.get_num_threads() == 1 and group.engine != "pool"
     clock = time.thread_time if alone else time.perf_counter
     times = []
@@ -217,13 +217,13 @@ def plan_capacity(
     Args:
         source: as for `fuse`.
         member: hyperparameters of a typical member.
-        batch: of the size that training will have.
+        batch: a batch of the size that training will have.
         loss_fn: as for `Group.step`.
         optimizer: as for `fuse`.
         device: as for `fuse`.
-        profile: the N to measure; None doubles from 2 until throughput stops rising, at most to 64.
-        budget_bytes: the memory to plan for; None is what is free now.
-        margin: part of the budget that is kept free.
+        profile: the N to measure; None doubles from 2 until throughput stops rising, up to 64.
+        budget_bytes: the memory to plan for; None means what is free now.
+        margin: fraction of the budget that is kept free.
 
     Raises:
         MemoryBudgetError: one member does not fit.

@@ -1,11 +1,13 @@
-"""What a member has remembered since it began, for its state: the difference of two readings (`reach.State`), by name.
+"""What a member has remembered since it started, for its state: the difference of two readings (`reach.State`), by
+name.
 
     Names       names for places, the same in every process that runs the program
-    taken       what differs from the beginning, in plain values; and what no state can hold
-    put         changes a beginning by what was taken
+    taken       what differs from the start, in plain values; and what no state can hold
+    put         applies what was taken to a starting content
 
-A place's name is its kind and its path, `attributes loss(Annealed)` or `items loss(Annealed).betas`. A second place of
-the same path has a number, in the order of reading. The globals that several functions name are one place.
+A place's name is its kind and its path, `attributes loss(Annealed)` or `items loss(Annealed).betas`. A second
+place with the same path gets a number, in the order of reading. The globals that several functions name are one
+place.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,12 +36,12 @@ from headrace_torch.hydro.fuse.values import NotPlainError, Writer, read
 Remembered = dict[str, Any]
 """Plain values by the places' names."""
 _OBJECTS = ("items", "set", "tensor", "generator", "dict", "attributes", "slots")
-_HERE = ("kind", "here")  # of a value that the beginning has at the same place
+_HERE = ("kind", "here")  # of a value that the starting content has at the same place
 
 
 @dataclass(slots=True)
 class Names:
-    """Names of places: given once, kept for good."""
+    """Names of places: assigned once, and kept for good."""
 
     _of: dict[Key, str] = field(default_factory=dict)
     _places: dict[str, list[Place]] = field(default_factory=dict)
@@ -88,7 +90,8 @@ class Names:
 
 
 def taken(began: State, now: State, names: Names) -> tuple[Remembered, list[Change]]:
-    """What differs between a beginning and now, which is in place; and changes that no state can hold."""
+    """What differs between the starting content and the current one, which is in place; and changes that no state
+    can hold."""
     writer = Writer(names.objects())
     found: Remembered = {}
     lost: list[Change] = []
@@ -101,7 +104,7 @@ def taken(began: State, now: State, names: Names) -> tuple[Remembered, list[Chan
         match place:
             case Named():
                 entry = found.setdefault(name, {"names": [], "gone": []})
-                done = written.setdefault(name, set())  # by another function that names this global
+                done = written.setdefault(name, set())  # through another function that names this global
                 for one, value in _written(place, before, after, writer, lost, done):
                     if value is ABSENT:
                         entry["gone"].append(writer.write(one))
@@ -126,7 +129,7 @@ def taken(began: State, now: State, names: Names) -> tuple[Remembered, list[Chan
 
 
 def put(began: State, names: Names, remembered: Mapping[str, Any], device: torch.device) -> Remembered:
-    """Changes a beginning, which is in place, by what was taken; returns what has no place here."""
+    """Applies what was taken to the starting content, which is in place; returns what has no place here."""
     rest: Remembered = {}
     for name, entry in remembered.items():
         places = [one for one in names.places(name) if one.key in began]
@@ -148,7 +151,7 @@ def _written(
     lost: list[Change],
     done: set[Any],
 ) -> Iterator[tuple[Any, Any]]:
-    ordered = place.kind == "dict"  # whose order counts
+    ordered = place.kind == "dict"  # whose order matters
     for name, value in after.items():
         if name in done:
             continue
@@ -162,7 +165,7 @@ def _written(
             writer.write(name)
             yield name, value if value is ABSENT else writer.write(value)
         except NotPlainError:
-            if not is_stacked(value):  # what a fused pass has kept of its layers has no meaning after it
+            if not is_stacked(value):  # what a fused pass has kept of its layers means nothing after it
                 lost.append(Change(place.of(name), kind_of(old, value)))
     for name in before.keys() - after.keys():
         if _plain_name(name, writer):

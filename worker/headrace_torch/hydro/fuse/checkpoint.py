@@ -1,7 +1,7 @@
 """A member's state as the state dicts of a plain model and of torch's own optimizer, and back.
 
-What is written needs no Hydro to be read: `model.load_state_dict`, `optimizer.load_state_dict`,
-`GradScaler.load_state_dict`. It holds tensors and plain values only. Dropout needs nothing but `settings` and `seen`.
+Reading it does not require Hydro: use `model.load_state_dict`, `optimizer.load_state_dict`,
+`GradScaler.load_state_dict`. It holds only tensors and plain values. Dropout needs only `settings` and `seen`.
 """
 
 from collections import OrderedDict
@@ -28,7 +28,7 @@ def plain_optimizer(
 ) -> torch.optim.Optimizer:
     """Makes the torch optimizer that a member would have alone, with the rate of its next step.
 
-    `initial_lr` of each group is the member's own rate, so that a torch scheduler can go on with `last_epoch`.
+    `initial_lr` of each group is the member's own rate, so that a torch scheduler can continue with `last_epoch`.
     """
     groups, common = _settings(model, parametrization, member, step)
     optimizer: torch.optim.Optimizer = OPTIMIZERS[parametrization.optimizer](groups, **common)
@@ -74,7 +74,7 @@ def read(
         }
         for index, name in enumerate(chain(*parametrization.grouped(template))):
             taken = slot.step - slot.skipped.get(name, 0)
-            if name not in own or not taken:  # torch keeps nothing of a parameter that never had a gradient
+            if name not in own or not taken:  # torch keeps nothing for a parameter that never had a gradient
                 continue
             entry: dict[str, Tensor] = {key: views[name].clone() for key, views in moments.items()}
             if parametrization.optimizer != "sgd":
@@ -132,13 +132,13 @@ def _packed(
 
 @cache
 def _defaults(optimizer: str) -> Mapping[str, Any]:
-    """Returns the settings that a torch optimizer has by default, read once from one of a single number."""
+    """Returns the default settings of a torch optimizer, read once from one over a single number."""
     settings: dict[str, Any] = OPTIMIZERS[optimizer]([torch.zeros(1)]).defaults
     return settings
 
 
 def _kept(moment: str, slot: Slot) -> bool:
-    """SGD without momentum keeps no buffer, though its row of the group's matrix is there."""
+    """SGD without momentum keeps no buffer, although the group's matrix has its row."""
     return moment != "momentum_buffer" or slot.member.momentum > 0
 
 
@@ -153,14 +153,14 @@ def write(
 
     Args:
         states: the row's tensors and slot are overwritten.
-        position: of the row.
-        state: from `read`, or with the same keys from a plain run; without `optimizer` the moments stay zero. Without
-            `step` it is Adam's own count. SGD has no count, so its state needs `step`.
+        position: the row's position.
+        state: from `read`, or with the same keys from a plain run; without `optimizer` the moments stay zero.
+            Without `step`, Adam's own count is used. SGD has no count, so its state needs `step`.
         template: the user's model.
-        parametrization: of the group.
+        parametrization: the group's.
 
     Raises:
-        MemberError: the state is of another model or optimizer, or does not say its step.
+        MemberError: the state is of another model or optimizer, or does not give its step.
     """
     slot = states.slots[position]
     if not isinstance(remembered := state.get("remembered", {}), Mapping):
@@ -200,7 +200,7 @@ def write(
 
 
 def fill(module: nn.Module, states: MemberStates, position: int) -> nn.Module:
-    """Copies a member's parameters and buffers into a module of its own, and returns it."""
+    """Copies a member's parameters and buffers into a separate module, and returns it."""
     rows = states.layout.of_row(states.rows[position])
     held = {name: value[position] for name, value in states.buffers.items()}
     with torch.no_grad():
@@ -218,14 +218,14 @@ def _copy(name: str, value: Tensor, target: Tensor, slot: Slot) -> None:
 
 
 def _step(state: Mapping[str, Any], slot: Slot, *, counts: bool) -> int:
-    """The optimizer steps behind a state: what it says, else what the optimizer has counted, if it counts."""
+    """The optimizer steps behind a state: the number that it gives, else the optimizer's count, if it counts."""
     if "step" in state:
         return int(state["step"])
     if "optimizer" not in state:
         return 0
     entries = state["optimizer"]["state"].values()
     told = [int(one["step"]) for one in entries if "step" in one]
-    # Without momentum, an optimizer that has stepped has the same state as one that has not.
+    # Without momentum, the state of an optimizer that has stepped is the same as that of one that has not.
     if not counts or (entries and not told):
         raise MemberError(
             "the state does not contain its step, and SGD does not count: add state['step'], the optimizer steps "

@@ -1,11 +1,11 @@
 """Dropout masks from a counter: a member's masks depend on its seed, its step and the call, and on nothing else.
 
-A generator's masks depend on who drew before. Here element i of call c at step t of a member with seed s is
+A generator's masks depend on earlier draws. Here element i of call c at step t of a member with seed s is
 
     h(i, c, key(s, t)) ≥ p·2³²
 
-with a 32-bit finalizer h (that of MurmurHash3, a second key folded in between its two products). So masks are the
-same fused and alone, at any position in any group, and after a resume. `c` counts the forward pass's dropouts.
+with a 32-bit finalizer h (that of MurmurHash3, with a second key folded in between its two products). So masks are
+the same fused and alone, at any position in any group, and after a resume. `c` counts the forward pass's dropouts.
 """
 
 from collections.abc import Sequence

@@ -35,24 +35,25 @@ def fuse(
     """Makes a group of members that train together.
 
     Args:
-        source: a surrogate of `hydro.shrink` (members train under its parametrization), a module (all members begin
-            with its tensors), or a factory (called once per seed, with torch's generator seeded).
-        members: hyperparameters, one mapping each; see `Member`. None makes a group without members, for `Group.add`.
+        source: a surrogate of `hydro.shrink` (members train under its parametrization), a module (all members
+            start with its tensors), or a factory (called once per seed, with torch's generator seeded).
+        members: one mapping of hyperparameters per member; see `Member`. None makes a group without members, for
+            `Group.add`.
         optimizer: "adamw", "adam" or "sgd", as in torch.optim.
-        engine: "auto" probes at the first step and picks; the others are taken as they are.
+        engine: "auto" probes at the first step and picks one; any other name is used as given.
         workers: processes for what cannot be fused; None and 0 start none, and members run in this process.
-        batching: how members of different batch sizes meet: a fused call per size ("bucket"), or one call with rows
+        batching: how different batch sizes are handled: a fused call per size ("bucket"), or one call with rows
             that do not count ("pad": the loss returns one number per row; not with BatchNorm).
-        device: where the members train; None is where the source's tensors are.
-        gate: for a surrogate, the report of its coordinate check; None takes the last one of its family and warns if
-            there is none, False goes on without.
+        device: where the members train; None means the device of the source's tensors.
+        gate: for a surrogate, the report of its coordinate check; None uses the last one of its family and warns
+            if there is none, False continues without.
 
     Raises:
         MemberError: a hyperparameter is unknown, out of range, or not one of this optimizer's.
         StaticShapeError: members' models differ in shape; names the layer.
         CoordinateCheckError: the surrogate's coordinate check failed.
-        FuseError: an empty list of members, no trainable parameter, or parameters of several dtypes; or no members, and
-            a factory that needs arguments.
+        FuseError: an empty list of members, no trainable parameter, or parameters of several dtypes; or no
+            members, with a factory that needs arguments.
     """
     if optimizer not in OPTIMIZERS:
         raise FuseError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, not {optimizer!r}")
@@ -80,7 +81,7 @@ def fuse(
 
 
 def _first(models: Models, members: Sequence[Member]) -> nn.Module:
-    """The model of the first member, or of one with the defaults where there is none yet."""
+    """The model of the first member, or of one with the defaults if there is none yet."""
     if not members:
         models.refuse_arguments()
     return models.make(members[:1] or [Member(lr=0.0)], [0], None)[0]

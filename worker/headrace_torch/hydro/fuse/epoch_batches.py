@@ -1,9 +1,9 @@
-"""Batches by epochs, the same for a member in whatever group it is: what it sees depends on how many it has seen.
+"""Batches by epochs, the same for a member in any group: what it sees depends on how many batches it has seen.
 
     epoch, place = divmod(seen, batches of an epoch)
-    rows         of batch `place` in the order that (seed, epoch) gives
+    rows         those of batch `place`, in the order that (seed, epoch) gives
 
-So there is nothing to save, and nothing to restore: a member that comes back goes on with its own next batch.
+So there is nothing to save or restore: a member that returns continues with its own next batch.
 """
 
 from collections.abc import Iterator
@@ -33,14 +33,15 @@ class EpochBatches:
     def __init__(
         self, group: Group, *tensors: Tensor, batch_size: int, seed: int = 0, drop_last: bool = False
     ) -> None:
-        """Looks at the data's sizes only.
+        """Reads only the data's sizes.
 
         Args:
-            group: whose members' counts say where they are.
-            tensors: the data, row by row; a batch is a tuple of as many tensors, or a tensor for one.
-            batch_size: rows of a batch; the last one of an epoch may have fewer.
-            seed: of the order; the same for all members.
-            drop_last: leaves out a last batch with fewer rows.
+            group: its members' counts give their positions.
+            tensors: the data, row by row; a batch is a tuple with one tensor for each, or a tensor if there is
+                only one.
+            batch_size: rows of a batch; the last batch of an epoch may have fewer.
+            seed: the order's seed; the same for all members.
+            drop_last: whether to leave out a last batch with fewer rows.
 
         Raises:
             FuseError: no data, tensors of different lengths, or no batch at all.
@@ -64,16 +65,16 @@ class EpochBatches:
         return self._rows // self._size if self._drop_last else -(-self._rows // self._size)
 
     def __iter__(self) -> Iterator[Tensor | tuple[Tensor, ...] | PerMember]:
-        """Yields as many batches as an epoch has; each member's own next one.
+        """Yields the batches of one epoch; each time, every member's own next one.
 
         Raises:
-            MemberError: a member has a batch size of its own, so its epochs would have another length.
+            MemberError: a member has its own batch size, so its epochs would have another length.
         """
         for _ in range(len(self)):
             yield self._next()
 
     def of(self, seen: int) -> Tensor | tuple[Tensor, ...]:
-        """Returns the batch of a member that has seen so many; a plain loop can train on the same ones."""
+        """Returns the batch of a member that has seen this many; a plain loop can train on the same ones."""
         epoch, place = divmod(seen, len(self))
         if epoch not in self._orders:
             self._orders[epoch] = self.order(epoch)

@@ -33,13 +33,13 @@ from headrace_torch.hydro.fuse.updates import Updates
 
 STEPS = 2  # the second sees what the first has left: moments, buffers, attributes
 TOLERANCE = 1e-9
-# After an update: Adam divides by a gradient's size, so one that is rounding only, such as that of a bias in front of
-# a norm, moves its parameter by rounding times rate over ε.
+# After an update: Adam divides by a gradient's size. A gradient that is only rounding, such as that of a bias in
+# front of a norm, moves its parameter by rounding times rate over ε.
 AFTER_UPDATE = 1e-6
-# Where the loss casts to a narrower type by itself, as `.float()` after an autocast does, it rounds in float64 runs
-# too: so many units in the last place of that type are rounding.
+# If the loss itself casts to a narrower type, as `.float()` after an autocast does, it rounds in float64 runs too:
+# this many units in the last place of that type count as rounding.
 ROUNDING = 32
-SPREAD = 0.01  # probe members' parameters differ by this much, so that mixing them up shows
+SPREAD = 0.01  # probe members' parameters differ by this factor, so that mixing them up shows
 NATIVE = 1e-4  # the tolerance for a model that cannot run in float64
 UPDATED = "parameters after a step"
 Local = Literal["grouped", "vmap", "separate"]
@@ -47,18 +47,18 @@ Local = Literal["grouped", "vmap", "separate"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is tried: a group at its first step.
+    """What is tested: a group at its first step.
 
     Attributes:
         template: the model.
         own: makes a member's own module.
         traits: from `inspect`.
         states: the members; not changed.
-        work: the first step's, for all members.
+        work: the first step's work, for all members.
         updates: the group's optimizer.
-        roots: where the code of a step begins.
-        turn: what members' calls run in.
-        owns: is given the modules of separate members.
+        roots: where the code of a step starts.
+        turn: the context of members' calls.
+        owns: receives the modules of separate members.
     """
 
     template: nn.Module
@@ -79,13 +79,13 @@ class Subject:
 
     @contextmanager
     def untouched(self) -> Iterator["Subject"]:
-        """The same with a batch that may be changed; what the user's functions change is put back afterwards."""
+        """The same with a batch that may be changed; what the user's functions change is restored afterwards."""
         with untouched(self.roots):
             work = replace(self.work, batch=copied(self.work.batch))
             yield replace(self, work=work, turn=free, owns=None)
 
     def small(self, dtype: torch.dtype) -> "Subject":
-        """Two members or three, moved apart, in another dtype."""
+        """The same for two or three members, moved apart, in another dtype."""
         some = telling([slot.member for slot in self.states.slots])
         work, template = self.work, cast(twin(self.template), dtype)
         return replace(
@@ -104,7 +104,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Yardstick:
-    """Two steps of two or three members under torch.optim, and the subject that they were of."""
+    """Two steps of two or three members under torch.optim, and the subject that they belong to."""
 
     subject: Subject
     members: Sequence[Sequence[reference.Step]]
@@ -113,7 +113,7 @@ class Yardstick:
 
     @property
     def lost(self) -> list[int]:
-        """Members whose first loss is NaN, by id: what equals it is not known."""
+        """Members whose first loss is NaN, by id: what equals NaN is unknown."""
         return [
             slot.id
             for slot, steps in zip(self.subject.states.slots, self.members, strict=True)
@@ -125,7 +125,7 @@ def measure(subject: Subject) -> Yardstick:
     """Runs the reference: in float64, or in the model's own type if it cannot run in float64.
 
     Raises:
-        FuseError: the forward pass changes a batch that members share, each member in another way.
+        FuseError: the forward pass changes a batch that members share, and each member changes it differently.
     """
     native = subject.states.layout.dtype
     try:
@@ -164,7 +164,7 @@ def compare(yardstick: Yardstick, name: Local) -> tuple[str, float | None]:
     """Runs an engine for the reference's steps.
 
     Returns:
-        Why the engine must not be used, or an empty string; and the greatest relative difference, if it ran.
+        Why the engine must not be used, or an empty string; and the largest relative difference, if it ran.
     """
     small = yardstick.subject
     if reason := why_not(name, small.traits.needs):
@@ -178,7 +178,7 @@ def compare(yardstick: Yardstick, name: Local) -> tuple[str, float | None]:
             one = replace(one, turn=memory.turn, owns=lambda _, module: owned.add(module))
         engine = one.engine(name)
         watch = Watch(engine.module if isinstance(engine, StackedEngine) else one.template)
-        ops = watch if isinstance(engine, StackedEngine) else nullcontext()  # a look at every op is slow
+        ops = watch if isinstance(engine, StackedEngine) else nullcontext()  # inspecting every op is slow
         worst = 0.0
         for step in range(STEPS):
             grads = torch.zeros_like(states.rows)
@@ -216,7 +216,7 @@ def _pairs(
     unused: Sequence[frozenset[str]],
     exact: bool,
 ) -> Iterator[tuple[str, Any, Any]]:
-    """What is compared after a step: the reference's, and the engine's."""
+    """What is compared after a step, for the reference and for the engine."""
     yield "loss", torch.stack([one.loss for one in theirs]), losses
     expected = torch.zeros_like(grads)
     for row, one, none in zip(expected, theirs, unused, strict=True):
@@ -240,7 +240,8 @@ def _pairs(
 
 @contextmanager
 def _leaks(engine: Engine) -> Iterator[list[str]]:
-    """Says whether tensors of all members outlive a fused pass: the loss keeps what only has a meaning inside."""
+    """Says whether tensors of all members outlive a fused pass: the loss then keeps what has a meaning only inside
+    it."""
     found: list[str] = []
     if not isinstance(engine, StackedEngine):
         yield found
@@ -261,7 +262,7 @@ def _leaks(engine: Engine) -> Iterator[list[str]]:
 
 
 def relative(expected: Tensor, found: Tensor) -> float:
-    """The greatest difference over members, relative to the member's greatest number; infinite for a stray NaN."""
+    """The largest difference over members, relative to the member's largest number; infinite for a stray NaN."""
     a = expected.to(torch.float64).reshape(expected.shape[0], -1)
     b = found.to(torch.float64).reshape(found.shape[0], -1)
     if not a.numel() or torch.equal(a, b):
@@ -291,10 +292,10 @@ def _cast(batch: Any, dtype: torch.dtype) -> Any:
 
 
 def telling(members: Sequence[Member]) -> list[int]:
-    """Positions of the members that are compared: the first, and others that are trained in another way.
+    """Positions of the members that are compared: the first, and others that are trained differently.
 
-    Two show whether members are mixed up. A third is taken where there are more kinds: with and without a clip, a
-    schedule, momentum. What is a number in each is no other kind.
+    Two members show whether members are mixed up. A third is added if there are more kinds of training: with and
+    without a clip, a schedule, momentum. Members whose settings differ only in their numbers are of the same kind.
     """
     first_of = {_kind(one): i for i, one in reversed(list(enumerate(members)))}
     others = [*sorted(first_of.values())[1:], *range(1, len(members))]

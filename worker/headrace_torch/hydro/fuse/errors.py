@@ -1,4 +1,4 @@
-"""What fusion refuses, and what it cannot fuse; every message names the layer, op or hyperparameter."""
+"""What fusion rejects, and what it cannot fuse; every message names the layer, op or hyperparameter."""
 
 import torch
 
@@ -10,12 +10,13 @@ class FuseError(HydroError):
 
 
 class MemberError(FuseError, ValueError):
-    """One member is to blame: for a hyperparameter, for its state, or because it raised in a step.
+    """One member is the cause: a hyperparameter, its state, or an error that it raised in a step.
 
-    The group's state is that before the call. So the caller can drop this member, and repeat the step for the others.
+    The group's state is as it was before the call. So the caller can drop this member, and repeat the step for the
+    others.
 
     Attributes:
-        member: the member's id, or the one that it would have got; None where no one member is to blame.
+        member: the member's id, or the one that it would have got; None if no single member is the cause.
     """
 
     def __init__(self, message: str, *, member: int | None = None) -> None:
@@ -33,7 +34,7 @@ class LossShapeError(FuseError, ValueError):
 
 
 class FusionGapError(FuseError, RuntimeError):
-    """The model does something that cannot be fused, and the engine was asked for by name.
+    """The model does something that cannot be fused, and the engine was requested by name.
 
     Attributes:
         reason: names the layer and the op.
@@ -48,7 +49,7 @@ class FusionGapError(FuseError, RuntimeError):
 
 
 class PoolError(FuseError, RuntimeError):
-    """A worker process of the pool died or failed; the group's state is that before the step."""
+    """A worker process of the pool died or failed; the group's state is as it was before the step."""
 
 
 class MemoryBudgetError(FuseError, ValueError):
@@ -56,7 +57,7 @@ class MemoryBudgetError(FuseError, ValueError):
 
 
 class OutOfMemoryError(FuseError, MemoryError):
-    """A device has too little memory for this many members; no one of them is to blame.
+    """A device has too little memory for this many members; no single one of them is the cause.
 
     Attributes:
         members: how many there were.

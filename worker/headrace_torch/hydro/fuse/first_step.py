@@ -1,4 +1,4 @@
-"""What the first step of a group costs: it looks at the model, and tries engines."""
+"""What the first step of a group costs: it inspects the model, and tries engines."""
 
 import time
 from collections.abc import Iterator
@@ -9,17 +9,17 @@ from typing import Final
 import torch
 
 LATER: Final = 5
-"""So many steps that follow are timed, of which the least counts."""
+"""This many of the following steps are timed; the shortest counts."""
 
 
 @dataclass(slots=True, kw_only=True)
 class FirstStep:
-    """The step at which a group last picked its engine, beside those that followed; by the wall's clock.
+    """The step at which a group last picked its engine, compared with those that followed; in wall-clock time.
 
     Attributes:
-        members: how many trained in it.
-        time_s: of that step.
-        later_s: the least of the first few after it; 0 before there was one.
+        members: how many members trained in it.
+        time_s: the time of that step.
+        later_s: the shortest time of the first few steps after it; 0 before there was one.
     """
 
     members: int
@@ -28,25 +28,25 @@ class FirstStep:
 
     @property
     def steps(self) -> float:
-        """How many later steps it took as long as; 0 where that is not known."""
+        """How many later steps it took as long as; 0 if unknown."""
         return self.time_s / self.later_s if self.later_s else 0.0
 
 
 class FirstSteps:
-    """Times a group's steps, as far as anybody wants to know."""
+    """Times a group's steps, as far as they are of interest."""
 
     def __init__(self) -> None:
-        """There was no step."""
+        """No step has been timed."""
         self.last: FirstStep | None = None
         self._left = 0
 
     def wants(self, *, picks: bool) -> bool:
-        """Whether the next step is to be timed; `picks` says whether it picks an engine."""
+        """Whether the next step must be timed; `picks` says whether it picks an engine."""
         return picks or self._left > 0
 
     @contextmanager
     def timed(self, members: int, device: torch.device, *, picks: bool) -> Iterator[None]:
-        """A step; one that raises counts for nothing."""
+        """Times a step; one that raises does not count."""
         _wait(device)
         begun = time.perf_counter()
         yield

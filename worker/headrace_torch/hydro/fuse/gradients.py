@@ -1,6 +1,6 @@
 """What happens to a member's gradient between the backward pass and its optimizer: unscaling, clipping, skipping.
 
-All of it row by row: a member that overflows or is clipped changes no number of another's.
+Everything works row by row: a member that overflows or is clipped changes no number of another.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from headrace_torch.hydro.fuse.states import Slot
 
 
 def unscale(slots: Sequence[Slot], grads: Tensor) -> list[bool]:
-    """Divides by members' scales, in place; says who goes on to the optimizer.
+    """Divides by members' scales, in place; says which members take the optimizer's step.
 
-    A member with a scaler whose gradient is not finite sits this step out, as under `torch.amp.GradScaler`;
-    without a scaler a member always goes on.
+    A member with a scaler whose gradient is not finite skips this step, as under `torch.amp.GradScaler`; a member
+    without a scaler always takes it.
     """
     if all(slot.member.scaler is None for slot in slots):
         return [True] * len(slots)
@@ -28,9 +28,9 @@ def unscale(slots: Sequence[Slot], grads: Tensor) -> list[bool]:
 
 
 def clip(slots: Sequence[Slot], grads: Tensor) -> None:
-    """Scales each row down to its member's greatest norm, in place; torch's `clip_grad_norm_`, per member."""
+    """Scales each row down to its member's maximum norm, in place; torch's `clip_grad_norm_`, per member."""
     if all(slot.member.clip is None for slot in slots):
-        return  # cutting the matrix into rows takes as long as a small model's layer
+        return  # splitting the matrix into rows takes as long as a small model's layer
     for slot, row in zip(slots, grads, strict=True):
         if slot.member.clip is not None:
             norm = torch.linalg.vector_norm(
@@ -40,7 +40,7 @@ def clip(slots: Sequence[Slot], grads: Tensor) -> None:
 
 
 def after(slot: Slot, unused: frozenset[str], *, stepped: bool) -> Slot:
-    """Returns a member's counters after a batch, with its scale moved as `torch.amp.GradScaler.update` does."""
+    """Returns a member's counters after a batch, with its scale updated as `torch.amp.GradScaler.update` does."""
     scaler = slot.member.scaler
     skipped = slot.skipped
     if stepped and unused:

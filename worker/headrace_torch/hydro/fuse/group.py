@@ -1,11 +1,11 @@
 """`Group`: many trials of one model that train as one.
 
     step        buckets → engine: losses, gradients → per member: unscale, clip → optimizer → counters
-    drop        rows of the members that stay are selected; nothing else changes for them
-    add         rows are appended, with step counts and moments of their own
-    state_dict  all of it, member by member
+    drop        the rows of the remaining members are selected; nothing else changes for them
+    add         rows are appended, with their own step counts and moments
+    state_dict  everything, member by member
 
-The group's `MemberStates` is the only copy of the truth; `Running` has the engine.
+The group's `MemberStates` is the only copy of the state; `Running` has the engine.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ from headrace_torch.hydro.fuse.updates import Updates
 class Group:
     """Members that train together; made by `hydro.fuse`.
 
-    Where a method takes a member, it takes its id or its name.
+    Methods that take a member accept its id or its name.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Group:
 
     @property
     def names(self) -> list[str | None]:
-        """Members' names in the order of `ids`; None for one that was given none."""
+        """Members' names in the order of `ids`; None for a member without a name."""
         return [slot.name for slot in self._states.slots]
 
     @property
@@ -86,7 +86,7 @@ class Group:
 
     @property
     def first_step(self) -> FirstStep | None:
-        """What the step cost that last picked the engine; None before the first step."""
+        """The cost of the step that last picked the engine; None before the first step."""
         return self._first_steps.last
 
     @property
@@ -114,7 +114,7 @@ class Group:
         self.close()
 
     def close(self) -> None:
-        """Ends worker processes, if there are any. The state stays."""
+        """Ends worker processes, if there are any. The group's state is kept."""
         self._running.close()
 
     def step(self, batch: Any, loss_fn: Any) -> Tensor:
@@ -123,7 +123,7 @@ class Group:
         Args:
             batch: a nest of tensors that all members share (each may use the first rows only, `batch_size`), or
                 `PerMember`.
-            loss_fn: (model, batch) to one number, the mean over one member's batch; or a criterion of
+            loss_fn: maps (model, batch) to one number, the mean over one member's batch; or a criterion of
                 (output, target) such as `nn.CrossEntropyLoss()` for batches (*inputs, target).
 
         Returns:
@@ -131,10 +131,10 @@ class Group:
 
         Raises:
             LossShapeError: the loss is not one number per member.
-            MemberError: one member is to blame: its batch size is larger than the batch; or members run one after the
-                other, and the user's code raised. No member has trained; drop this one, and repeat the step.
+            MemberError: one member is the cause: its batch size is larger than the batch; or members run one after
+                another, and the user's code raised. No member has trained; drop this one, and repeat the step.
             OutOfMemoryError: a device has too little memory for this many members.
-            FusionGapError: an engine was asked for by name that cannot run this model.
+            FusionGapError: the engine that was requested by name cannot run this model.
             FuseError: the group has no members left.
         """
         if not len(self):
@@ -162,18 +162,18 @@ class Group:
     def between(self, callback: Callback | None) -> None:
         """Calls `callback` between the parts of each step: before layers, after gradients, before members' updates.
 
-        It gets the place's number in the step, and must not compute: no number changes. None takes it away.
+        It receives the place's number in the step, and must not compute: no number changes. None removes it.
 
         Raises:
-            FuseError: at the next step, where the engine is a pool of processes.
+            FuseError: at the next step, if the engine is a pool of processes.
         """
         self._between.callback = callback
 
     def drop(self, members: Sequence[int | str]) -> None:
-        """Ends members and repacks: the others keep every bit of their state, and train on in less memory.
+        """Ends members and repacks: the others keep every bit of their state, and continue in less memory.
 
         Raises:
-            FuseError: one is not of this group.
+            FuseError: one of them is not in this group.
         """
         gone = {self._position(one) for one in members}
         self._hold(self._states.select([i for i in range(len(self)) if i not in gone]))
@@ -187,12 +187,12 @@ class Group:
     ) -> list[int]:
         """Lets members join: from their initial values and step 0, or from states of `member_state`.
 
-        A group that is twice as large as when it was probed is probed again at its next step.
+        A group that has doubled since it was probed is probed again at its next step.
 
         Args:
             members: their hyperparameters.
             states: one per member.
-            names: one per member, by which the other methods know it too; free again when the member has left.
+            names: one per member, which the other methods accept too; free again when the member has left.
 
         Returns:
             Their ids.
@@ -227,10 +227,11 @@ class Group:
         return list(ids)
 
     def repack(self) -> None:
-        """Probes again at the next step: after many drops another engine may be the faster one.
+        """Probes again at the next step: after many drops another engine may be faster.
 
-        Until then the group keeps its engine, and with it survivors' bits. So it does for good where a step changes an
-        attribute of the model, which another engine would begin again.
+        Until then the group keeps its engine, and with it the bits of the remaining members. If a step changes an
+        attribute of the model, it keeps the engine for good, because another engine would start that attribute
+        again.
         """
         self._running.forget()
 
@@ -248,11 +249,11 @@ class Group:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Puts the members of a saved group in the place of this one's. The next step runs on the engine of that group.
+        """Replaces this group's members by those of a saved group. The next step runs on the engine of that group.
 
         Raises:
-            FuseError: the state is of another model or optimizer, or has seen batches that the code counts in Python,
-                which no state holds; the group is then as it was.
+            FuseError: the state is of another model or optimizer, or has seen batches that the code counts in
+                Python, which no state holds; the group is then unchanged.
         """
         if state["optimizer"] != self._optimizer:
             raise FuseError(
@@ -295,7 +296,7 @@ class Group:
         return {slot.id: slot.step for slot in self._states.slots}
 
     def seen(self) -> dict[int, int]:
-        """Returns how many batches each member has seen, by id: steps, and those that its scaler skipped."""
+        """Returns how many batches each member has seen, by id: its steps, and those that its scaler skipped."""
         return {slot.id: slot.seen for slot in self._states.slots}
 
     def memory_bytes(self) -> int:
@@ -338,7 +339,7 @@ class Group:
         self._grads = torch.zeros_like(states.rows)
 
     def _in_parts(self, buckets: Sequence[Bucket]) -> tuple[Tensor, list[frozenset[str]]]:
-        """Runs buckets one after the other; returns losses, and what each member did not use."""
+        """Runs buckets one after another; returns losses, and what each member did not use."""
         states, grads = self._states, self._grads
         unused: list[frozenset[str]] = [frozenset()] * len(states)
         losses = torch.zeros(len(states), dtype=torch.float32, device=states.rows.device)

@@ -1,6 +1,7 @@
-"""One plain step of the user's model, watched: what fusion must know, and names for what goes wrong.
+"""Observes one plain step of the user's model: what fusion must know, and names for what goes wrong.
 
-Runs on a copy of member 0's module with its tensors, and leaves no trace: buffers and generators are as before.
+Runs on a copy of member 0's module with its tensors, and leaves no trace: buffers and generators are as they were
+before.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ from headrace_torch.hydro.fuse.twin import hooked, twin
 
 
 class Watch(TorchFunctionMode):
-    """Remembers the last op, the layer that is running, and whether there was dropout."""
+    """Records the last op, the running layer, and whether there was dropout."""
 
     def __init__(self, model: nn.Module) -> None:
         """Names the model's layers."""
@@ -50,7 +51,7 @@ class Watch(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Notes and passes on."""
+        """Records the call and passes it on."""
         named = kwargs or {}
         name = getattr(func, "__name__", str(func))
         if name != "__get__":
@@ -78,7 +79,7 @@ class Watch(TorchFunctionMode):
 
     @contextmanager
     def layers(self) -> Iterator[None]:
-        """Follows the modules that run in this block; after an error `layer` says which one raised it."""
+        """Tracks the modules that run in this block; after an error, `layer` says which one raised it."""
         before = _module.register_module_forward_pre_hook(lambda one, _: self._running.append(one))
         after = _module.register_module_forward_hook(lambda _one, _args, _out: self._leave())
         try:
@@ -96,13 +97,13 @@ def inspect(model: nn.Module, work: Work, *, differ: str = "") -> Traits:
     """Runs forward and backward up to three times.
 
     Args:
-        model: with the tensors of some member; it is copied.
-        work: the first step's, for one member.
+        model: has the tensors of some member; it is copied.
+        work: the first step's work, for one member.
         differ: how members' modules differ in Python attributes, or empty.
 
     Raises:
         LossShapeError: the loss is not one number.
-        FuseError: the loss depends on no parameter of the model that it is given.
+        FuseError: the loss depends on no parameter of the model that it receives.
         Exception: whatever the model itself raises.
     """
     device = next(model.parameters()).device
@@ -156,7 +157,7 @@ def inspect(model: nn.Module, work: Work, *, differ: str = "") -> Traits:
 
 
 def _needs(model: nn.Module, trial: "_Trial", differ: str) -> Iterator[tuple[Need, str]]:
-    """What a member must have of its own, but for attributes that a step changes."""
+    """What a member must have separately, except for attributes that a step changes."""
     if differ:
         yield Need.ATTRIBUTES, differ
     if found := hooked(model):
@@ -172,13 +173,13 @@ def _needs(model: nn.Module, trial: "_Trial", differ: str) -> Iterator[tuple[Nee
 
 
 class _Trial:
-    """A forward pass of a copy of the model, under watch.
+    """A forward pass of a copy of the model, observed.
 
     Args:
-        model: what is copied, with its attributes.
-        work: for one member.
+        model: the model to copy, with its attributes.
+        work: the work for one member.
         device: of the model.
-        like: whose parameters and buffers the copy gets; None keeps its own.
+        like: the model whose parameters and buffers the copy gets; None keeps its own.
     """
 
     def __init__(
@@ -210,7 +211,7 @@ class _Trial:
         return any(one.grad is not None for one in self.model.parameters())
 
     def check_tensors(self) -> None:
-        """Refuses a step after which the model's tensors are not those that it had."""
+        """Rejects a step after which the model's tensors are not the same objects as before."""
         check_registered(self._given.keys() | self._parameters.keys(), self.model)
         check_placed(self._placed)
 
@@ -225,7 +226,7 @@ class _Trial:
         return next((name for name, one in every if one.grad is not None and one.grad.is_sparse), "")
 
     def same_as(self, other: "_Trial") -> bool:
-        """Whether another run of the same step, which has had no backward pass yet, had the same loss and gradients."""
+        """Whether another run of the same step, without a backward pass so far, had the same loss and gradients."""
         other.backward()
         pairs = [(self.loss.detach(), other.loss.detach())]
         for one, two in zip(self.model.parameters(), other.model.parameters(), strict=True):
@@ -246,14 +247,14 @@ class _Trial:
         )
 
     def written(self) -> str:
-        """Names a parameter that forward or backward has changed; empty if none."""
+        """Names a parameter that the forward or backward pass has changed; empty if none."""
         for name, one in self.model.named_parameters():
             if not torch.equal(self._parameters[name].nan_to_num(), one.detach().nan_to_num()):
                 return name
         return ""
 
     def wrote_batch(self) -> bool:
-        """Whether the batch is not what it was."""
+        """Whether the batch has changed."""
         ours, theirs = tree_leaves(self._batch), tree_leaves(self._pristine)
         return len(ours) != len(theirs) or any(
             isinstance(a, Tensor) and isinstance(b, Tensor) and not same(a, b)

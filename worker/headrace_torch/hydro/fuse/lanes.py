@@ -1,8 +1,8 @@
 """The member dim that `torch.vmap` hides: takes it out of a tensor, and puts it back.
 
-Under `vmap` a model sees one member's tensors; behind each there is a stacked tensor and the position of its
-member dim. A rule (`rules/`) takes the stacked tensors, computes with one call of a dense kernel, and hands the
-result back. All of functorch's own names that Hydro touches are in this file.
+Under `vmap` a model sees one member's tensors; behind each of them is a stacked tensor and the position of its
+member dim. A rule (`rules/`) takes the stacked tensors, computes with one call of a dense kernel, and returns the
+result. All of functorch's internal names that Hydro uses are in this file.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,8 @@ def is_stacked(value: object) -> bool:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps torch from warning of ops that `vmap` runs member by member: they are slow, and the probe measures that."""
+    """Keeps torch from warning about ops that `vmap` runs member by member: they are slow, and the probe measures
+    that."""
     _functorch._set_vmap_fallback_warning_enabled(False)
     try:
         yield
@@ -34,8 +35,8 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def members(count: int) -> Iterator["Lanes"]:
-    """What `torch.vmap` does around a function, without taking its arguments and results apart: `Lanes.join` tensors
-    inside, and take results out with `Lanes.at`. For small models that is a third of a step's time.
+    """What `torch.vmap` does around a function, without unpacking its arguments and results: `Lanes.join` tensors
+    inside, and extract results with `Lanes.at`. For small models that saves a third of a step's time.
     """
     _load_decompositions()
     _functorch._vmap_increment_nesting(count, "error")
@@ -56,7 +57,7 @@ _noted: list[ref[Tensor]] | None = None
 
 @contextmanager
 def kept_tensors() -> Iterator[list[ref[Tensor]]]:
-    """Notes every tensor with a member dim that is made in the block; those that live on afterwards were kept."""
+    """Records every tensor with a member dim that is made in the block; those that survive it were kept."""
     global _noted
     found: list[ref[Tensor]] = []
     _noted = found
@@ -67,13 +68,13 @@ def kept_tensors() -> Iterator[list[ref[Tensor]]]:
 
 
 def note(value: Any) -> None:
-    """Notes a tensor with a member dim, where somebody wants to know."""
+    """Records a tensor with a member dim, if a block asks for that."""
     if _noted is not None and is_stacked(value):
         _noted.append(ref(value))
 
 
 class Lanes:
-    """The members of the innermost `vmap` that is running.
+    """The members of the innermost running `vmap`.
 
     Attributes:
         size: number of members N.
@@ -82,12 +83,12 @@ class Lanes:
     __slots__ = ("_level", "size")
 
     def __init__(self, size: int) -> None:
-        """Call it where members are mapped."""
+        """Call it inside the mapping of members."""
         self.size = size
         self._level: int = _functorch.current_level()
 
     def split(self, value: Tensor) -> tuple[Tensor, int | None]:
-        """Returns the stacked tensor and the position of its member dim, or None where all members share it."""
+        """Returns the stacked tensor and the position of its member dim, or None if all members share it."""
         stacked, dim = _functorch._unwrap_batched(value, self._level)
         return stacked, dim
 

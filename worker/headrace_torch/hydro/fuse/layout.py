@@ -1,8 +1,8 @@
-"""Where each parameter lies in a member's row, and the model's tensors by name.
+"""Where each parameter is in a member's row, and the model's tensors by name.
 
 A group keeps its members' parameters as one matrix, a row per member: the optimizer is a few operations on whole
-rows, a repack is a selection of rows, and a stacked parameter (N, *shape) is a view. Parameters begin at multiples
-of 64 bytes, so that kernels meet the alignment that they meet in a tensor of its own.
+rows, a repack is a selection of rows, and a stacked parameter (N, *shape) is a view. Parameters start at multiples
+of 64 bytes, so that kernels see the same alignment as in a separate tensor.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -32,9 +32,9 @@ class Layout:
     """The rows of a model.
 
     Attributes:
-        segments: its trainable parameters, tied ones once, in the order of `named_parameters`.
-        row: elements of a row, a multiple of 64 bytes; what lies between segments stays zero.
-        dtype: of all trainable parameters.
+        segments: its trainable parameters, tied ones only once, in the order of `named_parameters`.
+        row: elements of a row, a multiple of 64 bytes; the gaps between segments stay zero.
+        dtype: the dtype of all trainable parameters.
         constants: names of the parameters that are not trained; they are kept with the buffers.
     """
 
@@ -52,7 +52,7 @@ class Layout:
         }
 
     def gaps(self, rows: Tensor) -> list[Tensor]:
-        """Returns what lies between segments, as views of rows (n, row)."""
+        """Returns the gaps between segments, as views of rows (n, row)."""
         ends = [one.offset for one in self.segments[1:]] + [self.row]
         return [
             rows[:, one.offset + one.numel : end]
@@ -110,7 +110,7 @@ def layout_of(model: nn.Module) -> Layout:
 
 
 def check_frozen(constants: Iterable[tuple[str, Tensor]]) -> None:
-    """Refuses a step that trains a parameter without a row.
+    """Rejects a step that trains a parameter without a row.
 
     Args:
         constants: the parameters that were frozen when the group was made, by name.
@@ -132,12 +132,12 @@ Placed = Sequence[tuple[str, Tensor, int]]
 
 
 def placed(tensors: Iterable[tuple[str, Tensor]]) -> Placed:
-    """Where tensors are."""
+    """Records where the tensors are."""
     return [(name, one, one.data_ptr()) for name, one in tensors]
 
 
 def check_placed(before: Placed) -> None:
-    """Refuses a step that gives a tensor other memory: its member's row would no longer be what the model reads.
+    """Rejects a step that gives a tensor other memory: the model would no longer read its member's row.
 
     Raises:
         FuseError: names the tensor.
@@ -151,7 +151,7 @@ def check_placed(before: Placed) -> None:
 
 
 def check_registered(before: Set[str], model: nn.Module) -> None:
-    """Refuses a step that registers a buffer or a parameter, of which the group has no row.
+    """Rejects a step that registers a buffer or a parameter, for which the group has no row.
 
     Raises:
         FuseError: names it.
@@ -165,7 +165,7 @@ def check_registered(before: Set[str], model: nn.Module) -> None:
 
 
 def check_same(first: nn.Module, other: nn.Module, position: int) -> None:
-    """Refuses a member whose model has other tensors than member 0's.
+    """Rejects a member whose model has other tensors than member 0's.
 
     Raises:
         StaticShapeError: names the first layer that differs and both shapes.

@@ -1,4 +1,5 @@
-"""A member: one trial's hyperparameters. `FIELDS` is the table of what one may say, and which optimizers heed it."""
+"""A member: one trial's hyperparameters. `FIELDS` is the table of the settings, and of the optimizers that use
+them."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ OPTIMIZERS: tuple[OptimizerName, ...] = ("sgd", "adam", "adamw")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossScale:
-    """Settings of a member's own gradient scaler; those of `torch.amp.GradScaler`."""
+    """Settings of a member's own gradient scaler; the same as those of `torch.amp.GradScaler`."""
 
     init_scale: float = 2.0**16
     growth_factor: float = 2.0
@@ -27,18 +28,18 @@ class Member:
 
     Attributes:
         lr: learning rate, in terms of the base model for a surrogate.
-        schedule: of the rate over the member's own steps; None is constant.
-        weight_decay: None is the optimizer's default: 0.01 for AdamW, else 0.
+        schedule: of the rate over the member's own steps; None means constant.
+        weight_decay: None means the optimizer's default: 0.01 for AdamW, else 0.
         betas: Adam's and AdamW's β₁ and β₂.
         eps: Adam's and AdamW's ε.
         momentum: SGD's.
         dampening: SGD's.
         nesterov: SGD's.
-        clip: greatest norm of the member's gradient; None does not clip.
-        dropout: rate at every dropout of the model; None leaves the model's own.
-        seed: of the initial values, where there is a factory, and of dropout.
+        clip: the maximum norm of the member's gradient; None does not clip.
+        dropout: the rate at every dropout of the model; None keeps the model's own rates.
+        seed: of the initial values, if there is a factory, and of dropout.
         batch_size: the member sees this many rows of each batch; None sees all.
-        scaler: a gradient scaler of its own, for float16; None has none.
+        scaler: its own gradient scaler, for float16; None means no scaler.
         model: keyword arguments for the model's factory; they must not change shapes.
     """
 
@@ -70,7 +71,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """What holds for one of a member's settings."""
+    """The rules for one of a member's settings."""
 
     valid: Callable[[Any], bool]
     must: str

@@ -1,8 +1,8 @@
-"""The most memory that a piece of work held at once, from the allocator's own records.
+"""The peak memory of a piece of work, from the allocator's own records.
 
-On CUDA the caching allocator keeps the number. On a CPU torch's profiler records every allocation and release of its
-allocator, those inside of kernels too; their running sum is the memory in use beside what was there before. (What a
-math library takes past torch's allocator is in neither.)
+On CUDA the caching allocator keeps the number. On a CPU torch's profiler records every allocation and release of
+its allocator, including those inside kernels; their running sum is the memory used on top of what was there
+before. (Neither includes what a math library allocates outside torch's allocator.)
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from torch.autograd.profiler import profile
 
 
 def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
-    """Runs something; returns the greatest growth of allocated bytes while it ran, at least 0."""
+    """Runs something; returns the largest growth of allocated bytes while it ran, at least 0."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -21,7 +21,7 @@ def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
         work()
         torch.cuda.synchronize(device)
         return int(torch.cuda.max_memory_allocated(device) - before)
-    # The records as they are: `torch.profiler` makes an object of every event, which takes longer than a step.
+    # The raw records: `torch.profiler` makes an object of every event, which takes longer than a step.
     with profile(profile_memory=True, use_kineto=True) as recorded:
         work()
     return _greatest_sum(recorded)

@@ -18,11 +18,11 @@ class Named:
     """Names and values.
 
     Attributes:
-        path: of what has the names.
-        kind, target: what has them.
-        read: returns all names and values, in a dict of its own.
-        replace: writes those that differ between what is there and what is given.
-        form: of the path of a name.
+        path: the path of the owner of the names.
+        kind, target: the owner of the names.
+        read: returns all names and values, in a new dict.
+        replace: writes the values that differ from the current ones.
+        form: the form of a name's path.
     """
 
     path: str
@@ -58,7 +58,7 @@ class Named:
 
     @property
     def fixed(self) -> bool:
-        """Whether the names are given, and one without a value has ABSENT."""
+        """Whether the names are given; a name without a value then has ABSENT."""
         return self.kind in ("cell", "slots") or self.kind.startswith("names in ")
 
     def of(self, name: Any) -> str:
@@ -68,7 +68,7 @@ class Named:
 
 
 def of_dict(path: str, value: dict[Any, Any], form: str = "{path}[{name}]") -> Named:
-    """A dict; as it is stored, for a class of its own may make what it returns."""
+    """A dict; values are read as stored, because a class of its own may change what it returns."""
     kind: type[dict[Any, Any]] = OrderedDict if isinstance(value, OrderedDict) else dict
 
     def replace(content: dict[Any, Any]) -> None:
@@ -106,7 +106,7 @@ def of_module(path: str, value: nn.Module) -> Named:
 
 
 def of_names(path: str, space: dict[str, Any], names: frozenset[str], code: CodeType) -> Named:
-    """The names of a module that a function's code has."""
+    """The names of a module that a function's code uses."""
 
     ordered = sorted(names)
 
@@ -124,7 +124,7 @@ def of_names(path: str, space: dict[str, Any], names: frozenset[str], code: Code
 
 
 def of_slots(value: Any, path: str, names: list[str]) -> Named:
-    """Attributes that have no `__dict__`."""
+    """Attributes of an object without a `__dict__`."""
 
     def replace(content: Mapping[Any, Any]) -> None:
         for name, one in content.items():

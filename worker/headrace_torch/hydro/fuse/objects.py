@@ -1,7 +1,7 @@
 """What a module holds besides its registered parameters and buffers: attributes, lists, closures, numbers.
 
-Members of a fused pass share all of it; alone each would have its own. So Hydro must know whether it differs between
-members, and whether a step changes it. Both are one question, asked of two modules: `difference`.
+Members of a fused pass share all of it; alone, each would have its own. So Hydro must know whether it differs
+between members, and whether a step changes it. Both questions compare two modules: `difference`.
 """
 
 import random
@@ -19,7 +19,7 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 from headrace_torch.hydro.fuse.places import is_iterator, progress
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
-# The registries, and the hooks that any module may have: this look is quicker than one at the name.
+# The registries, and the hooks that any module may have: this check is quicker than one by name.
 _OWN_OF_TORCH = {*_REGISTRIES, *(name for name in vars(nn.Module()) if "_hooks" in name)}
 _UNCHANGING = ModuleType | CodeType | BuiltinFunctionType | type | torch.dtype | torch.device | torch.layout
 _NUMBERS = int | float | complex | str | bytes | None
@@ -30,9 +30,9 @@ class Difference:
     """The first thing that differs.
 
     Attributes:
-        path: to it.
+        path: its path.
         tensor: whether it is a tensor.
-        values: in the first module and in the second; empty where there is no value in both.
+        values: in the first and in the second module; empty if one of them has no value.
     """
 
     path: str
@@ -84,7 +84,7 @@ def parts(value: object) -> Iterator[tuple[str, Any]]:
 
 
 def tensors_within(root: object) -> Iterator[tuple[str, Tensor]]:
-    """All tensors that can be reached, each path to one of them; an object is entered once."""
+    """All reachable tensors, with one path to each; an object is entered once."""
     entered: set[int] = set()
     waiting: list[tuple[str, Any]] = [("", root)]
     while waiting:
@@ -102,7 +102,7 @@ def registered(module: nn.Module) -> dict[int, str]:
 
 
 def unregistered(module: nn.Module) -> list[Tensor]:
-    """Tensors that the module holds and has not registered, each once."""
+    """Tensors that the module holds without having registered them, each once."""
     known = registered(module)
     return list({id(one): one for _, one in tensors_within(module) if id(one) not in known}.values())
 

@@ -1,11 +1,11 @@
-"""What can be fused, and why not: the one place that says so.
+"""What can be fused, and what cannot and why: the one place that says so.
 
-    refuse       what no engine can train as torch.optim would: an error before anything is made
-    ENGINES      the engines, and what each gives a member of its own
-    Need         what a model may need a member to have of its own; `inspection` finds out, and says where
-    why_not      the two compared: why an engine must not run a model
+    refuse       rejects what no engine can train as torch.optim would, before anything is made
+    ENGINES      the engines, and what each gives a member separately
+    Need         what a model may need a member to have separately; `inspection` finds out, and says where
+    why_not      compares the two: why an engine must not run a model
 
-What is in no table is found by trying: an op that `torch.vmap` cannot map raises, and `probe` compares every engine
+What is in no table is found by trial: an op that `torch.vmap` cannot map raises, and `probe` compares every engine
 with `reference`, which is the user's module under torch.optim.
 """
 
@@ -26,7 +26,7 @@ EngineName = Literal["vmap", "grouped", "separate", "pool"]
 
 
 class Need(StrEnum):
-    """What a member must have of its own."""
+    """What a member must have separately."""
 
     ATTRIBUTES = (
         "attributes"  # Python state: what differs between members, or what a step changes with effect
@@ -45,9 +45,9 @@ class Promise:
     """What an engine promises; all promise the reference's numbers.
 
     Attributes:
-        gives: what each member has of its own.
-        fused: one forward and backward pass serves all members.
-        how: in one line.
+        gives: what each member has separately.
+        fused: whether one forward and backward pass serves all members.
+        how: how it works, in one line.
     """
 
     gives: frozenset[Need]
@@ -55,7 +55,7 @@ class Promise:
     how: str
 
 
-# One call serves all members of a fused pass that remember the same: it counts as each member's own would.
+# One call serves all members of a fused pass that remember the same: it counts as a call of each member.
 _FUSED: Final = frozenset({Need.MEMORY, Need.RECORD})
 ENGINES: Final[Mapping[EngineName, Promise]] = {
     "grouped": Promise(gives=_FUSED, fused=True, how="torch.vmap, with one dense kernel for all members"),
@@ -80,7 +80,7 @@ def why_not(engine: EngineName, needs: Mapping[Need, str]) -> str:
 
 
 def refuse(model: nn.Module) -> None:
-    """Refuses a model that no engine trains as torch.optim would.
+    """Rejects a model that no engine trains as torch.optim would.
 
     Raises:
         FuseError: names the layer and the remedy.
@@ -115,7 +115,7 @@ def refuse(model: nn.Module) -> None:
 
 
 def refuse_loss(loss_fn: Any) -> None:
-    """Refuses a loss with parameters of its own, which nothing would train.
+    """Rejects a loss with its own parameters, which nothing would train.
 
     Raises:
         FuseError: names the parameter.
@@ -123,6 +123,4 @@ def refuse_loss(loss_fn: Any) -> None:
     if isinstance(loss_fn, nn.Module):
         for name, one in loss_fn.named_parameters():
             if one.requires_grad:
-                raise FuseError(
-                    f"the loss has a parameter that is to be trained, {name}: make it part of the model"
-                )
+                raise FuseError(f"the loss has a trainable parameter, {name}: make it part of the model")

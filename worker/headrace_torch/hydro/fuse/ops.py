@@ -1,7 +1,7 @@
 """The interception of torch's functions while a model runs for members: grouped rules, and counted dropout.
 
-A `TorchFunctionMode` sees `functional.linear` whether a layer or the user's own code calls it, so rules hold for
-any model. What has no rule goes on to torch, where `vmap` maps it.
+A `TorchFunctionMode` sees `functional.linear` whether a layer or the user's own code calls it, so rules apply to
+any model. A function without a rule is passed on to torch, where `vmap` maps it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from headrace_torch.hydro.fuse.rules import COMPOSITES, RULES
 from headrace_torch.hydro.fuse.rules.attention import explicit_attention
 
 DROPOUTS: Mapping[Callable[..., Any], int | None] = {
-    # how many leading dims of an input, batch and channel, have a mask of their own; None for all
+    # How many leading dims of an input, batch and channel, have their own mask; None for all.
     functional.dropout: None,
     torch.dropout: None,
     functional.dropout1d: 2,
@@ -34,8 +34,8 @@ class MemberOps(TorchFunctionMode):
     """Active while the model of one member, or of all under `vmap`, runs.
 
     Args:
-        lanes: the members under `vmap`; None for a single member that runs by itself.
-        masks: dropout's; None where the model has no dropout.
+        lanes: the members under `vmap`; None for a single member that runs alone.
+        masks: dropout's; None if the model has no dropout.
         grouped: whether to use the grouped rules.
         tensors: the model's under `vmap`, by name.
     """

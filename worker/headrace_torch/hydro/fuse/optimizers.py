@@ -1,7 +1,7 @@
-"""SGD, Adam and AdamW on all members' rows at once, each row with settings and a step count of its own.
+"""SGD, Adam and AdamW on all members' rows at once, each row with its own settings and step count.
 
-The arithmetic is torch.optim's (its single-tensor path); every operation is elementwise with correctly rounded
-results (+, ·, /, √), so a row's numbers do not depend on which rows are beside it.
+The arithmetic is torch.optim's (its single-tensor path). Every operation is elementwise with correctly rounded
+results (+, ·, /, √), so a row's numbers do not depend on the rows beside it.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from headrace_torch.hydro.fuse.states import Slot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowMultipliers:
-    """A surrogate's multipliers for each element of a row, (row,); None where all are 1."""
+    """A surrogate's multipliers for each element of a row, (row,); None if all are 1."""
 
     lr: Tensor | None = None
     weight_decay: Tensor | None = None
     eps: Tensor | None = None
 
     def part(self, start: int, end: int) -> "RowMultipliers":
-        """Returns those of a part of the row."""
+        """Returns the multipliers of a part of the row."""
         lr, decay, eps = (
             None if one is None else one[start:end] for one in (self.lr, self.weight_decay, self.eps)
         )
@@ -31,7 +31,7 @@ class RowMultipliers:
 
 
 def needs_momentum(members: Sequence[Member]) -> bool:
-    """Whether SGD must keep momentum buffers for any of these."""
+    """Whether SGD must keep momentum buffers for any of these members."""
     return any(one.momentum > 0 or one.schedule is not None for one in members)
 
 
@@ -44,7 +44,7 @@ def update(
     multipliers: RowMultipliers,
     taken: Sequence[int],
 ) -> None:
-    """Takes one step of every row, in place; `grads` is used as scratch.
+    """Takes one step of every row, in place; `grads` is used as scratch space.
 
     Args:
         optimizer: its name.

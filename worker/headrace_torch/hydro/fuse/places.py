@@ -1,13 +1,13 @@
-"""The places of the user's program that a call may change: how one is read, put back, and compared.
+"""The places in the user's program that a call may change: how one is read, restored, and compared.
 
     Named       names and values: attributes, a dict, a class, globals, a variable of a closure (`named`)
     Items       a list or a deque
     Elements    a set
     Numbers     a tensor
     Draws       a generator of random numbers
-    Advances    an iterator or a generator, which nothing can put back
+    Advances    an iterator or a generator, which cannot be restored
 
-A content that was read is never changed afterwards, so states may share it.
+A content that has been read is never changed, so states may share it.
 """
 
 import operator
@@ -32,16 +32,16 @@ GENERATORS: Final = torch.Generator | random.Random | np.random.Generator | np.r
 
 
 class Kind(IntEnum):
-    """What a change is."""
+    """The kinds of change."""
 
     RECORD = 0  # something was added to a list or a dict, or an object replaced: it records
     NUMBER = 1  # a number or a tensor changed: it counts
-    ITERATOR = 2  # an iterator advanced, and cannot be put back
+    ITERATOR = 2  # an iterator advanced, and cannot be restored
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that is not as it was."""
+    """One thing that has changed."""
 
     path: str
     kind: Kind
@@ -58,11 +58,11 @@ class Place(Protocol):
         ...
 
     def latest(self, known: Any) -> Any:
-        """Returns the content; `known` itself, a content that was read before or ABSENT, if it is still so."""
+        """Returns the content; `known` itself, an earlier content or ABSENT, if it is unchanged."""
         ...
 
     def write(self, content: Any) -> None:
-        """Puts a content back, in place."""
+        """Restores a content, in place."""
         ...
 
     def change(self, before: Any, after: Any) -> Change:
@@ -214,7 +214,7 @@ class Advances:
         return known if known is not ABSENT and known == now else now
 
     def write(self, content: Any) -> None:
-        """Writes nothing: who must put it back checks for it, and refuses."""
+        """Writes nothing: a caller that must restore it checks for this, and raises."""
 
     def change(self, _before: Any, _after: Any) -> Change:
         return Change(self.path, Kind.ITERATOR)
@@ -224,13 +224,14 @@ class Advances:
 
 
 def is_iterator(value: object) -> bool:
-    """Whether it is an iterator of Python's or torch's own, or a generator; one of the user's class has attributes."""
+    """Whether it is an iterator of Python's or torch's own, or a generator; one of a user's class has attributes
+    instead."""
     root = type(value).__module__.partition(".")[0]
     return isinstance(value, Iterator) and root in ("builtins", "itertools", "torch")
 
 
 def progress(value: Any) -> str:
-    """Where an iterator is, comparable; as far as it says so."""
+    """Where an iterator is, in comparable form; as far as it shows its position."""
     if isinstance(value, GeneratorType):
         frame = value.gi_frame
         if frame is None:
@@ -240,7 +241,7 @@ def progress(value: Any) -> str:
         return repr({name: one for name, one in vars(value).items() if isinstance(one, _PLAIN)})
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # from Python 3.12 on itertools warns here
+            warnings.simplefilter("ignore")  # from Python 3.12 on, itertools warns here
             return repr(value.__reduce__())
     except Exception:  # noqa: BLE001  it does not say, or holds what cannot be shown
         return repr(value)
@@ -261,7 +262,7 @@ def alike(some: Any, others: Any) -> bool:
 
 
 def kind_of(before: Any, after: Any) -> Kind:
-    """What it is that one value took the place of another."""
+    """The kind of change from one value to another."""
     if isinstance(after, NUMBERS) and (before is ABSENT or isinstance(before, NUMBERS)):
         return Kind.NUMBER
     return Kind.NUMBER if isinstance(before, Tensor) and isinstance(after, Tensor) else Kind.RECORD

@@ -1,17 +1,17 @@
-"""Decides how a group runs, by trying on the user's own model, batch and loss.
+"""Decides how a group runs, by trying the user's own model, batch and loss.
 
     equality     each engine against `reference`, plain torch, in float64 where only rounding differs: losses,
                  gradients, parameters and buffers of two steps within 1e-9 (or the rounding of the loss's own type,
-                 if that is narrower); what raises is a gap, with the layer and the op in the reason
-    speed        forward and backward of all members, engines in turn, the best of some rounds
-    stability    of `grouped` and of the fastest fused engine: whether a member's numbers are bit-identical beside other
-                 members, in other numbers and places
+                 if that is narrower); an error is a gap, with the layer and the op in the reason
+    speed        forward and backward passes of all members, engines in turn, the best of some rounds
+    stability    of `grouped` and of the fastest fused engine: whether a member's numbers are bit-identical next to
+                 different members, in other numbers and places
 
-A fused engine is taken only where it is equal, and faster than separate members here and now. Where no engine is
-equal the model is refused. Everything runs on copies; the user's batch, generators and Python state stay as they are.
+A fused engine is used only if it is equal, and faster than separate members here and now. If no engine is equal,
+the model is rejected. Everything runs on copies; the user's batch, generators and Python state stay as they are.
 
-Most of a first step is this. So only what the choice needs is run: separate members, who cost the same each, are timed
-by a few of them, and an engine that is far behind is timed no further.
+This is most of a first step. So only what the choice requires is run: a few of the separate members are timed,
+since each costs the same, and an engine that is far behind is not timed further.
 """
 
 import time
@@ -31,8 +31,8 @@ from headrace_torch.hydro.fuse.states import MemberStates
 
 Fused = Literal["grouped", "vmap"]
 FUSED: tuple[Fused, ...] = ("grouped", "vmap")
-FEW = 2  # separate members are timed by so many of them
-FAR = (1.3, 1.1)  # after a first and a later round: so many times as slow as the quickest is no close contest
+FEW = 2  # this many of the separate members are timed
+FAR = (1.3, 1.1)  # after a first and a later round: an engine this many times slower than the quickest is out
 
 
 def probe(
@@ -43,7 +43,7 @@ def probe(
     Args:
         subject: the group.
         candidates: fused engines to try.
-        rounds: of timing.
+        rounds: rounds of timing.
 
     Raises:
         FuseError: no engine computes what torch.optim would.
@@ -92,8 +92,8 @@ def probe(
 def _tried(
     subject: Subject, passed: Sequence[Local], rounds: int, gaps: dict[str, str]
 ) -> tuple[dict[Local, float], dict[str, bool]]:
-    """Seconds per engine, if there is a fused one; and of the fastest of these, and of `grouped`, whose bits are
-    promised, whether it is stable.
+    """Seconds per engine, if there is a fused one; and whether the fastest of these is stable, and `grouped`,
+    whose bits are promised.
 
     A fused engine that raises is left out, and `gaps` says why: a model may do something else in a later step.
     """
@@ -135,7 +135,7 @@ def _run(engine: Engine, states: MemberStates, work: Work) -> tuple[Tensor, Tens
 
 
 def _part(work: Work, positions: Sequence[int]) -> Work:
-    """The work of some members."""
+    """The work for some members."""
     return replace(
         work,
         batch=[work.batch[i] for i in positions] if work.own else work.batch,
@@ -148,10 +148,10 @@ def timed(
 ) -> dict[Local, float]:
     """Seconds of one forward and backward of all members, per engine: in turn, the best of some rounds.
 
-    Of separate members a FEW are run, and the others taken to cost as much each. An engine that takes FAR times as
-    long as the quickest one is out, and a single one is timed no more. Where one thread does everything its own time
-    is taken, which other processes on the machine do not lengthen. A fused engine that raises is left out, and `gaps`
-    says why.
+    Only a FEW of the separate members are run; each of the others is assumed to cost the same. An engine that
+    takes FAR times as long as the quickest one is out, and a single remaining one is not timed further. If one
+    thread does everything, its CPU time is used, which other processes on the machine do not lengthen. A fused
+    engine that raises is left out, and `gaps` says why.
     """
     n = len(states)
     trial = states.slim(range(n))

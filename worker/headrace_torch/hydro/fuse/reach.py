@@ -1,7 +1,7 @@
 """What functions and objects reach in the user's program: closures, globals that they name, attributes, classes.
 
-Not entered are: code of Python and torch; code of other installed packages, but for the roots; a tensor of more than
-a million elements; the elements of a container of more than ten thousand.
+These are not entered: code of Python and torch; code of other installed packages, except the roots; a tensor of
+more than a million elements; the elements of a container of more than ten thousand.
 """
 
 import sys
@@ -48,7 +48,7 @@ LARGEST_CONTAINER: Final = 10_000
 _LIBRARIES: Final = frozenset({"torch", "numpy", *sys.stdlib_module_names} - {"__main__"})
 _HYDRO: Final = "headrace_torch"
 _CONTAINERS: Final = list | dict | set | deque | tuple
-_HOLDERS: Final = SimpleNamespace | Namespace  # a library's, but what is inside is the user's
+_HOLDERS: Final = SimpleNamespace | Namespace  # a library's object, but its content is the user's
 _HOOKS: Final = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _PLAIN: Final = NUMBERS | str | bytes | None
 
@@ -59,17 +59,17 @@ State = dict[Key, tuple[Place, Any]]
 
 @dataclass(slots=True)
 class Owned:
-    """Tensors that belong to a group's members, which no snapshot may put back."""
+    """Tensors that belong to a group's members, which no snapshot may restore."""
 
     _known: dict[int, "ref[Tensor]"] = field(default_factory=dict)
 
     def add(self, module: nn.Module) -> None:
-        """A module of some member."""
+        """Adds the tensors of some member's module."""
         living = {number: one for number, one in self._known.items() if one() is not None}
         self._known = living | {id(one): ref(one) for one in (*module.parameters(), *module.buffers())}
 
     def has(self, value: Tensor) -> bool:
-        """Whether it is one of them."""
+        """Whether a tensor is one of them."""
         known = self._known.get(id(value))
         return known is not None and known() is value
 
@@ -81,10 +81,10 @@ def read(
 
     Args:
         roots: objects and functions, each with its name.
-        known: an earlier state; contents that are still the same are its own.
-        owned: not read.
-        common: ids of functions that copies of the roots share: only what a copy has of its own is read, without
-            classes, globals and hooks. None reads all.
+        known: an earlier state; unchanged contents are shared with it.
+        owned: tensors that are not read.
+        common: ids of functions that copies of the roots share: only what a copy has separately is read, without
+            classes, globals and hooks. None reads everything.
         as_known: whether to take all contents from `known`, and leave out what it does not have.
     """
     found: State = {}
@@ -106,7 +106,7 @@ def read(
             if isinstance(value, MethodType):
                 further = [(path, value.__self__)]
         waiting.extend(further := list(further))
-        if isinstance(value, type | MethodType) and id(value) in near:  # its methods are near too
+        if isinstance(value, type | MethodType) and id(value) in near:  # its methods are close, too
             near.update(id(one) for _, one in further if isinstance(one, FunctionType))
         for place in places:
             if place.key in found:
@@ -125,7 +125,7 @@ def read(
 
 
 def refresh(state: State, roots: Roots, owned: Owned, common: Set[int] | None = None) -> State:
-    """What `read` returns, from a state that was read of the same roots: only what has changed is entered."""
+    """What `read` returns, starting from an earlier state of the same roots: only what has changed is entered."""
     found: State = {}
     for key, entry in state.items():
         place, content = entry
@@ -168,9 +168,9 @@ def _known(value: Any, place: Place, before: Any) -> bool:
 
 
 def _look(path: str, value: Any, owned: Owned) -> tuple[list[Place], Iterable[tuple[str, Any]]]:
-    """The places of one object, and what it reaches beside their contents."""
+    """The places of one object, and what it reaches besides their contents."""
     if isinstance(value, Tensor):
-        # What a fused pass has kept of its layers is nothing outside of it.
+        # What a fused pass has kept of its layers is nothing outside the pass.
         skip = (
             is_stacked(value)
             or owned.has(value)
@@ -290,7 +290,7 @@ def _inner(code: CodeType) -> Iterator[CodeType]:
 
 @lru_cache(10_000)
 def _names(code: CodeType) -> frozenset[str]:
-    """All names that it has, also of attributes."""
+    """All names that it has, including those of attributes."""
     return frozenset(name for one in _inner(code) for name in one.co_names)
 
 

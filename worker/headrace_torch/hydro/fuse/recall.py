@@ -1,10 +1,10 @@
 """Members' Python state on its way into a group and out of it.
 
-arrive        a member joins with a state: kept until its module and the step's code are there to take it
-begun         a separate member has a module of its own: it gets the member's extra state and attributes
-bring         a step has begun: `Memory` gets what members remember outside of their modules
-take          what a state has to hold; what it cannot hold is refused by name if it counts, else warned of once
-onto          the same onto a plain model
+arrive    a member joins with a state: kept until its module and the step's code can receive it
+begun     a separate member has its own module: it gets the member's extra state and attributes
+bring     a step has started: `Memory` gets what members remember outside their modules
+take      what a state must hold; what it cannot hold raises an error if it counts, else one warning
+onto      the same for a plain model
 """
 
 import copy
@@ -29,7 +29,7 @@ FLAG = "requires_grad "
 
 @dataclass(slots=True)
 class _Arrived:
-    """What a member came with and nobody has taken yet: of its module, and of all other code."""
+    """What a member arrived with and nothing has received yet: for its module, and for all other code."""
 
     extra: Mapping[str, Any]
     model: Remembered
@@ -38,7 +38,7 @@ class _Arrived:
 
 @dataclass(slots=True)
 class _Own:
-    """A separate member's module, and how it began."""
+    """A separate member's module, and its starting content."""
 
     module: nn.Module
     began: State
@@ -46,7 +46,7 @@ class _Own:
     flags: Mapping[str, bool]  # which parameters required a gradient
 
     def put(self, remembered: Mapping[str, Any]) -> Remembered:
-        """Changes the module by what was taken; returns what has no place in it."""
+        """Applies what was taken to the module; returns what has no place in it."""
         rest = put(self.began, self.names, remembered, next(self.module.parameters()).device)
         for name, one in self.module.named_parameters():
             if (entry := rest.pop(FLAG + name, None)) is not None:
@@ -54,7 +54,7 @@ class _Own:
         return rest
 
     def changed_flags(self) -> Remembered:
-        """Whether a parameter requires a gradient, where a step has changed it."""
+        """Whether a parameter requires a gradient, if a step has changed that."""
         return {
             FLAG + name: {"value": one.requires_grad}
             for name, one in self.module.named_parameters()
@@ -64,12 +64,12 @@ class _Own:
 
 @dataclass(slots=True)
 class Recall:
-    """What members came with, and their modules' beginnings.
+    """What members arrived with, and the starting contents of their modules.
 
     Attributes:
         template: the group's model.
         owned: the tensors of members' modules.
-        memory: what members remember outside of modules of their own; None where a call changes nothing.
+        memory: what members remember outside their own modules; None if a call changes nothing.
     """
 
     template: nn.Module
@@ -82,7 +82,7 @@ class Recall:
 
     @property
     def waiting(self) -> str:
-        """What some member remembers outside of its module, and nobody has taken yet; empty if nothing."""
+        """What some member remembers outside its module, and nothing has received yet; empty if nothing."""
         return next((name for one in self._arrived.values() for name in one.code), "")
 
     def arrive(self, number: int, state: Mapping[str, Any]) -> None:
@@ -104,7 +104,7 @@ class Recall:
         self._own = {number: one for number, one in self._own.items() if number in here}
 
     def begun(self, number: int, module: nn.Module) -> None:
-        """A member has a module of its own now."""
+        """A member now has its own module."""
         self.owned.add(module)
         self._own[number] = own = self._read(module)
         if came := self._arrived.get(number):
@@ -113,7 +113,7 @@ class Recall:
             came.extra = {}
 
     def ended(self) -> None:
-        """Separate modules are given up; new ones will begin where they were."""
+        """Separate modules are discarded; new ones will start where those were."""
         for number, own in self._own.items():
             came = self._arrived.setdefault(number, _Arrived({}, {}, {}))
             came.model |= self._taken(own)[0]
@@ -121,7 +121,7 @@ class Recall:
         self._own = {}
 
     def bring(self, module: nn.Module | None) -> None:
-        """A step has begun; `module` is that of a fused pass, if it is part of what members remember."""
+        """A step has started; `module` is that of a fused pass, if it is part of what members remember."""
         assert self.memory is not None
         for number, came in self._arrived.items():
             entries = {**came.code, **(came.model if module is not None else {})}
@@ -144,7 +144,8 @@ class Recall:
                     )
 
     def differs(self, ids: Iterable[int], own: Any) -> str:
-        """Says which attribute a member has come with that is not as in the group's model; empty if none."""
+        """Names an attribute with which a member arrived and that differs from the group's model; empty if there
+        is none."""
         for number in ids:
             came = self._arrived.get(number)
             if came is not None and (came.extra or came.model):
@@ -155,10 +156,10 @@ class Recall:
         return ""
 
     def remembered(self, number: int) -> Remembered:
-        """What a member's state has to hold.
+        """What a member's state must hold.
 
         Raises:
-            FuseError: names what no state can hold, and counts.
+            FuseError: names what no state can hold although it counts.
         """
         found, lost = self._found(number)
         for one in lost:
@@ -212,7 +213,7 @@ class Recall:
         now = refresh(own.began, [("", own.module)], self.owned, self._known())
         found, lost = taken(own.began, now, own.names)
         found |= own.changed_flags()
-        # A module with an extra state says itself what is to be kept of it.
+        # A module with an extra state decides itself what is kept of it.
         told = [name.removesuffix(EXTRA).removesuffix(".") for name in extra_names(own.module)]
         return found, [one for one in lost if not any(_is_within(one.path, name) for name in told)]
 

@@ -1,7 +1,8 @@
 """The yardstick: a member as its user would run it alone, in plain torch.
 
-The user's module (a copy, with its hooks), an optimizer of torch.optim, `clip_grad_norm_`, copies of the batch. No
-engine's code is in it. Only dropout and random numbers are Hydro's, for a member's are its own wherever it runs.
+It uses the user's module (a copy, with its hooks), an optimizer of torch.optim, `clip_grad_norm_` and copies of
+the batch. It contains no engine's code. Only dropout and random numbers are Hydro's, because a member's are the
+same wherever it runs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,11 +24,11 @@ from headrace_torch.hydro.parametrize.parametrization import Parametrization
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one step of one member was.
+    """The result of one step of one member.
 
     Attributes:
-        loss: before the step.
-        gradients: by name; None where torch has none.
+        loss: the loss before the step.
+        gradients: by name; None if torch has none.
         tensors: parameters and buffers after the step, by name.
     """
 
@@ -44,12 +45,12 @@ def train(
     traits: Traits,
     parametrization: Parametrization,
 ) -> list[Step]:
-    """Trains one member from its state on.
+    """Trains one member, starting from its state.
 
     Args:
-        module: the member's own; it gets the member's tensors, and is trained.
+        module: the member's own; it receives the member's tensors, and is trained.
         states: not changed.
-        position: of the member.
+        position: the member's position.
         works: one per step, with batches that may be changed.
         traits: of the model.
         parametrization: of the group.

@@ -1,14 +1,14 @@
-"""What members remember outside of their tensors: each has its own, as alone in a process of its own.
+"""What members remember outside their tensors: each has its own, as if it ran alone in a process.
 
-A loss that counts its calls, a list, a class's attribute is one object, and the calls of all members would reach it.
-So each call runs on its member's own content of all that it reaches (`reach.State`):
+A loss that counts its calls, a list or a class's attribute is one object, and the calls of all members would reach
+it. So each call runs on its member's own content of everything that it reaches (`reach.State`):
 
     begin    a step: what the user has changed since the last one is changed for every member
-    turn     a call: the members' content is put in place; afterwards what the call has left is theirs
+    turn     a call: the members' content is put in place; afterwards, what the call has left is theirs
     end      the first member's content is left in place, so the user sees one call a step
-    undo     an error: everything is as before the step
+    undo     an error: everything is restored to before the step
 
-A member that joins begins with the content that the first step began with, and with what the user has changed since.
+A member that joins starts with the content that the first step started with, plus what the user has changed since.
 A call of several members is a fused pass, which needs members with equal content: `Memory.cohorts`.
 """
 
@@ -25,30 +25,30 @@ from headrace_torch.hydro.fuse.named import Named
 from headrace_torch.hydro.fuse.places import ABSENT, Advances, Change, equal
 from headrace_torch.hydro.fuse.reach import Owned, Roots, State, read, refresh
 
-MOST_DEAD = 2  # so many times as many places as are reached may be kept
+MOST_DEAD = 2  # at most this many times the reached places are kept
 
 
 class Memory:
     """What members remember, by id."""
 
     def __init__(self, owned: Owned) -> None:
-        """Knows of nothing yet; what is owned is not remembered."""
+        """Nothing is remembered yet; owned tensors are never remembered."""
         self._owned = owned
         self._roots: Roots = ()
         self._fresh: State | None = None
         self._of: dict[int, State] = {}
         self._now: State = {}
         self._names = Names()
-        self._before: State | None = None  # the step's that runs
+        self._before: State | None = None  # those of the running step
         self._pending: dict[int, State] = {}
 
     def begin(self, roots: Roots) -> None:
-        """Begins a step.
+        """Starts a step.
 
         Args:
-            roots: what the step's code is; the first step's content is every member's beginning.
+            roots: the step's code; its content at the first step is where every member starts.
         """
-        self.undo()  # of a step that was broken off
+        self.undo()  # of a step that was aborted
         same = len(roots) == len(self._roots) and all(
             one is two for (_, one), (_, two) in zip(roots, self._roots, strict=True)
         )
@@ -74,7 +74,7 @@ class Memory:
         self._now = now
 
     def _prune(self) -> None:
-        """Lets go of closures that the user has created again at each step, and of all that they hold."""
+        """Releases closures that the user creates again at each step, and everything that they hold."""
         assert self._fresh is not None
         states = {id(one): one for one in (self._fresh, *self._of.values())}
         living = {
@@ -87,12 +87,12 @@ class Memory:
     def bring(
         self, number: int, remembered: Mapping[str, Any], arrange: Callable[[], None], device: torch.device
     ) -> Remembered:
-        """A member comes with what it remembers, in a step that has begun; returns what has no place here.
+        """A member arrives with what it remembers, in a step that has started; returns what has no place here.
 
         Args:
             number: its id.
             remembered: from `take`.
-            arrange: called before, on the content that a member begins with.
+            arrange: called first, with the content that a member starts with in place.
             device: of the group.
         """
         assert self._fresh is not None
@@ -109,7 +109,7 @@ class Memory:
 
     @contextmanager
     def of(self, number: int) -> Iterator[None]:
-        """Between two steps: a member's content is in place."""
+        """A context between two steps: a member's content is in place."""
         if self._fresh is None:
             yield
             return
@@ -124,14 +124,15 @@ class Memory:
             self._put(left, strict=False)
 
     def remembered(self, number: int) -> tuple[Remembered, list[Change]]:
-        """What a member remembers beyond its beginning, in plain values; and changes that no state can hold."""
+        """What a member remembers beyond its starting content, in plain values; and changes that no state can
+        hold."""
         if self._fresh is None:
             return {}, []
         with self.of(number):
             return taken(self._fresh, self._now, self._names)
 
     def knows_loss(self, name: str) -> bool:
-        """Whether what has this name is of a loss that has run here, or of none."""
+        """Whether this name belongs to a loss that has run here, or to no loss."""
         _, of_loss, called = name.partition(" loss(")
         return not of_loss or any(path == f"loss({called.partition(')')[0]})" for path, _ in self._roots)
 
@@ -150,10 +151,10 @@ class Memory:
 
     @contextmanager
     def turn(self, ids: Sequence[int]) -> Iterator[None]:
-        """One call, of members that remember the same.
+        """The context of one call, for members that remember the same.
 
         Raises:
-            FuseError: an iterator advanced, and members would need it where it was.
+            FuseError: an iterator advanced, and members need its previous position.
         """
         self._put(self._state(ids[0]))
         try:
@@ -163,13 +164,13 @@ class Memory:
         self._pending |= dict.fromkeys(ids, self._now)
 
     def end(self, ids: Sequence[int]) -> None:
-        """Ends a step of these members; the content of others is forgotten."""
+        """Ends a step of these members; the content of others is dropped."""
         self._of = {number: self._pending.get(number, self._state(number)) for number in ids}
         self._put(self._of[ids[0]])
         self._before = None
 
     def undo(self) -> None:
-        """Puts everything back to before the step, if one runs."""
+        """Restores everything to before the step, if one is running."""
         if self._before is None:
             return
         self._now = refresh(self._now, self._roots, self._owned)
@@ -177,7 +178,7 @@ class Memory:
         self._before = None
 
     def forget(self) -> None:
-        """Every member begins again."""
+        """Every member starts again."""
         self._of = {}
 
     def _state(self, number: int) -> State:
@@ -226,7 +227,7 @@ def _merged(own: Mapping[Any, Any], left: Mapping[Any, Any], now: Mapping[Any, A
 
 
 def _alike(one: State, two: State) -> bool:
-    """Whether two members remember the same: by value, where each has objects of its own."""
+    """Whether two members remember the same: compared by value if each has its own objects."""
     if one is two:
         return True
     seen: set[tuple[int, int]] = set()

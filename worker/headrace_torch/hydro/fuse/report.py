@@ -13,10 +13,10 @@ class ProbeReport:
     Attributes:
         engine: what the group runs on.
         reason: why, in one sentence.
-        gaps: for engines that cannot run this model or are not equal, why not.
-        error: the greatest relative difference from torch.optim in float64, per engine that ran.
+        gaps: the reason, for engines that cannot run this model or are not equal.
+        error: the largest relative difference from torch.optim in float64, per engine that ran.
         speedup: separate members' time over the engine's, per engine that was timed.
-        bit_stable: per engine that was tried, whether drop and repack change no bit of the survivors.
+        bit_stable: per engine that was tried, whether drop and repack change no bit of the remaining members.
     """
 
     engine: EngineName

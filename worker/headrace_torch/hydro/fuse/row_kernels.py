@@ -1,9 +1,9 @@
 """SGD, Adam and AdamW by torch's fused CPU kernels: one call per member, over its whole row.
 
-A row is a tensor of its own, so what a kernel makes of it cannot depend on the rows beside it; and it passes over the
-row once, where elementwise operations on the matrix pass a dozen times. A surrogate's multipliers cut a row into spans
-of equal multipliers; all spans of a member that share them go into one call. Spans begin and end at multiples of 64
-bytes, so no element is ever at the end of a vector in one group and inside of one in another.
+A row is a separate tensor, so the kernel's result cannot depend on the rows beside it. The kernel passes over the
+row once, while elementwise operations on the matrix pass a dozen times. A surrogate's multipliers split a row into
+spans of equal multipliers; all spans of a member that share them go into one call. Spans start and end at
+multiples of 64 bytes, so no element is ever at the end of a vector in one group and inside one in another.
 """
 
 from collections.abc import Sequence
@@ -17,16 +17,17 @@ from headrace_torch.hydro.fuse.member import OptimizerName
 from headrace_torch.hydro.fuse.states import Slot
 from headrace_torch.hydro.parametrize.parametrization import Parametrization
 
-# Of torch.optim's own use, behind `fused=True`; on a CPU since torch 2.4.
+# torch.optim uses them itself, behind `fused=True`; on a CPU since torch 2.4.
 _fused_adamw, _fused_adam, _fused_sgd = torch._fused_adamw_, torch._fused_adam_, torch._fused_sgd_
-# A call costs some microseconds. Where rows are shorter a dozen operations on the matrix are cheaper for many members;
-# for few, neither costs much. The number of members must not decide: the two round differently.
+# A call costs some microseconds. If rows are shorter, a dozen operations on the matrix are cheaper for many
+# members; for few, neither costs much. The choice must not depend on the number of members: the two round
+# differently.
 LEAST_ROW = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """A row cut where multipliers change.
+    """A row split where multipliers change.
 
     Attributes:
         sizes: in elements, padding included; they add up to the row.
@@ -38,7 +39,7 @@ class Spans:
 
 
 def spans_of(layout: Layout, parametrization: Parametrization) -> Spans:
-    """Cuts the rows of a layout."""
+    """Splits the rows of a layout."""
     sizes: list[int] = []
     keys: list[tuple[float, float, float]] = []
     ends = [one.offset for one in layout.segments[1:]] + [layout.row]
@@ -79,7 +80,7 @@ def update_by_kernels(
         rows: parameters, (n, row), on a CPU.
         grads: (n, row).
         moments: by torch.optim's names; SGD without momentum has none.
-        spans: of a row.
+        spans: the spans of a row.
         taken: per row, how many steps these parameters have taken.
     """
     names = ("exp_avg", "exp_avg_sq") if optimizer != "sgd" else ("momentum_buffer",)

@@ -1,12 +1,12 @@
 """What runs a group's steps: the engine, picked at the first step, and what happens when it fails.
 
-    first step          look at the model, then probe, or take the engine that was asked for
-    group doubles       probe again: what is fastest for one member is not for sixteen
-    fused step fails    go on separately, where the step can be repeated
-    member raises       buffers are put back; `MemberError` says whose step it was
+    first step          inspect the model, then probe, or take the requested engine
+    group doubles       probe again: what is fastest for one member is not fastest for sixteen
+    fused step fails    continue separately, if the step can be repeated
+    member raises       buffers are restored; `MemberError` says whose step it was
     a call remembers    each member's calls run on what that member remembers (`remembering`)
 
-Drops never change the engine, so that those who stay keep their bits.
+Drops never change the engine, so that the remaining members keep their bits.
 """
 
 import os
@@ -49,7 +49,7 @@ from headrace_torch.hydro.fuse.surroundings import Losses, code_of, roots_of, ro
 from headrace_torch.hydro.fuse.updates import Updates
 
 EngineChoice = Literal["auto"] | EngineName
-GROWTH = 2  # a group of so many times as many members as were probed is probed again
+GROWTH = 2  # a group that has grown by this factor since it was probed is probed again
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,15 +58,15 @@ class Running:
 
     Attributes:
         template: the model.
-        models: makes members' own.
+        models: makes members' own models.
         updates: the group's optimizer.
         choice: what the user asked for.
         workers: processes for what cannot be fused.
-        batching: how batch sizes meet.
+        batching: how different batch sizes are handled.
         engine: None until it is picked.
-        traits: of the model, from then on.
+        traits: of the model, once the engine is picked.
         report: of the last probe.
-        before: the engine of the run that a saved state is from; with it go that run's bits.
+        before: the engine of the run that a saved state is from; that run's bits depend on it.
         recall: members' Python state on its way into the group and out of it.
     """
 
@@ -82,24 +82,24 @@ class Running:
     before: EngineName | None = None
     _probed: int = 0
     _code: Roots = ()
-    _losses: set[object] = field(default_factory=set)  # the code of the losses that were looked at
+    _losses: set[object] = field(default_factory=set)  # the code of the losses that were inspected
     _ran: Losses = field(default_factory=Losses)
-    _here: set[int] = field(default_factory=set)  # ids of the members that have begun here
+    _here: set[int] = field(default_factory=set)  # ids of the members that have started here
 
     recall: Recall = field(init=False)
 
     def __post_init__(self) -> None:
-        """Knows the model."""
+        """Takes the model."""
         self.recall = Recall(self.template, Owned())
 
     @property
     def memory(self) -> Memory | None:
-        """What members remember outside of their tensors; None where a call changes nothing."""
+        """What members remember outside their tensors; None if a call changes nothing."""
         return self.recall.memory
 
     @property
     def changes(self) -> str:
-        """The attribute that a step changes, if one engine has to be kept because of it."""
+        """The attribute that a step changes, if an engine must be kept because of it."""
         needs = self.traits.needs
         return needs.get(Need.ATTRIBUTES) or needs.get(Need.MEMORY) or ""
 
@@ -109,7 +109,8 @@ class Running:
             self.engine.close()
 
     def forget(self) -> None:
-        """Picks again at the next step; not where a step changes an attribute: another engine would begin it anew."""
+        """Picks again at the next step; not if a step changes an attribute, which another engine would start
+        again."""
         if not self.changes:
             self.give_up()
 
@@ -120,7 +121,7 @@ class Running:
         self.engine = None
 
     def refuse_returning(self, slots: Sequence[Slot], here: Container[int] = ()) -> None:
-        """Refuses members that have trained elsewhere, where a count in Python is part of what they are.
+        """Rejects members that have trained elsewhere, if a count in Python is part of their state.
 
         Raises:
             FuseError: names the count.
@@ -134,7 +135,7 @@ class Running:
                 )
 
     def replaced(self) -> None:
-        """Other members take the place of all."""
+        """Other members replace all present ones."""
         self._here.clear()
         if self.memory is not None:
             self.memory.forget()
@@ -142,14 +143,14 @@ class Running:
         self.recall.keep(())
 
     def arrive(self, slots: Sequence[Slot], states: Sequence[Mapping[str, Any]]) -> None:
-        """Members come with states."""
+        """Members arrive with states."""
         for slot, state in zip(slots, states, strict=True):
             self.recall.arrive(slot.id, state)
             if "remembered" in state:
                 self._here.add(slot.id)
 
     def joined(self, slots: Sequence[Slot]) -> None:
-        """Members have joined; now there are these."""
+        """Members have joined; these are the current ones."""
         if self.engine is None:
             return
         larger = self.choice == "auto" and len(slots) >= GROWTH * self._probed
@@ -159,14 +160,14 @@ class Running:
             self.forget()
 
     def _differs(self, slots: Sequence[Slot]) -> str:
-        """Which attribute a member has come with, if no engine that may run would give it one of its own."""
+        """The attribute with which a member arrived, if no engine that may run would give each member its own."""
         if self.changes:
             return ""
         members = {slot.id: slot.member for slot in slots}
         return self.recall.differs(members, lambda number: self.own(members[number]))
 
     def model(self, states: MemberStates, position: int) -> torch.nn.Module:
-        """A plain model with all that a member has."""
+        """A plain model with everything that a member has."""
         slot = states.slots[position]
         model = self.own(slot.member)
         self.recall.onto(slot.id, model)
@@ -209,16 +210,16 @@ class Running:
         return self.engine
 
     def remember(self, loss: Any) -> None:
-        """Begins a step's calls."""
+        """Starts a step's calls."""
         if self.memory is not None:
             self.memory.begin(self._roots(loss))
             self.recall.bring(self._fused_module)
 
     def buckets(self, states: MemberStates, batch: Any, loss: Any) -> list[Bucket]:
-        """Splits a batch among the members, and those apart that do not remember the same.
+        """Splits a batch among the members, and separates those that do not remember the same.
 
         Raises:
-            FuseError: a call per batch size, where the user's code changes the batch.
+            FuseError: there is a call per batch size, and the user's code changes the batch.
         """
         found = split(states.slots, batch, loss, self.batching, self.traits.batch_norm)
         if len(found) > 1 and Need.BATCH in self.traits.needs and not isinstance(batch, PerMember):
@@ -233,10 +234,11 @@ class Running:
 
     @contextmanager
     def undone(self, states: MemberStates) -> Iterator[None]:
-        """A step: after an error what members remember is as before; so are buffers, if they ran one after the other.
+        """Runs a step. After an error, what members remember is as before; so are buffers, if members ran one
+        after another.
 
         Raises:
-            OutOfMemoryError: an allocation failed in it.
+            OutOfMemoryError: an allocation failed.
         """
         fused = self.engine is not None and ENGINES[self.engine.name].fused
         kept = {} if fused else {name: states.buffers[name].clone() for name in self.traits.mutable}
@@ -254,7 +256,7 @@ class Running:
             raise
 
     def run(self, states: MemberStates, bucket: Bucket, grads: Tensor) -> Outcome:
-        """Runs a bucket; an engine that fails later than at the first step gives way to separate members."""
+        """Runs a bucket; an engine that fails after the first step is replaced by separate members."""
         engine = self.engine
         assert engine is not None
         try:
@@ -265,7 +267,7 @@ class Running:
             reason = f"the pool failed: {error}".partition("\n")[0]
         except Exception as error:
             if not ENGINES[engine.name].fused or is_out_of_memory(error):
-                raise  # the user's code raises it; or members are too many, which another engine would hide
+                raise  # the user's code raised it; or there are too many members, which another engine would hide
             reason = f"a step could not be fused: {error}".partition("\n")[0]
             if self.choice != "auto":
                 raise FusionGapError(reason) from error
@@ -286,11 +288,11 @@ class Running:
         return ""
 
     def _turn(self, ids: Sequence[int]) -> AbstractContextManager[None]:
-        """What each call of these members runs in."""
+        """The context of each call of these members."""
         return free(ids) if self.memory is None else self.memory.turn(ids)
 
     def _roots(self, loss: Any) -> Roots:
-        """Where the code of a step begins; in a fused pass the one module's attributes are what members remember."""
+        """Where the code of a step starts; in a fused pass, members remember the attributes of the one module."""
         if not self._code:
             self._code = roots_of_model(self.template)
         roots = [*self._ran.roots(loss), *self._code]
@@ -300,13 +302,13 @@ class Running:
 
     @property
     def _fused_module(self) -> torch.nn.Module | None:
-        """The module of a fused pass, if its attributes are what members remember."""
+        """The module of a fused pass, if members remember its attributes."""
         if isinstance(self.engine, StackedEngine) and Need.MEMORY in self.traits.needs:
             return self.engine.module
         return None
 
     def _pick(self, states: MemberStates, batch: Any, loss: Any) -> Engine:
-        """Looks at the model, then takes the engine that was asked for, or probes."""
+        """Inspects the model, then takes the requested engine, or probes."""
         refuse_loss(getattr(loss, "criterion", loss))
         first = self._look(states, batch, loss)
         rated = [slot.id for slot in states.slots if slot.member.dropout is not None]
@@ -316,7 +318,7 @@ class Running:
                 "rate; set rates in the factory, with the member's model arguments",
                 member=rated[0],
             )
-        if self.traits.batch_norm:  # padding may be refused now
+        if self.traits.batch_norm:  # padding may be rejected now
             split(states.slots, batch, loss, self.batching, self.traits.batch_norm)
         subject = Subject(
             template=self.template,
@@ -342,7 +344,7 @@ class Running:
         return engine
 
     def _look(self, states: MemberStates, batch: Any, loss: Any) -> Bucket:
-        """Finds out what a step of this loss does; what an earlier one remembered is kept. Returns what it ran."""
+        """Finds out what a step with this loss does; what an earlier one remembered is kept. Returns what it ran."""
         first = split(states.slots, batch, loss, self.batching, "")[0]
         at = first.positions[0]
         model = checkpoint.fill(self.own(states.slots[at].member), states, at)
@@ -360,7 +362,7 @@ class Running:
         return first
 
     def _asked(self, name: EngineName, subject: Subject, members: int) -> tuple[Engine, ProbeReport]:
-        """The engine that was asked for by name, if it is right."""
+        """The engine that was requested by name, if it is correct."""
         local = "separate" if name == "pool" else name
         reason = why_not(name, subject.traits.needs)
         if name == "pool":
@@ -383,7 +385,7 @@ class Running:
     def _spread_out(
         self, work: Work, separate: Engine, report: ProbeReport, states: MemberStates
     ) -> tuple[Engine, ProbeReport]:
-        """Separate members over a pool, which was asked for with `workers`, if it can run them."""
+        """Separate members over a pool, which was requested with `workers`, if it can run them."""
         reason = why_not("pool", self.traits.needs)
         if not reason and states.rows.device.type != "cpu":
             reason = "a pool needs a CPU"

@@ -1,7 +1,7 @@
-"""Learning rates over a member's own steps, as functions of the step: nothing to keep, nothing to restore.
+"""Learning rates over a member's own steps, as functions of the step: nothing to keep or restore.
 
 Each equals its namesake in `torch.optim.lr_scheduler`, stepped once per optimizer step. A late joiner's schedule
-begins when it joins. Any frozen object with `setting` will do for a schedule of one's own.
+starts when it joins. Any frozen object with `setting` can serve as a custom schedule.
 """
 
 import math
@@ -15,7 +15,7 @@ class Setting:
 
     Attributes:
         lr: the rate.
-        momentum: in place of SGD's momentum or Adam's β₁; None leaves them.
+        momentum: replaces SGD's momentum or Adam's β₁; None leaves them.
     """
 
     lr: float
@@ -76,7 +76,7 @@ class WarmUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneCycle:
-    """Torch's OneCycleLR in two phases, whose peak is the member's lr; momentum runs against the rate."""
+    """Torch's OneCycleLR in two phases, whose peak is the member's lr; momentum moves inversely to the rate."""
 
     steps: int
     warm_part: float = 0.3

@@ -2,7 +2,7 @@
 
     {"lr": 0.1, "momentum": 0.9, "schedule": {"kind": "Cosine", "steps": 100, "floor": 0.0}}
 
-Only what differs from torch.optim's default is written. A schedule of the user's own stays the object that it is.
+Only what differs from torch.optim's default is written. A custom schedule stays the object that it is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ def listed(members: Sequence[Mapping[str, Any] | Member]) -> Sequence[Mapping[st
     """Returns members as they are given.
 
     Raises:
-        MemberError: one mapping, or one member, where a list of them belongs.
+        MemberError: one mapping, or one member, was given instead of a list.
     """
     if isinstance(members, Mapping | Member):
         raise MemberError(f"members must be a list with one mapping for each member: [{members!r}]")
@@ -74,7 +74,7 @@ def parse_member(given: Mapping[str, Any] | Member, optimizer: OptimizerName, po
 
 
 def plain(member: Member) -> dict[str, Any]:
-    """Returns what a member differs from the defaults in; `add` takes it."""
+    """Returns the settings in which a member differs from the defaults; `add` accepts them."""
     values = {one.name: getattr(member, one.name) for one in fields(Member)}
     default = Member(lr=0.0)
     return {

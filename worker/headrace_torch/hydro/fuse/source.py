@@ -35,19 +35,19 @@ class Models:
     def make(
         self, members: Sequence[Member], numbers: Sequence[int], template: nn.Module | None
     ) -> list[nn.Module]:
-        """Makes a model for each; members with equal seeds and arguments share one.
+        """Makes a model for each member; members with equal seeds and arguments share one.
 
-        A surrogate and a factory are called once per (seed, model), with torch's generator seeded and restored; a
-        module is every member's beginning.
+        A surrogate and a factory are called once per (seed, model), with torch's generator seeded and restored;
+        with a module, every member starts from it.
 
         Args:
-            members: for whom.
+            members: the members to make models for.
             numbers: their ids, for messages.
-            template: a model whose shapes all must share; None takes the first's.
+            template: a model whose shapes all must share; None takes the first one's.
 
         Raises:
             StaticShapeError: shapes differ, or tensors that are not registered; names the layer.
-            MemberError: `model` arguments for something that takes none.
+            MemberError: `model` arguments were given for something that takes none.
             FuseError: a model that no engine can train.
         """
         made: dict[Any, nn.Module] = {}
@@ -64,7 +64,7 @@ class Models:
         return models
 
     def refuse_arguments(self) -> None:
-        """Refuses a factory that cannot be called without arguments, where no member says them.
+        """Rejects a factory that needs arguments, if no member gives them.
 
         Raises:
             FuseError: names them.
@@ -78,7 +78,7 @@ class Models:
                 f"a group without members calls the factory without arguments, and: {error}; bind them with "
                 "functools.partial"
             ) from None
-        except ValueError:  # it has no signature that could be read
+        except ValueError:  # it has no readable signature
             return
 
     def own(self, member: Member, template: nn.Module) -> nn.Module:

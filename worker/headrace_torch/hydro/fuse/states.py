@@ -1,7 +1,7 @@
-"""What a group remembers: one matrix of parameters, the optimizer's moments beside it, buffers, counters.
+"""A group's state: one matrix of parameters, the optimizer's moments beside it, buffers, counters.
 
-The single copy of the truth: engines read rows and hand back gradients, the optimizer writes rows. Dropping members
-is a selection of rows, with everything that belongs to them.
+It is the single copy of the state: engines read rows and return gradients, the optimizer writes rows. Dropping
+members is a selection of rows, with everything that belongs to them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,14 +25,14 @@ class Slot:
     """A member and its counters.
 
     Attributes:
-        id: the member's number for life: its position when it was given, never reused.
+        id: the member's permanent number: its position when it was added; never reused.
         member: its hyperparameters.
         step: optimizer steps that it has taken.
         seen: batches that it has seen: steps, and those that its scaler skipped. Keys dropout.
         scale: its gradient scaler's scale; 1 without one.
         good_steps: since the scale last changed.
         name: what the user calls it; None if it has no name.
-        skipped: of these steps, how many a parameter sat out because it had no gradient; by name, 0 is left out.
+        skipped: how many of these steps a parameter skipped because it had no gradient; by name, 0 is left out.
     """
 
     id: int
@@ -53,9 +53,9 @@ class MemberStates:
         layout: of a row.
         rows: parameters, (N, row).
         moments: by torch.optim's names, each (N, row).
-        buffers: by name, each (N, *shape); parameters that are not trained too.
+        buffers: by name, each (N, *shape); includes parameters that are not trained.
         slots: one per row.
-        token: names this object's memory: views that an engine keeps are of one token.
+        token: identifies this object's memory: views that an engine keeps belong to one token.
     """
 
     layout: Layout
@@ -69,7 +69,7 @@ class MemberStates:
         return len(self.slots)
 
     def select(self, positions: Sequence[int]) -> "MemberStates":
-        """Returns the state of these positions, in this order, in memory of its own."""
+        """Returns the state of these positions, in this order, in new memory."""
         at = torch.tensor(list(positions), dtype=torch.long, device=self.rows.device)
         return MemberStates(
             layout=self.layout,

@@ -1,6 +1,6 @@
 """What a step reaches in the user's program, and what it changes there: lists it fills, counters, generators.
 
-The probe runs the user's code many times more than the user asked for. `untouched` puts everything back that the
+The probe runs the user's code many more times than the user asked for. `untouched` restores everything that the
 code reaches (`reach`).
 """
 
@@ -19,27 +19,27 @@ from headrace_torch.hydro.fuse.places import Change
 from headrace_torch.hydro.fuse.reach import Owned, Roots, read, shared
 from headrace_torch.hydro.fuse.twin import hook_functions
 
-MOST_LOSSES: Final = 8  # more than so many are created again at each step
+MOST_LOSSES: Final = 8  # if there are more, they are created again at each step
 
 
 def roots_of(loss_fn: Any, model: nn.Module) -> Roots:
-    """Where a step's code begins."""
+    """Where a step's code starts."""
     return [*roots_of_loss(loss_fn), *roots_of_model(model)]
 
 
 def roots_of_loss(loss_fn: Any) -> Roots:
-    """Where the code of a loss begins."""
+    """Where the code of a loss starts."""
     return [("loss", getattr(loss_fn, "criterion", loss_fn))]
 
 
 @dataclass(slots=True)
 class Losses:
-    """The losses of a group, which may alternate: what one remembers must outlast another's step."""
+    """The losses of a group, which may alternate: what one remembers must survive another's step."""
 
     _ran: list[Any] = field(default_factory=list)
 
     def roots(self, loss_fn: Any) -> Roots:
-        """Where the code of all losses begins. A new closure takes the place of one of the same code."""
+        """Where the code of all losses starts. A new closure replaces an earlier one with the same code."""
         loss = getattr(loss_fn, "criterion", loss_fn)
         if not any(one is loss for one in self._ran):
             code = code_of(loss) if hasattr(loss, "__code__") else None
@@ -52,7 +52,7 @@ class Losses:
 
 
 def code_of(loss: Any) -> object:
-    """What tells one loss from another: its code, or its class; a new closure of the same code is no other loss."""
+    """Identifies a loss: by its code, or its class; a new closure of the same code is the same loss."""
     inner = _inner(loss)
     return getattr(inner, "__code__", type(inner))
 
@@ -70,13 +70,13 @@ def _inner(loss: Any) -> Any:
 
 
 def roots_of_model(model: nn.Module) -> Roots:
-    """Where the code of a model begins that its copies have in common."""
+    """Where the code of a model starts that its copies have in common."""
     return [*(("hook", one) for one in hook_functions(model)), *shared(model)]
 
 
 @contextmanager
 def untouched(roots: Roots = ()) -> Iterator[None]:
-    """Runs the block; then puts back generators, and what the roots reach."""
+    """Runs the block; then restores generators, and what the roots reach."""
     surroundings = Surroundings(roots)
     python, numpy = random.getstate(), np.random.get_state()
     try:
@@ -95,14 +95,14 @@ def python_generators() -> tuple[Any, ...]:
 
 
 class Surroundings:
-    """A record of what roots reach, taken when it is made."""
+    """A snapshot of what roots reach, taken when it is made."""
 
     def __init__(self, roots: Roots) -> None:
         """Reads everything once."""
         self._state = read(roots, {}, Owned())
 
     def changes(self) -> list[Change]:
-        """Names what is not as it was, what cannot be put back first, then what counts."""
+        """Names what has changed: first what cannot be restored, then what counts."""
         found = []
         for place, content in self._state.values():
             now = place.latest(content)
@@ -111,7 +111,7 @@ class Surroundings:
         return sorted(found, key=lambda one: -one.kind)
 
     def restore(self) -> None:
-        """Puts everything back but iterators; may be called again."""
+        """Restores everything except iterators; may be called again."""
         for place, content in self._state.values():
             if place.latest(content) is not content:
                 place.write(content)

@@ -1,8 +1,8 @@
-"""Copies of a user's module that train as it would, and what no copy can be made of.
+"""Copies of a user's module that train as it would, and what cannot be copied.
 
-`copy.deepcopy` drops hooks on parameters, and refuses tensors with a history. A twin has the hooks, with the twin's
-own parts where a hook's function holds parts of the module; what a function shares with the user's program, such as
-a list that it fills, stays shared.
+`copy.deepcopy` drops hooks on parameters, and rejects tensors with a history. A twin has the hooks, with the
+twin's own parts where a hook's function holds parts of the module. What a function shares with the user's program,
+such as a list that it fills, stays shared.
 """
 
 import copy
@@ -26,7 +26,7 @@ def twin(module: nn.Module) -> nn.Module:
     """
     memo = _empty_registries(module)
     for _, one in tensors_within(module):
-        if one.grad_fn is not None:  # an activation that was kept; deepcopy would refuse it
+        if one.grad_fn is not None:  # an activation that was kept; deepcopy would raise
             memo[id(one)] = one.detach().clone()
     try:
         copied = copy.deepcopy(module, memo)
@@ -50,7 +50,7 @@ def hooked(module: nn.Module) -> str:
 
 
 def has_hooks(parameter: Tensor) -> bool:
-    """Whether anybody is called with its gradient."""
+    """Whether any hook is called with its gradient."""
     return bool(parameter._backward_hooks or _after(parameter))
 
 
@@ -66,7 +66,7 @@ def hook_functions(module: nn.Module) -> list[Callable[..., Any]]:
 
 
 def cast(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Casts a module in place, with the tensors that it has not registered too; returns it."""
+    """Casts a module in place, including tensors that it has not registered; returns it."""
     module.to(dtype)
     for one in unregistered(module):
         if one.is_floating_point():
@@ -79,8 +79,8 @@ _REGISTRIES = frozenset(vars(nn.Module()))
 
 
 def _empty_registries(module: nn.Module) -> dict[int, Any]:
-    """Copies of the empty registries of layers, for deepcopy's memo: most of a copy's time goes into a dozen of these
-    a layer, as an `OrderedDict` is copied by `__reduce_ex__`.
+    """Copies of the empty registries of layers, for deepcopy's memo. Most of a copy's time goes into a dozen of
+    these per layer, because an `OrderedDict` is copied by `__reduce_ex__`.
     """
     return {
         id(held): type(held)()

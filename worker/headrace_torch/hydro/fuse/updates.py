@@ -1,7 +1,7 @@
 """From gradients to parameters: unscale, clip, one optimizer step, count; row by row.
 
 A row whose parameters all have gradients, and always had, is updated as a whole. torch.optim leaves a parameter
-without a gradient alone: no decay, no step of its moments, no count. Such rows are updated in pieces.
+without a gradient unchanged: no decay, no update of its moments, no count. Such rows are updated in pieces.
 """
 
 from collections.abc import Sequence
@@ -39,13 +39,13 @@ class Updates:
         unused: Sequence[frozenset[str]],
         between: Between | None = None,
     ) -> None:
-        """Takes one step of every member that goes on, in place; `grads` is used as scratch.
+        """Takes one step of every member that does not skip it, in place; `grads` is used as scratch space.
 
         Args:
             states: parameters, moments and counters are changed.
-            grads: (N, row), scaled where a member has a scaler.
+            grads: (N, row), scaled if a member has a scaler.
             unused: per member, the parameters without a gradient.
-            between: called before each member's update, where members are updated by kernels.
+            between: called before each member's update, if members are updated by kernels.
         """
         going = unscale(states.slots, grads)
         clip(states.slots, grads)
@@ -68,7 +68,7 @@ class Updates:
         ]
 
     def _update(self, states: MemberStates, grads: Tensor) -> None:
-        """One step of the optimizer; by torch's kernels where they can, which is a choice that bits depend on."""
+        """One step of the optimizer; by torch's kernels if they can, a choice on which the bits depend."""
         name, rows, moments = self.optimizer, states.rows, states.moments
         taken = [slot.step for slot in states.slots]
         if fits(rows):
@@ -77,7 +77,7 @@ class Updates:
             update(name, states.slots, rows, grads, moments, self.multipliers, taken)
 
     def _one_by_one(self, states: MemberStates, grads: Tensor, between: Between) -> None:
-        """The same kernels, a member at a time: what one makes of a row does not depend on the others."""
+        """The same kernels, one member at a time: the result for a row does not depend on the others."""
         for i, slot in enumerate(states.slots):
             between.reached()
             one = slice(i, i + 1)
@@ -102,7 +102,7 @@ class Updates:
                 )
 
     def _pieces(self, slot: Slot, unused: frozenset[str]) -> list["_Piece"]:
-        """Cuts a row into runs of parameters with a gradient, equal counts and equal multipliers."""
+        """Splits a row into runs of parameters with a gradient, equal counts and equal multipliers."""
         segments = self.layout.segments
         ends = [one.offset for one in segments[1:]] + [self.layout.row]
         out: list[_Piece] = []

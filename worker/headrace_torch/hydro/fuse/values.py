@@ -1,7 +1,8 @@
-"""What members remember as plain values and tensors, which every loader of a checkpoint takes, and back.
+"""Converts what members remember to plain values and tensors, which every loader of a checkpoint accepts, and
+back.
 
-A number, a text and None are written as they are. Everything else is a dict with its `kind`. A value that is neither,
-such as an object of the user's class, raises `NotPlainError`: its caller knows whose it is.
+A number, a text and None are written as they are. Everything else is a dict with its `kind`. A value that cannot
+be written, such as an object of the user's class, raises `NotPlainError`: the caller knows whose it is.
 """
 
 from collections import Counter, OrderedDict, deque
@@ -27,14 +28,14 @@ class NotPlainError(TypeError):
 
 
 class Writer:
-    """Writes values; what has a name already is written as that name.
+    """Writes values; an object with a name is written as that name.
 
     Args:
         named: names of objects that the reader has too, by identity.
     """
 
     def __init__(self, named: Mapping[int, str]) -> None:
-        """Has written nothing yet."""
+        """Starts empty."""
         self._named = named
         self._written: dict[int, Any] = {}  # kept, so that no other object gets the same id
 
@@ -42,7 +43,7 @@ class Writer:
         """Writes a value.
 
         Raises:
-            NotPlainError: it is none, or two places share it and would not after a load.
+            NotPlainError: it is not a plain value, or two places share it and would not do so after a load.
         """
         kind = type(value)
         if value is None or kind in _SCALARS:
@@ -74,16 +75,16 @@ class Writer:
 
 
 def read(value: Any, named: Callable[[str], Any], device: torch.device) -> Any:
-    """The value that was written.
+    """Reads a value that was written.
 
     Args:
         value: from `Writer.write`.
         named: returns the object of a name.
-        device: of tensors that were not on the host.
+        device: the device for tensors that were not on the host.
 
     Raises:
-        KeyError: of a name that `named` does not know.
-        FuseError: a kind that is not known here.
+        KeyError: `named` does not know a name.
+        FuseError: a kind is unknown.
     """
     if not isinstance(value, Mapping):
         return value

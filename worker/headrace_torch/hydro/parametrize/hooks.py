@@ -1,8 +1,9 @@
 """Forward multipliers as hooks on the user's own modules: types, names and state dicts stay as they are.
 
-A hook is an instance of a class that can be imported, so that a module with hooks can be copied, pickled, run under
-`functional_call` and under `vmap`. At scale 1 no hook is installed. Where the user's forward pass computes with bare
-functions, two modules without parameters mark the place: `Readout` before the logits, `Query` before the scores.
+A hook is an instance of a class that can be imported, so that a module with hooks can be copied, pickled, run
+under `functional_call` and under `vmap`. At scale 1 no hook is installed. If the user's forward pass computes with
+bare functions, two modules without parameters mark the place: `Readout` before the logits, `Query` before the
+scores.
 """
 
 from collections.abc import Mapping
@@ -14,12 +15,12 @@ from torch import Tensor, nn
 from torch.nn.functional import multi_head_attention_forward, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
-# Where `multi_head_attention_forward` takes them by position.
+# The positions at which `multi_head_attention_forward` takes them.
 _EMBED_DIM, _IN_PROJ_WEIGHT, _IN_PROJ_BIAS = 3, 5, 6
 
 
 class Readout(nn.Identity):
-    """Marks what goes into logits that a function computes: `self.readout(x) @ self.words.weight.T`."""
+    """Marks the input of logits that a function computes: `self.readout(x) @ self.words.weight.T`."""
 
 
 class Query(nn.Identity):
@@ -28,7 +29,7 @@ class Query(nn.Identity):
 
 @dataclass(slots=True)
 class ScaledInput:
-    """Forward pre-hook: multiplies the first input, whether it came by position or by name."""
+    """Forward pre-hook: multiplies the first input, whether it is passed by position or by name."""
 
     multiplier: float
 
@@ -54,7 +55,7 @@ class ScaledResidual:
 
 @dataclass(slots=True)
 class EnterAttention:
-    """Forward pre-hook on a module that computes attention; `LeaveAttention` ends what it begins."""
+    """Forward pre-hook on a module that computes attention; `LeaveAttention` ends what it starts."""
 
     multiplier: float
 
@@ -69,12 +70,12 @@ class LeaveAttention:
     multiplier: float
 
     def __call__(self, _module: nn.Module, _args: tuple[Any, ...], _output: Any) -> None:
-        # A mode leaves by taking the top off this thread's stack, which is the one that `EnterAttention` put there.
+        # Leaving a mode pops the top of this thread's stack, which is the one that `EnterAttention` pushed.
         AttentionScaling(self.multiplier).__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
 
 class AttentionScaling(TorchFunctionMode):
-    """While active, the logits of every attention are multiplied."""
+    """While active, multiplies the logits of every attention."""
 
     def __init__(self, multiplier: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""How one parameter grows with width: which of its sizes do, and what that makes it.
+"""How one parameter grows with width: which of its sizes grow, and its kind.
 
 Shapes of the base model (the user's, at its full size) are compared with those at another width: a size that
 differs is a width, a size that does not is a fixed one, such as a number of classes, a vocabulary or a kernel.
@@ -17,18 +17,18 @@ Shape = tuple[int, ...]
 class Kind(StrEnum):
     """What a parameter is, by the sizes that grow with width (Yang et al. 2022, "Tensor Programs V", table 8)."""
 
-    INPUT = "input"  # a matrix or kernel from fixed sizes to a width; a depthwise kernel too
+    INPUT = "input"  # a matrix or kernel from fixed sizes to a width; also a depthwise kernel
     HIDDEN = "hidden"  # a matrix or kernel from a width to a width
     OUTPUT = "output"  # a matrix or kernel from a width to fixed sizes
     VECTOR = "vector"  # a bias or a norm's gain
     EMBEDDING = "embedding"  # a table of rows, looked up or added: words, positions, a class token
-    LENGTH = "length"  # of rows from a width to fixed sizes, by weight norm
+    LENGTH = "length"  # rows from a width to fixed sizes, under weight norm
     FIXED = "fixed"  # no size grows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """A parameter's kind, and how its sizes stand to those of the base model.
+    """A parameter's kind, and the ratios of its sizes to those of the base model.
 
     `fan_in` and `fan_out` are ratios of sizes, here to base; 1 for a side that does not grow. A vector or a table
     has one side only: `fan_out`.
@@ -42,7 +42,7 @@ class Growth:
 
     @property
     def width(self) -> float:
-        """The ratio that a rule with one width means: that of the fan-in where it grows, else of the fan-out."""
+        """The ratio for a rule with one width: that of the fan-in if it grows, else that of the fan-out."""
         return self.fan_in if self.kind in (Kind.HIDDEN, Kind.OUTPUT, Kind.LENGTH) else self.fan_out
 
 
@@ -50,10 +50,10 @@ def growth_of(name: str, shape: Shape, base_shape: Shape, other_shape: Shape, *,
     """Classifies a parameter.
 
     Args:
-        name: for the message, should there be no rule.
+        name: for the message, if there is no rule.
         shape: the sizes of the parameter here.
         base_shape: its sizes in the base model.
-        other_shape: its sizes at a width that is not the base's: tells widths from fixed sizes.
+        other_shape: its sizes at a width other than the base's: distinguishes widths from fixed sizes.
         table: its rows are looked up or added, not multiplied: an `nn.Embedding`, or an `nn.Parameter` of the user's.
 
     Raises:
@@ -89,11 +89,12 @@ def growth_of(name: str, shape: Shape, base_shape: Shape, other_shape: Shape, *,
 
 
 def length_of(length: Growth, rows: Growth, other_shape: Shape) -> Growth:
-    """What a length of weight norm is, by its rows: there is a rule for rows that grow in length and not in number.
+    """The kind of a weight norm's lengths, from that of its rows: there is a rule for rows that grow in length but
+    not in number.
 
     Args:
-        length: classified by its own sizes.
-        rows: likewise.
+        length: the lengths, classified by their own sizes.
+        rows: the rows, classified likewise.
         other_shape: the rows' sizes at another width.
     """
     if rows.base_shape[0] != other_shape[0] or rows.base_shape == other_shape:

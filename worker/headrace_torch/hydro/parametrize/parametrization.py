@@ -1,6 +1,6 @@
 """The multipliers of one model for one optimizer, by parameter name, and optimizers made with them.
 
-Metadata stands beside the model, never on a tensor: a copy, a cast, a checkpoint or a vmap does not lose it.
+Metadata is kept beside the model, never on a tensor: a copy, a cast, a checkpoint or a vmap does not lose it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from headrace_torch.hydro.errors import ParametrizationError
 from headrace_torch.hydro.parametrize.kinds import Growth, Kind, growth_of
 from headrace_torch.hydro.parametrize.rules import rule_for
 
-OPTIMIZERS: Final[dict[str, Any]] = {  # Any: each class has settings of its own
+OPTIMIZERS: Final[dict[str, Any]] = {  # Any: each class has its own settings
     "sgd": torch.optim.SGD,
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
@@ -25,7 +25,7 @@ ADAMW_WEIGHT_DECAY: Final = 0.01  # torch.optim's own default
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Multipliers:
-    """What a member's settings are multiplied by for one parameter."""
+    """The multipliers of a member's settings for one parameter."""
 
     kind: Kind
     growth: Growth
@@ -60,7 +60,8 @@ class Parametrization:
     def grouped(self, module: nn.Module) -> list[list[str]]:
         """Names the parameters of each torch group: one group per distinct set of multipliers, in the model's order.
 
-        The state dict of an optimizer with these groups numbers parameters in this order, from 0, through all groups.
+        The state dict of an optimizer with these groups numbers parameters in this order, from 0, across all
+        groups.
 
         Raises:
             ParametrizationError: the module's parameters are not those of this parametrization.
@@ -78,13 +79,14 @@ class Parametrization:
     ) -> list[dict[str, Any]]:
         """Parameter groups for a torch optimizer, as `grouped` names them.
 
-        At scale 1 there is one group with the given settings, so that the optimizer is the one the user would make.
+        At scale 1 there is one group with the given settings, so that the optimizer is the one that the user would
+        make.
 
         Args:
-            module: what the groups hold the parameters of.
+            module: the module whose parameters the groups hold.
             lr: the rate in terms of the base model.
-            weight_decay: as in torch; None is the torch optimizer's default.
-            eps: as in torch, not for SGD; None is the torch optimizer's default.
+            weight_decay: as in torch; None means the torch optimizer's default.
+            eps: as in torch, not for SGD; None means the torch optimizer's default.
 
         Raises:
             ParametrizationError: the module's parameters are not those of this parametrization.
@@ -114,14 +116,14 @@ class Parametrization:
         eps: float | None = None,
         **settings: Any,
     ) -> torch.optim.Optimizer:
-        """The torch optimizer with these groups; further settings (momentum, betas, …) go to it as they are."""
+        """The torch optimizer with these groups; further settings (momentum, betas, …) are passed on unchanged."""
         groups = self.groups(module, lr=lr, weight_decay=weight_decay, eps=eps)
         optimizer: torch.optim.Optimizer = OPTIMIZERS[self.optimizer](groups, lr=lr, **settings)
         return optimizer
 
     @property
     def is_identity(self) -> bool:
-        """Whether all multipliers are 1: the user's own optimizer."""
+        """Whether all multipliers are 1: the optimizer is then the user's own."""
         return all(one.key == (1.0, 1.0, 1.0) for one in self.by_name.values())
 
 

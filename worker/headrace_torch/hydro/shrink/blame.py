@@ -1,7 +1,7 @@
 """Which layer stopped a model: from the objects in a traceback's frames to a dotted name.
 
-A layer that fails while it runs has a name already. One that fails while it is constructed has none yet: its
-name is read off a model of the same factory that could be built, by which children its parents had so far.
+A layer that fails while it runs already has a name. One that fails during construction has none yet: its name is
+taken from a model of the same factory that could be built, according to which children its parents had so far.
 """
 
 from itertools import pairwise

@@ -1,7 +1,7 @@
 """Residual blocks: which layers a factory repeats with the depth, and whether they add to their input.
 
-CompleteP scales what a block adds by 1/depth (Dey et al. 2025, eq. 3 with α = 1). A block is what is repeated; if it
-holds two residual branches in a row, as a transformer's does, the multiplier acts on what both add together.
+CompleteP scales what a block adds by 1/depth (Dey et al. 2025, eq. 3 with α = 1). A block is the repeated unit; if
+it holds two residual branches in a row, as in a transformer, the multiplier acts on what both add together.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from headrace_torch.hydro.shrink.blame import ROOT
 
 
 def residual_blocks(here: nn.Module, deeper: nn.Module) -> tuple[str, ...]:
-    """Names of the layers that a deeper model has more of, in this model.
+    """The names, in this model, of the layers of which a deeper model has more.
 
     Raises:
         ShrinkError: the depth changes nothing, or changes more than the length of lists of layers.
@@ -45,7 +45,7 @@ def check_residual(model: nn.Module, blocks: Sequence[str], inputs: tuple[Tensor
 
     Args:
         model: with values; they are changed.
-        blocks: names.
+        blocks: the names of the blocks.
         inputs: positional arguments of the forward pass.
 
     Raises:

@@ -27,23 +27,25 @@ def shrink(
 ) -> Surrogate:
     """Makes a small model whose best hyperparameters are those of the user's.
 
-    With a factory, models of two widths are compared on the meta device, which is exact. A module is rebuilt layer by
-    layer, and what cannot be scaled is refused by name; a factory is the better choice where there is one.
+    With a factory, models of two widths are compared on the meta device, which is exact. A module is rebuilt layer
+    by layer, and a layer that cannot be scaled raises an error with its name; a factory is the better choice if
+    there is one.
 
     Args:
         model: a factory with an argument `width` and perhaps `depth`, or a module.
-        width: the surrogate's, for a factory.
-        depth: the surrogate's, for a factory; None keeps the target's.
+        width: the surrogate's width, for a factory.
+        depth: the surrogate's depth, for a factory; None keeps the target's.
         scale: how many times narrower than the target, instead of a width.
         target: the target's sizes; None means the factory's defaults.
         inputs: one batch as forward() takes it; None guesses one from the layers.
-        keep: for a module: layers whose width stays as it is, by name.
-        accept: layers that compute with a width by a function, and are right as they are.
-        heads: for a module: what becomes of attention's heads. "fewer" keeps their width, as families of models do
-            that grow by heads; it needs `nn.MultiheadAttention`, or attention that stores the width of its heads.
+        keep: for a module: names of layers whose width stays unchanged.
+        accept: layers that compute with a width in a function, and are correct as they are.
+        heads: for a module: what happens to attention's heads. "fewer" keeps their width, as families of models do
+            that grow by adding heads; it needs `nn.MultiheadAttention`, or attention that stores the width of its
+            heads.
 
     Raises:
-        ShrinkError: the model cannot be scaled so; names the layer.
+        ShrinkError: the model cannot be scaled that way; names the layer.
         ParametrizationError: no rule fits a parameter.
     """
     if scale is not None and (isinstance(scale, bool) or scale < 1):

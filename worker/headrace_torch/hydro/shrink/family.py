@@ -1,4 +1,5 @@
-"""All sizes of one architecture, and what sets each member apart from the base: shapes and uses of widths, compared.
+"""All sizes of one architecture, and how each member differs from the base: shapes and uses of widths are
+compared.
 
 The base is the user's own model at its full size. It is never filled with values here: its shapes, and one forward
 pass on the meta device, are enough.
@@ -34,9 +35,9 @@ _MATRIX_OWNERS: Final = (nn.Linear, _ConvNd, nn.RNNBase, nn.RNNCellBase, nn.Mult
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Family:
-    """Makes members; measures laws of initialisation once, at `law_sizes`. Keeps the last coordinate checks.
+    """Makes members; measures the laws of initialisation once, at `law_sizes`. Keeps the last coordinate checks.
 
-    With `fewer_heads` a member whose heads have another width than the base's is refused.
+    With `fewer_heads`, a member whose heads have another width than the base's is rejected.
     """
 
     source: Source
@@ -95,7 +96,7 @@ class Family:
         return self._references[depth]
 
     def _usage(self, skeleton: nn.Module, sizes: Sizes) -> Usage:
-        """Runs the skeleton; with values, if the forward pass needs them (an `.item()`, say)."""
+        """Runs the skeleton; with values, if the forward pass needs them (for an `.item()`, for example)."""
         inputs = self.inputs.example()
         try:
             return record_usage(skeleton, inputs)
@@ -135,7 +136,7 @@ class Family:
         return found
 
     def initial(self, growths: Mapping[str, Growth], *, depth: int) -> dict[str, float]:
-        """Factors that turn the user's initial spread into the base's times the rule's power."""
+        """Factors that turn the user's initial spread into the base's times the power in the rule."""
         base_depth = self.source.base.get("depth", 1)
         at_base = depth == base_depth and all(one.shape == one.base_shape for one in growths.values())
         if at_base:
@@ -153,7 +154,7 @@ class Family:
         for name, growth in growths.items():
             if kin[name] not in laws:
                 raise ParametrizationError(
-                    f"{name}: no block of a model of {dict(self.law_sizes)} has this parameter, so nothing tells "
+                    f"{name}: no block of a model of {dict(self.law_sizes)} has this parameter, so nothing shows "
                     "how its initial values depend on the width; shrink to a depth that has all kinds of blocks"
                 )
             if (law := laws[kin[name]]) is None:
@@ -165,7 +166,7 @@ class Family:
         return factors | {name: factors[rows] for name, rows in lengths(shapes).items() if rows in factors}
 
     def _attention(self, usage: Usage, base_usage: Usage) -> dict[str, float]:
-        """Multipliers of the modules whose forward calls an attention function."""
+        """Multipliers of the modules whose forward pass calls an attention function."""
         found: dict[str, float] = {}
         marked = {event.owner for event in usage.events if event.what.startswith("query:")}
         readout = {event.owner for event in usage.events if event.what.startswith("readout:")}

@@ -1,10 +1,10 @@
 """Initial values: how the user's own initialisation depends on width, and what to multiply it by.
 
-The rules want each parameter's standard deviation relative to the base model's. The surrogate is initialised by the
-user's code, at the surrogate's size, and that code has a law of its own: torch's default falls with the square root
-of the fan-in, `normal_(std=0.02)` with nothing, GPT-2's output projections with the root of the depth. The law is
-not assumed but measured, on two small models of different size, and the laws are far enough apart to tell them for
-certain. The base model itself is never built.
+The rules give each parameter's standard deviation relative to the base model's. The surrogate is initialised by
+the user's code, at the surrogate's size, and that code has its own law: torch's default falls with the square root
+of the fan-in, `normal_(std=0.02)` is constant, GPT-2's output projections fall with the root of the depth. The law
+is not assumed but measured, on two small models of different size, and the laws are far enough apart to be
+identified with certainty. The base model itself is never built.
 """
 
 import math
@@ -37,7 +37,8 @@ DEPTH_LAWS: Final[dict[str, Callable[[float], float]]] = {
 # Among this many samples a ratio of two spreads is known within 6 % (one sigma); the laws differ by a factor of 2.
 SAMPLES = 300
 REBUILDS = 64
-# What a layer's weight is called: plain, computed from one parameter or, by weight norm, from two; the old weight norm.
+# The names of a layer's weight: plain, computed from one parameter or, with weight norm, from two; the old weight
+# norm.
 _WEIGHTS: Final = (
     "weight",
     "parametrizations.weight.original",
@@ -74,10 +75,10 @@ def fans_of(name: str, shapes: Mapping[str, Shape]) -> Fans:
 
 
 def lengths(shapes: Mapping[str, Shape]) -> dict[str, str]:
-    """Parameters of weight norm that are the lengths of others' rows, with the name of the other.
+    """Parameters of weight norm that are the lengths of another parameter's rows, with that parameter's name.
 
-    Both of `torch.nn.utils.parametrizations.weight_norm` and the old `torch.nn.utils.weight_norm`. At the start a
-    length is that of its rows, whatever these were initialised by.
+    Covers both `torch.nn.utils.parametrizations.weight_norm` and the old `torch.nn.utils.weight_norm`. At the
+    start a length is that of its row, however that was initialised.
     """
     found = {}
     for name, shape in shapes.items():
@@ -93,13 +94,14 @@ def lengths(shapes: Mapping[str, Shape]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kin:
-    """What siblings share: the same parameter of another block is one; of another layer in a row it is not.
+    """What siblings share: the same parameter of another block is a sibling; that of another layer in a row is
+    not.
 
     Attributes:
         module: the type of the module that holds it.
         path: its name without numbers.
-        shapes: at the base's width, and at another: which sizes grow, and from what.
-        fans: likewise; those of a bias are its weight's, whose shape its initial values may follow.
+        shapes: its shapes at the base's width and at another: which sizes grow, and from what.
+        fans: its fans, likewise; those of a bias are its weight's, whose shape its initial values may follow.
     """
 
     module: type[nn.Module]
@@ -126,7 +128,7 @@ def kin_of(model: nn.Module, other: nn.Module) -> dict[str, Kin]:
 
 
 def spread(make: Callable[[], nn.Module], kin: Mapping[str, Kin]) -> dict[Kin, float]:
-    """Root mean square of initial values by kin, over as many models as it takes; 0 for constants."""
+    """Root mean square of initial values by kin, over as many models as needed; 0 for constants."""
     totals: dict[Kin, list[Tensor]] = {}
     for number in range(REBUILDS):
         with torch.random.fork_rng(devices=[]):
@@ -134,7 +136,7 @@ def spread(make: Callable[[], nn.Module], kin: Mapping[str, Kin]) -> dict[Kin, f
             model = make()
         for name, parameter in model.named_parameters():
             totals.setdefault(kin[name], []).append(parameter.detach().double().flatten())
-        # What does not vary within two models of different seeds is a constant, and needs no more of them.
+        # Values that do not vary between two models of different seeds are constant, and need no more of them.
         if number and all(_constant(found) or sum(map(len, found)) >= SAMPLES for found in totals.values()):
             break
     return {

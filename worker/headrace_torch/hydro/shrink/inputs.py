@@ -10,7 +10,7 @@ from headrace_torch.hydro.errors import ShrinkError
 
 BATCH = 4
 SEQUENCE = 8
-# Sides of square images, most usual first.
+# Sides of square images, most common first.
 SIDES = (32, 28, 64, 224, 16, 8)
 
 
@@ -38,7 +38,7 @@ class Inputs:
     def example(self, batch: int | None = None, seed: int = 0) -> tuple[Tensor, ...]:
         """A batch.
 
-        The user's own where it is given: as it is, or rows of it picked by the seed if a batch size is asked for.
+        The user's own batch if one was given: unchanged, or rows picked by the seed if a batch size is requested.
         """
         generator = torch.Generator().manual_seed(seed)
         if not self.given:

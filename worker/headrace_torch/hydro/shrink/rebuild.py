@@ -1,8 +1,8 @@
 """A plain module as a source of narrower models: its own forward pass, run once on the meta device, resizes its layers.
 
-No graph is traced, so a forward pass may unpack shapes, branch on them and loop. Two things are searched for, both by
-running and looking at what comes out: which layers compute the outputs, whose sizes must stay, and which sizes of the
-user's own `nn.Parameter`s are widths. What fails is refused with the layer's name.
+No graph is traced, so a forward pass may unpack shapes, branch on them and loop. Two things are searched for, both
+by running and checking the outputs: which layers compute the outputs, whose sizes must stay, and which sizes of
+the user's own `nn.Parameter`s are widths. A failure raises an error with the layer's name.
 """
 
 import copy
@@ -51,7 +51,7 @@ class ModuleSource:
         scale: int,
         fewer_heads: bool = False,
     ) -> "ModuleSource":
-        """Wraps a module, and guesses what it is called with if nobody says."""
+        """Wraps a module, and guesses what it is called with if the caller does not say."""
         if unknown := sorted(keep - {name for name, _ in module.named_modules()}):
             raise ShrinkError(f"keep names {unknown[0]!r}, and the model has no such layer")
         _check_weights(module)
@@ -89,7 +89,7 @@ class ModuleSource:
         return {"scale": self.probe_scale}
 
     def kin(self, sizes: Sizes) -> Mapping[str, Kin]:  # noqa: ARG002
-        """Parameters alone: a module is not pooled, for its own values are there to look at."""
+        """Each parameter alone: a module is not pooled, because its own values can be measured."""
         found = kin_of(self.module, self.module)
         return {name: replace(one, path=name) for name, one in found.items()}
 
@@ -128,7 +128,7 @@ class ModuleSource:
 
 
 def _check_weights(module: nn.Module) -> None:
-    """Refuses layers that compute their weights: a rebuilt layer has one weight, drawn like its own."""
+    """Rejects layers that compute their weights: a rebuilt layer has one weight, drawn like its own."""
     for name, one in module.named_modules():
         old = any(isinstance(hook, WeightNorm | SpectralNorm) for hook in one._forward_pre_hooks.values())
         if old or is_parametrized(one):
@@ -140,7 +140,7 @@ def _check_weights(module: nn.Module) -> None:
 
 
 def meta_copy(module: nn.Module) -> nn.Module:
-    """A copy on the meta device that never copies a value; shared parameters stay shared."""
+    """A copy on the meta device, made without copying any value; shared parameters stay shared."""
     memo: dict[int, Any] = {}
     for parameter in module.parameters():
         empty = torch.empty_like(parameter, device="meta")
@@ -182,7 +182,7 @@ def _settled(
 
 
 def _suspect(choices: Mapping[str, Sequence[tuple[int, ...]]], layer: str) -> str | None:
-    """A parameter with choices left whose owner is the failing layer, or lies around or before it."""
+    """A parameter with choices left whose owner is the failing layer, or is around or before it."""
     names = [name for name, options in choices.items() if len(options) > 1]
     for name in names:
         if (name.rpartition(".")[0] or ROOT) == layer:
@@ -243,7 +243,7 @@ def _differing(found: list[tuple[int, ...]], wanted: list[tuple[int, ...]]) -> l
 
 
 def _own_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Parameters of classes that the table does not know: the user's own; torch's other layers are refused."""
+    """Parameters of classes that the table does not know: the user's own; other layers of torch's are rejected."""
     found = {}
     owners = dict(module.named_modules())
     inside = tuple(f"{name}." for name, one in owners.items() if isinstance(one, nn.MultiheadAttention))
@@ -261,7 +261,7 @@ def _own_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _choices(shape: tuple[int, ...], scale: int) -> list[tuple[int, ...]]:
-    """Which sizes may be widths, likeliest first: the last, all, each other, none."""
+    """Which sizes may be widths, likeliest first: the last one, all, each other one, none."""
     able = [dim for dim, size in enumerate(shape) if size % scale == 0 and size // scale >= NARROWEST]
     ordered: list[tuple[int, ...]] = []
     for choice in [(len(shape) - 1,), tuple(able), *((dim,) for dim in able)]:
@@ -289,7 +289,7 @@ def _check_all_resized(model: nn.Module, resizing: Resizing) -> None:
 
 
 def _new_buffer(name: str, original: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The user's buffer where its size stays; running statistics start over where it does not."""
+    """The user's buffer if its size stays; running statistics start over if it does not."""
     if tuple(original.shape) == shape:
         return original.detach().clone()
     fill = 1.0 if name.endswith("running_var") else 0.0

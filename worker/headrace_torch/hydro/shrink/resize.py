@@ -1,7 +1,7 @@
-"""How each kind of layer takes another width: one table from a layer's class to what becomes of its sizes.
+"""How each kind of layer changes its width: one table from a layer's class to what happens to its sizes.
 
-A layer learns the width of what comes in from the tensor that it is called with, and scales what goes out, unless
-it is kept. It stays the object it was, with new sizes and new parameters on the meta device.
+A layer learns its input width from the tensor that it is called with, and scales its output width, unless it is
+kept. It remains the same object, with new sizes and new parameters on the meta device.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,11 +24,11 @@ class Resizing:
 
     Attributes:
         scale: how many times narrower.
-        keep: layers whose outgoing width stays.
-        fewer_heads: heads of torch's attention keep their width, and become fewer.
+        keep: layers whose output width stays.
+        fewer_heads: whether heads of torch's attention keep their width, and become fewer.
         replaced: new parameters by the id of the old: a shared one is replaced once.
-        done: names of resized layers, in calling order, with whether their outgoing width was scaled.
-        stuck: what is wrong with layers whose outgoing width cannot be scaled.
+        done: names of resized layers, in calling order, with whether their output width was scaled.
+        stuck: what is wrong with layers whose output width cannot be scaled.
     """
 
     scale: int
@@ -39,9 +39,9 @@ class Resizing:
     stuck: dict[str, ShrinkError] = field(default_factory=dict)
 
     def scaled(self, size: int, *, what: str, layer: str) -> int:
-        """The size, that many times smaller.
+        """The size divided by the scale.
 
-        A size that does not divide, or would be too narrow, gets some other value, and its error is noted: the
+        A size that does not divide, or would be too narrow, gets some other value, and its error is recorded: the
         layer may turn out to compute an output, whose size stays.
         """
         if layer in self.keep:
@@ -54,7 +54,7 @@ class Resizing:
             return rounded if rounded >= NARROWEST and rounded != size else size + 1
 
     def parameter(self, owner: nn.Module, name: str, shape: tuple[int, ...], *, layer: str) -> None:
-        """Gives the owner's parameter a new shape; one that is shared and has its new shape already must agree."""
+        """Gives the owner's parameter a new shape; a shared one that already has its new shape must agree."""
         old = getattr(owner, name)
         if old is None or tuple(old.shape) == shape:
             return
@@ -212,7 +212,7 @@ def _attention(layer: nn.Module, args: tuple[Any, ...], name: str, resizing: Res
 
 
 Resize = Callable[[nn.Module, tuple[Any, ...], str, Resizing], bool]
-# The first class that a layer is an instance of says how; each returns whether it scaled a width of its own accord.
+# The first class that a layer is an instance of decides; each entry returns whether it scaled a width by itself.
 RESIZE: Final[Mapping[type[nn.Module], Resize]] = {
     nn.Linear: _linear,
     _ConvNd: _conv,

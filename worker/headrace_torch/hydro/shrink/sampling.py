@@ -8,7 +8,7 @@ BETWEEN_UNIFORM_AND_NORMAL = 2.4
 
 
 def is_constant(values: Tensor) -> bool:
-    """Whether all entries are equal, as those of a new norm's gain are."""
+    """Whether all entries are equal, as in a new norm's gain."""
     flat = values.detach().flatten()
     return flat.numel() == 0 or bool((flat == flat[0]).all())
 
@@ -16,7 +16,7 @@ def is_constant(values: Tensor) -> bool:
 def sample_like(values: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Draws from the distribution that the values look like; a table's rows of zeros (padding) stay zero.
 
-    The global generator is used. At equal shape the result differs from the values all the same.
+    It uses the global generator. The result differs from the values even if the shape is the same.
     """
     values = values.detach()
     if is_constant(values):

@@ -1,6 +1,6 @@
 """Where models of any size come from: a factory of the user's, or a module that is rebuilt at other widths.
 
-A source makes models; what makes them comparable, the rules, is the same for both (see `surrogate`).
+A source makes models; the rules that make them comparable are the same for both (see `surrogate`).
 """
 
 import inspect
@@ -40,24 +40,24 @@ class Source(Protocol):
         """A new model with the user's initial values at these sizes."""
 
     def skeleton(self, sizes: Sizes) -> nn.Module:
-        """A model of these sizes for its shapes; on the meta device where the user's code allows it."""
+        """A model of these sizes for its shapes; on the meta device if the user's code allows that."""
 
     def another_width(self, sizes: Sizes) -> Sizes:
-        """Sizes whose width differs from the base's: tells widths from fixed sizes."""
+        """Sizes whose width differs from the base's: distinguishes widths from fixed sizes."""
 
     def kin(self, sizes: Sizes) -> Mapping[str, Kin]:
         """Which parameters of a model of these sizes are siblings, here and in models of other sizes."""
 
     def initial_laws(self, sizes: Sizes, *, depth: bool) -> Mapping[Kin, InitialLaw | None]:
-        """How initial values depend on the width, and the depth if asked, by kin; None for constants.
+        """How initial values depend on the width, and on the depth if requested, by kin; None for constants.
 
-        Measured at these sizes and larger ones.
+        It is measured at these sizes and at larger ones.
         """
 
 
 @dataclass(slots=True, kw_only=True)
 class FactorySource:
-    """A user's factory with an argument `width`, and perhaps one `depth`."""
+    """A user's factory with an argument `width`, and optionally `depth`."""
 
     factory: Callable[..., nn.Module]
     base: Sizes
@@ -81,7 +81,8 @@ class FactorySource:
             with torch.device("meta"):
                 model = self.make(sizes)
         except ShrinkError:
-            # Perhaps the factory computes with values, which the meta device has not; if not, this raises again.
+            # The factory may compute with values, which the meta device does not have; if that is not the cause,
+            # this raises again.
             with torch.random.fork_rng(devices=[]):
                 model = self.make(sizes)
         if sizes == self.base and self._alike is None:
@@ -130,10 +131,10 @@ class FactorySource:
 
 
 def base_sizes(factory: Callable[..., nn.Module], given: Sizes | None) -> dict[str, int]:
-    """The target's sizes: what the user said, else the defaults of the factory's arguments `width` and `depth`.
+    """The target's sizes: what the user gave, else the defaults of the factory's arguments `width` and `depth`.
 
     Raises:
-        ShrinkError: the factory has no argument `width`, or nobody says how wide the target is.
+        ShrinkError: the factory has no argument `width`, or nothing says how wide the target is.
     """
     parameters = inspect.signature(factory).parameters
     takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())

@@ -1,7 +1,7 @@
-"""A model of other sizes whose training moves its activations like the user's model does.
+"""A model of other sizes whose training moves its activations as that of the user's model does.
 
-`Surrogate` is what the rest of Hydro works with: how to build it, what each parameter's settings are multiplied by,
-and where the forward pass is. Nothing in it depends on an optimizer before one is named.
+`Surrogate` is what the rest of Hydro works with: how to build it, and by what each parameter's settings and the
+forward pass are multiplied. Nothing in it depends on an optimizer until one is named.
 """
 
 import weakref
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardMultipliers:
-    """What the forward pass is multiplied by, by the dotted name of a module; 1 is left out."""
+    """The multipliers in the forward pass, by the dotted name of a module; 1 is left out."""
 
     inputs: Mapping[str, float]
     attention: Mapping[str, float]
@@ -34,9 +34,9 @@ class Surrogate:
     """A member of a family of models of one architecture.
 
     Attributes:
-        family: what it is a member of; its base is the user's own model.
+        family: the family that it is a member of; its base is the user's own model.
         sizes: width and depth, or the scale for a rebuilt module.
-        growths: how each parameter's sizes stand to the base model's.
+        growths: the ratios of each parameter's sizes to the base model's.
         forward: multipliers in the forward pass.
         depth_ratio: blocks here over blocks of the base model.
         in_blocks: parameters inside residual blocks.
@@ -53,7 +53,8 @@ class Surrogate:
         """Makes a new model of this size, a plain module with the user's types and names.
 
         Args:
-            seed: makes the initial values repeatable, and leaves the global generator as it was; None draws from it.
+            seed: makes the initial values repeatable, and leaves the global generator unchanged; None draws from
+                it.
         """
         if seed is None:
             model = self.family.source.make(self.sizes)
@@ -78,7 +79,7 @@ class Surrogate:
 
     @property
     def initial(self) -> Mapping[str, float]:
-        """What the user's initial values are multiplied by, by parameter name; 1 is left out.
+        """The multipliers of the user's initial values, by parameter name; 1 is left out.
 
         The first use in a family measures how the user's initialisation depends on the width, on small models.
         """
@@ -112,7 +113,7 @@ class Surrogate:
         return self.family.member({**self.sizes, **sizes})
 
     def target(self) -> "Surrogate":
-        """The user's own model: every multiplier is 1."""
+        """The user's own model, for which every multiplier is 1."""
         return self.family.member(self.family.source.base)
 
     @property
@@ -136,7 +137,7 @@ class Surrogate:
 
 
 def surrogate_behind(model: nn.Module) -> Surrogate | None:
-    """The surrogate that a model was built of; None for any other model, and for a copy of the object."""
+    """The surrogate from which a model was built; None for any other model, and for a copy of the object."""
     return _behind.get(model)
 
 

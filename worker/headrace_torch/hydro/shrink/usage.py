@@ -1,8 +1,8 @@
-"""How a forward pass uses widths, seen from outside: one run that records, on the meta device where that works.
+"""How a forward pass uses widths, seen from outside: one recorded run, on the meta device if that works.
 
-What matters are the sums over a width whose scale the layers' shapes do not tell: attention's scores, and logits
-computed by a function instead of a layer. Each is recorded with the module whose forward computes it, so that two
-runs of one model, at two widths, can be compared entry by entry.
+What matters are the sums over a width whose scale the layers' shapes do not show: attention's scores, and logits
+computed by a function instead of a layer. Each is recorded with the module whose forward pass computes it, so that
+two runs of one model, at two widths, can be compared entry by entry.
 """
 
 import math
@@ -29,10 +29,10 @@ class Event:
     """One sum over a possible width.
 
     Attributes:
-        owner: the module whose forward computes it.
+        owner: the module whose forward pass computes it.
         what: "attention", "scores" (a product of two activations), "product" (with a parameter), "query", "readout".
         summed: the size summed over.
-        result: of a product, the size that the parameter's other side gives the result; 0 where it does not matter.
+        result: for a product, the size that the parameter's other side gives the result; 0 if it does not matter.
     """
 
     owner: str
@@ -81,7 +81,8 @@ def record_usage(model: nn.Module, inputs: tuple[Tensor, ...]) -> Usage:
 
 
 def tensors_in(output: Any) -> list[Tensor]:
-    """The tensors of a model's output: itself, or in its tuples, lists, mappings and data classes, in order."""
+    """The tensors of a model's output: the output itself, or those in its tuples, lists, mappings and data
+    classes, in order."""
     if isinstance(output, Tensor):
         return [output]
     if isinstance(output, Mapping):
@@ -120,7 +121,7 @@ def _recording(model: nn.Module, usage: Usage) -> Iterator[None]:
 
 
 class _Recorder(TorchFunctionMode):
-    """Records sums over widths outside layers' own; what is computed from parameters only counts as a parameter."""
+    """Records sums over widths outside layers' own; what is computed only from parameters counts as a parameter."""
 
     def __init__(self, model: nn.Module, at_work: list[str], events: list[Event]) -> None:
         super().__init__()
@@ -156,14 +157,15 @@ class _Recorder(TorchFunctionMode):
             return
         left, right = operands
         if func is linear and isinstance(self._modules.get(owner), nn.Linear):
-            return  # a layer's own product: its weight's shape tells all
+            return  # a layer's own product: its weight's shape shows everything
         columns = right.shape[0] if func is linear else right.shape[-1]
         self._events.append(
             Event(owner=owner, what=self._kind(left, right), summed=left.shape[-1], result=columns)
         )
 
     def _record_einsum(self, owner: str, args: tuple[Any, ...]) -> None:
-        """Sums of products of two tensors, written as an equation with its result; others are not looked into."""
+        """Sums of products of two tensors, written as an equation with its result; other equations are not
+        analysed."""
         if len(args) != 3 or not isinstance(args[0], str) or "->" not in args[0] or "..." in args[0]:
             return
         inputs, _, output = args[0].replace(" ", "").partition("->")

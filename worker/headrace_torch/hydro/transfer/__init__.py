@@ -1,4 +1,4 @@
-"""Carrying the surrogate's best over to the target, with the regret."""
+"""Carries the surrogate's best configurations over to the target, with the regret."""
 
 from headrace_torch.agreement import Agreement
 from headrace_torch.hydro.transfer.agreement import agreement

@@ -20,7 +20,7 @@ def agreement(
         surrogate: a score per trial on the surrogate.
         target: the same trials' scores on the target.
         maximize: whether more is better.
-        ks: for which k to say the regret; a k beyond the number of trials means all of them.
+        ks: the k for which to compute the regret; a k beyond the number of trials means all of them.
 
     Raises:
         TransferError: fewer than two trials, unequal numbers, or no score on the target.

@@ -1,4 +1,4 @@
-"""`transfer`: the whole of it in one call, for those whose search is over and whose target trains in a function."""
+"""`transfer`: everything in one call, if the search is over and the target trains in a function."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -18,18 +18,18 @@ def transfer(
     direct: Sequence[Score] = (),
     gate: Gate = None,
 ) -> TransferReport:
-    """Trains the target with the surrogate's k best, one after the other.
+    """Trains the target with the surrogate's k best configurations, one after another.
 
     Values are passed as they are: the surrogate's multipliers were made so that rates are in terms of the target.
 
     Args:
-        trials: of the search on the surrogate.
+        trials: the trials of the search on the surrogate.
         train_target: returns the score, or None if training failed.
-        k: how many to validate, at least 2.
+        k: how many to validate; at least 2.
         maximize: whether a greater score is better.
-        accept: hyperparameters that do not transfer and are to be carried over all the same.
-        direct: scores of tuning the target directly, where they are known: the regret is against their best.
-        gate: the report of the surrogate's coordinate check; None warns, False goes on without.
+        accept: hyperparameters that do not transfer but should be carried over anyway.
+        direct: scores of tuning the target directly, if known: the regret is relative to the best of them.
+        gate: the report of the surrogate's coordinate check; None warns, False continues without.
 
     Raises:
         CoordinateCheckError: the coordinate check failed.

@@ -2,7 +2,7 @@
 
 A pilot is a handful of configurations, trained for a short while on the target and on surrogates, the smallest
 first. A surrogate agrees if Kendall's τ and the regret of its top five are within bounds. The search ends with the
-first that agrees.
+first surrogate that agrees.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,8 @@ class ScaleTried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleReport:
-    """Which surrogates were tried, smallest first; `scale` is that of the first that agrees, None if none does."""
+    """Which surrogates were tried, smallest first; `scale` is that of the first one that agrees, None if none
+    does."""
 
     scale: int | None
     tried: Sequence[ScaleTried]
@@ -72,14 +73,14 @@ def choose_scale(
 
     Args:
         pilot: configurations to compare, at least ten, spread over the whole space.
-        evaluate: given a scale and configurations, their scores; scale 1 is the target. Called once per scale.
+        evaluate: returns the scores for a scale and configurations; scale 1 is the target. Called once per scale.
         scales: how many times narrower than the target, in any order.
         least_kendall: bound on Kendall's τ-b between the surrogate's and the target's scores.
         most_regret: bound on the regret of the surrogate's five best, in the unit of the scores: half a point, if
             they are accuracies in percent.
         maximize: whether a greater score is better.
-        accept: hyperparameters that do not transfer and are to be compared all the same.
-        gate: the report of the surrogates' coordinate check; None warns, False goes on without.
+        accept: hyperparameters that do not transfer but should be compared anyway.
+        gate: the report of the surrogates' coordinate check; None warns, False continues without.
 
     Raises:
         CoordinateCheckError: the coordinate check failed.

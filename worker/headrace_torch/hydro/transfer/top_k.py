@@ -1,12 +1,13 @@
-"""Validating the best of the surrogate on the target: results in, trials to start out.
+"""Validates the surrogate's best configurations on the target: takes results, and returns trials to start.
 
-The surrogate's first is often not the target's: in Hydro's own published run (50 trials, Spearman 0.937) it is
-twelfth there, and the second candidate makes good 2.9 points of accuracy. So at least two are validated. While the
-search still runs, an idle device need not wait: the leader so far is started eagerly. If it falls out of the top k
-later, its result counts all the same, and those that are in the top k at the end are validated in any case.
+The surrogate's best configuration is often not the target's: in Hydro's own published run (50 trials, Spearman
+0.937) it ranks twelfth there, and the second candidate recovers 2.9 points of accuracy. So at least two are
+validated. While the search is still running, an idle device need not wait: the leader so far is started eagerly.
+If it later drops out of the top k, its result still counts, and those in the top k at the end are validated in any
+case.
 
-States of a trial: seen → started → validated; only `start` moves it to started, only `validated` beyond. Every
-report may come twice: the second changes nothing.
+States of a trial: seen → started → validated; only `start` moves it to started, and only `validated` to validated.
+Every report may arrive twice: the second one changes nothing.
 """
 
 import math
@@ -20,7 +21,7 @@ from headrace_torch.hydro.transfer.which import Hyperparameters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Hyperparameters and what they scored on the surrogate; None if the trial failed or diverged."""
+    """Hyperparameters and their score on the surrogate; None if the trial failed or diverged."""
 
     hyperparameters: Hyperparameters
     score: Score
@@ -42,10 +43,10 @@ class TransferReport:
 
     Attributes:
         validated: by place on the surrogate.
-        best: the best on the target among them.
-        gained: how much the best is better than the surrogate's first, on the target: what validating one only would
-            have lost. None if the first failed there.
-        regret: how much worse the best is than the best of direct tuning; None where direct results were not given.
+        best: the best of them on the target.
+        gained: how much better the best is than the surrogate's first, on the target: what validating only one
+            would have lost. None if the first failed there.
+        regret: how much worse the best is than the best of direct tuning; None if direct results were not given.
     """
 
     validated: Sequence[Validated]
@@ -73,7 +74,7 @@ class TopK:
     Args:
         k: how many of the surrogate's best are validated; at least 2.
         maximize: whether a greater score is better.
-        eager_after: how many results of the search there must be before a leader is started eagerly.
+        eager_after: how many results the search must have before a leader is started eagerly.
     """
 
     k: int = 2
@@ -91,10 +92,10 @@ class TopK:
             )
 
     def report(self, number: int, trial: Trial) -> None:
-        """A result of the search on the surrogate.
+        """Records a result of the search on the surrogate.
 
         Raises:
-            TransferError: the number has another trial already, or the search was said to be finished.
+            TransferError: the number already belongs to another trial, or the search was declared finished.
         """
         if self._trials.get(number) == trial:
             return
@@ -114,12 +115,12 @@ class TopK:
         self._finished = True
 
     def start(self, idle: int) -> list[int]:
-        """Numbers of trials to run on the target now, best first; each is named once.
+        """Numbers of trials to run on the target now, best first; each is returned once.
 
         While the search runs, at most k are started, and none before `eager_after` results.
 
         Args:
-            idle: how many devices have nothing to do.
+            idle: the number of idle devices.
         """
         order = [number for number in self._order() if not math.isinf(self._badness(number))]
         if self._finished:
@@ -134,10 +135,10 @@ class TopK:
         return chosen
 
     def validated(self, number: int, score: Score) -> None:
-        """A result on the target.
+        """Records a result on the target.
 
         Raises:
-            TransferError: the trial was not started, or has another result already.
+            TransferError: the trial was not started, or already has another result.
         """
         if number not in self._started:
             raise TransferError(f"trial {number} was not started on the target")
@@ -149,7 +150,7 @@ class TopK:
 
     @property
     def done(self) -> bool:
-        """Whether the search is finished and all that were, or must be, started have results."""
+        """Whether the search is finished and all trials that were started, or must be, have results."""
         if not self._finished:
             return False
         order = [number for number in self._order() if not math.isinf(self._badness(number))]
@@ -159,7 +160,8 @@ class TopK:
         """The report.
 
         Args:
-            direct: scores of direct tuning on the target, if there were any: the regret is against the best of them.
+            direct: scores of direct tuning on the target, if there are any: the regret is relative to the best of
+                them.
 
         Raises:
             TransferError: validation is not done, or every trial failed on the target.

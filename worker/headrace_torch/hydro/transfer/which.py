@@ -1,4 +1,4 @@
-"""What a search on a small copy varies, sorted by what is known of it (`headrace_torch.what_transfers`)."""
+"""What a search on a small copy varies, sorted by what is known about it (`headrace_torch.what_transfers`)."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ Hyperparameters = Mapping[str, Value]
 class SearchSpace:
     """What a search varies, sorted by verdict.
 
-    `transferable` can be tuned on the surrogate; `rest` has the others with their verdicts, to be tuned on the
-    target.
+    `transferable` can be tuned on the surrogate; `rest` has the others with their verdicts, and must be tuned on
+    the target.
     """
 
     transferable: tuple[str, ...]
@@ -37,17 +37,17 @@ def search_space(names: Iterable[str]) -> SearchSpace:
 
 
 def varied(members: Sequence[Hyperparameters]) -> tuple[str, ...]:
-    """Names whose values differ between members; one that some members lack differs too."""
+    """Names whose values differ between members; a name that some members lack also counts as differing."""
     names = dict.fromkeys(name for member in members for name in member)
     absent = object()
     return tuple(name for name in names if len({repr(member.get(name, absent)) for member in members}) > 1)
 
 
 def check_transferable(members: Sequence[Hyperparameters], *, accept: Collection[str] = ()) -> SearchSpace:
-    """Refuses a search on the surrogate for what does not carry over. Free of cost: call it before tuning.
+    """Rejects a search on the surrogate for what does not carry over. It costs nothing: call it before tuning.
 
     Args:
-        members: what the search would try; only what varies counts.
+        members: the configurations that the search would try; only what varies counts.
         accept: names that the user takes responsibility for.
 
     Raises:

@@ -18,7 +18,7 @@ class Criterion:
         self.criterion = criterion
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Calls the model on all of the batch but its last part."""
+        """Calls the model on everything in the batch but its last part."""
         *inputs, target = batch
         loss: Tensor = self.criterion(model(*inputs), target)
         return loss
@@ -27,8 +27,8 @@ class Criterion:
 def as_loss(loss_fn: Any) -> LossFn:
     """Wraps a criterion: a function of torch.nn.functional, or a module whose first argument is not the model.
 
-    Anything else takes (model, batch), and so does a module of the user's own whose first argument is named `model`,
-    or is annotated as a module.
+    Anything else takes (model, batch). So does a module of the user's own whose first argument is named `model` or
+    annotated as a module.
 
     Raises:
         FuseError: it cannot be called.
@@ -72,7 +72,7 @@ def checked(loss: Any, count: Tensor | int | None) -> Tensor:
         count: with padded batches, how many rows count; the loss then has one number per row.
 
     Raises:
-        LossShapeError: it is not one number, or with padding not one per row.
+        LossShapeError: it is not one number or, with padding, not one per row.
     """
     if not isinstance(loss, Tensor):
         raise LossShapeError(f"the loss must be a tensor, not {type(loss).__name__}; return it undetached")

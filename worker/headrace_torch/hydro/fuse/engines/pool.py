@@ -1,11 +1,11 @@
-"""Members over spawned processes: the fallback for what cannot be fused, where there are cores for it.
+"""Members spread over spawned processes: the fallback for what cannot be fused, if there are cores for it.
 
-The group's rows and buffers lie in memory that all processes share; so does a matrix for gradients. A worker is a
-function of that memory: it is sent positions and a batch, writes gradients, and answers with losses. It keeps
-nothing that a step needs, so one that dies is replaced and its step repeated, once. While a step runs only workers
-write, each its own members' rows; the group writes between steps.
+The group's rows and buffers are in memory that all processes share; so is a matrix for gradients. A worker is a
+function of that memory: it receives positions and a batch, writes gradients, and answers with losses. It keeps
+nothing that a step needs, so one that dies is replaced and its step repeated, once. While a step runs, only
+workers write, each to its own members' rows; the group writes between steps.
 
-If a step fails for good, buffers are put back, `PoolError` is raised, and the state is that before the step.
+If a step fails for good, buffers are restored, `PoolError` is raised, and the state is as it was before the step.
 """
 
 import ast
@@ -43,7 +43,7 @@ STOP_S = 5.0  # how long a worker may take to end by itself
 class _Worker:
     process: Any
     pipe: "Connection[Any, Any]"
-    has: object = None  # the token of the memory that it was sent
+    has: object = None  # identifies the memory that it was sent
 
 
 class PoolEngine:
@@ -56,7 +56,7 @@ class PoolEngine:
     """
 
     def __init__(self, model: nn.Module, traits: Traits, workers: int) -> None:
-        """Starts nothing: the first run does."""
+        """Starts nothing: the first run does that."""
         self.name: EngineName = "pool"
         self._model, self._traits, self._count = model, traits, workers
         self._workers: list[_Worker] = []
@@ -65,7 +65,7 @@ class PoolEngine:
 
     @property
     def process_ids(self) -> list[int]:
-        """Process ids of the workers that run."""
+        """Process ids of the running workers."""
         return [one.process.pid for one in self._workers]
 
     def watch(self, _between: Between) -> None:
@@ -79,7 +79,8 @@ class PoolEngine:
         """See `Engine.run`.
 
         Raises:
-            PoolError: workers died twice at this step, or the model raised; the state is that before the step.
+            PoolError: workers died twice at this step, or the model raised; the state is as it was before the
+                step.
         """
         before = {name: states.buffers[name].clone() for name in self._traits.mutable}
         try:
@@ -141,7 +142,7 @@ class PoolEngine:
         return Outcome(losses=stacked.to(states.rows.dtype), unused=unused)
 
     def _prepare(self, states: MemberStates) -> None:
-        """Starts workers that are missing, and sends the memory to those that do not have it."""
+        """Starts missing workers, and sends the memory to those that do not have it."""
         if self._sent is not states.token:
             self._grads = torch.zeros_like(states.rows)
             for value in (states.rows, self._grads, *states.buffers.values()):

@@ -1,7 +1,7 @@
-"""One member after the other, in this process: what any model can do.
+"""One member after another, in this process: any model can run this way.
 
-Each member has a module of its own (own Python attributes, own hooks), whose parameters and buffers are the module's
-own objects with a row's memory. So whatever holds them, a list or a closure, sees the member's values.
+Each member has a module of its own (own Python attributes, own hooks), whose parameters and buffers are the
+module's own objects on a row's memory. So whatever holds them, a list or a closure, sees the member's values.
 """
 
 import random
@@ -25,7 +25,7 @@ from headrace_torch.hydro.fuse.obstacles import EngineName, Need
 from headrace_torch.hydro.fuse.ops import MemberOps
 from headrace_torch.hydro.fuse.states import MemberStates, Slot
 
-_RANDOM = 0x48594452  # sets the generator's keys apart from dropout's
+_RANDOM = 0x48594452  # separates the generator's keys from dropout's
 Own = Callable[[Member], nn.Module]
 
 
@@ -35,8 +35,8 @@ class SeparateEngine:
     Args:
         own: makes a member's module; its registered tensors get the member's memory.
         traits: of the model.
-        turn: what each member's call runs in.
-        owns: is given each module that the engine makes, with the member's id.
+        turn: the context of each member's call.
+        owns: receives each module that the engine makes, with the member's id.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class SeparateEngine:
         self._by_backward = traits.recomputes or any(need is not Need.RECORD for need in traits.needs)
 
     def close(self) -> None:
-        """Nothing was started."""
+        """There is nothing to close."""
 
     def watch(self, between: Between) -> None:
         """See `Engine.watch`."""
@@ -70,11 +70,12 @@ class SeparateEngine:
         """See `Engine.run`.
 
         Raises:
-            FuseError: the forward pass changes its batch, and did not at the first step.
-            MemberError: the model or the loss raised; says for which member.
+            FuseError: the forward pass changes its batch, and did not do so at the first step.
+            MemberError: the model or the loss raised; names the member.
         """
         if self._of is not states.token:
-            # A module that stayed would keep the memory of who has gone. (A pool's worker knows its own members only.)
+            # A module that stayed would keep the memory of members that have gone. (A pool's worker knows only its
+            # own members.)
             here = {slot.id for slot in states.slots if slot}
             self._modules = {key: one for key, one in self._modules.items() if key in here}
             for one in self._modules.values():
@@ -123,7 +124,7 @@ class SeparateEngine:
                 loss = checked(work.loss_fn(held.module, batch), count)
                 held.check()
                 total = loss if slot.scale == 1.0 else loss * slot.scale
-                found = self._gradients(total, held.leaves)  # in here: checkpointing runs layers again
+                found = self._gradients(total, held.leaves)  # inside: checkpointing runs layers again
         finally:
             held.keep_buffers()  # the model may have reassigned them
         with torch.no_grad():
@@ -146,17 +147,17 @@ class SeparateEngine:
 
 
 class OwnModule:
-    """A member's module, whose registered tensors lie in the member's rows.
+    """A member's module, whose registered tensors are in the member's rows.
 
     Attributes:
         module: the user's type and names.
         names, leaves: its trainable parameters, in the order of the layout; a step may freeze them.
         constants: its other parameters, by name.
-        moved: whether the rows are elsewhere by now.
+        moved: whether the rows have moved.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        """Looks for tensors once."""
+        """Collects the tensors, once."""
         self.module, self.moved = module, True
         self.names: list[str] = []
         self.leaves: list[Tensor] = []
@@ -169,7 +170,7 @@ class OwnModule:
         }
 
     def move_to(self, states: MemberStates, position: int) -> None:
-        """Moves the module's tensors into a member's memory; what it held before is gone."""
+        """Moves the module's tensors into a member's memory, dropping what they held before."""
         rows = states.layout.of_row(states.rows[position].detach())
         own = dict(self.module.named_parameters())
         self.names, self.leaves = list(rows), [own[name] for name in rows]
@@ -184,7 +185,7 @@ class OwnModule:
         self.moved = False
 
     def check(self) -> None:
-        """Refuses what a step must not do with the member's tensors."""
+        """Rejects what a step must not do with the member's tensors."""
         check_frozen(self.constants)
         try:
             check_placed(self._placed)
@@ -223,7 +224,7 @@ _NOTHING: nullcontext[None] = nullcontext()
 
 @contextmanager
 def blamed(slot: Slot) -> Iterator[None]:
-    """Says whose step it was that the user's code raised in. Too little memory is nobody's own."""
+    """Says in whose step the user's code raised. Nobody in particular is to blame for a lack of memory."""
     try:
         yield
     except HydroError:

@@ -1,8 +1,8 @@
 """All members in one forward and one backward pass: `torch.vmap` over stacked parameters.
 
-Losses are mapped, and autograd differentiates their sum from outside: the gradient of Σ_n L_n by a stacked parameter
-holds, in slice n, the gradient of L_n by member n's parameter, and nothing of the others. Not a mean: that would
-divide each member's gradient by N.
+Losses are mapped, and autograd differentiates their sum from outside: slice n of the gradient of Σ_n L_n with
+respect to a stacked parameter holds the gradient of L_n with respect to member n's parameter, and nothing of the
+others. A mean would divide each member's gradient by N.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class StackedEngine:
         model: a copy that the engine may keep; its own tensors are not read.
         traits: of the model.
         grouped: whether to use the rules.
-        turn: what each call runs in.
+        turn: the context of each call.
     """
 
     def __init__(self, model: nn.Module, traits: Traits, *, grouped: bool, turn: Turn = free) -> None:
@@ -57,7 +57,7 @@ class StackedEngine:
         return self._sockets.module
 
     def close(self) -> None:
-        """Nothing was started."""
+        """There is nothing to close."""
 
     def watch(self, between: Between) -> None:
         """See `Engine.watch`."""
@@ -67,7 +67,8 @@ class StackedEngine:
 
     def run(self, states: MemberStates, positions: Sequence[int], work: Work, grads: Tensor) -> Outcome:
         """See `Engine.run`."""
-        # On a CPU kernels for one and for several matrices round differently: a single member has a ghost beside it.
+        # On a CPU, kernels for one matrix and for several round differently: a single member gets a dummy member
+        # beside it.
         ghost = len(positions) == 1 and states.rows.device.type == "cpu"
         at = [*positions, *positions] if ghost else list(positions)
         whole = at == list(range(len(states)))
@@ -103,9 +104,7 @@ class StackedEngine:
         with disable_saved_tensors_hooks(NO_HOOKS), quiet(), members(n) as lanes:
             held = {name: lanes.join(value) for name, value in own.items()}
             params = {name: lanes.join(value) for name, value in leaves.items()}
-            for (
-                one
-            ) in params.values():  # a flag only, as alone: what the forward pass makes of it shows afterwards
+            for one in params.values():  # a flag only, as alone: how the forward pass uses it shows later
                 one.requires_grad = True
             count = None
             if work.rows is not None:
@@ -116,15 +115,13 @@ class StackedEngine:
             with self._sockets.holding(inside):
                 with self._ops(lanes, masks, inside):
                     loss = checked(work.loss_fn(self._sockets.module, batch), count)
-                self._check_flags(
-                    part.layout, params
-                )  # outside of the mode, which sees each look at an attribute
+                self._check_flags(part.layout, params)  # outside the mode, which sees each attribute access
                 now = {name: self._sockets.current(name) for name in held}
             changed = {name: lanes.at(value, 0) for name, value in now.items() if value is not held[name]}
             return lanes.at(loss, 0), changed
 
     def _check_flags(self, layout: Layout, params: dict[str, Tensor]) -> None:
-        """Refuses what the forward pass has frozen, unfrozen or hooked: it would hold for all members at once."""
+        """Rejects what the forward pass has frozen, unfrozen or hooked: it would apply to all members at once."""
         check_frozen((name, self._sockets.current(name)) for name in layout.constants)
         for name, one in params.items():
             if not one.requires_grad:
@@ -133,14 +130,14 @@ class StackedEngine:
                 raise RuntimeError(f"a step puts a hook on parameter {name}")
 
     def _leaves(self, part: MemberStates) -> dict[str, Tensor]:
-        """Views of the rows for autograd to differentiate by; the same ones as long as the rows are."""
+        """Views of the rows with respect to which autograd differentiates; the same ones as long as the rows are."""
         if self._leaves_in is not part.token:
             views = part.layout.stacked(part.rows.detach())
             self._views = {name: view.requires_grad_() for name, view in views.items()}
             self._leaves_in = part.token
             if self._between is not None:
                 self._between.watch_gradients(self._views.values())
-            self._packed_in, self._targets, self._gaps = None, [], []  # of members who may have gone
+            self._packed_in, self._targets, self._gaps = None, [], []  # of members that may have gone
         return self._views
 
     def _pack(self, layout: Layout, found: Sequence[Tensor | None], grads: Tensor) -> None:
@@ -160,7 +157,7 @@ class StackedEngine:
             gap.zero_()
 
     def _constant(self, part: MemberStates) -> frozenset[str]:
-        """Names the buffers that are one for all members (a mask, a table of positions): they need no member dim."""
+        """Names the buffers that all members share (a mask, a table of positions): they need no member dim."""
         if self._constant_in is not part.token:
             self._constants = frozenset(
                 name
@@ -185,7 +182,7 @@ class StackedEngine:
         *,
         whole: bool,
     ) -> None:
-        """Writes buffers back: those reassigned, and those changed in place in a selection of rows."""
+        """Writes buffers back: reassigned ones, and those changed in place in a selection of rows."""
         for name, value in changed.items():
             part.buffers[name].copy_(value)
         if not whole:
@@ -195,11 +192,11 @@ class StackedEngine:
 
 
 def total_of(losses: Tensor, slots: Sequence[Slot]) -> Tensor:
-    """What is differentiated: the sum over members of their (scaled) losses."""
+    """The value to differentiate: the sum over members of their (scaled) losses."""
     scales = [slot.scale for slot in slots]
     if all(one == 1.0 for one in scales):
         return losses.sum()
-    wide = losses.to(torch.promote_types(losses.dtype, torch.float32))  # a scale may be beyond float16
+    wide = losses.to(torch.promote_types(losses.dtype, torch.float32))  # a scale may exceed float16's range
     return wide @ wide.new_tensor(scales)
 
 

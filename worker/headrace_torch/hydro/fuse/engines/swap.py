@@ -1,4 +1,4 @@
-"""Puts members' tensors into a module for the time of a forward pass."""
+"""Puts members' tensors into a module for the duration of a forward pass."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 class Sockets:
     """Where each of a module's parameters and buffers is plugged in; tied tensors have several places.
 
-    `functional_call` finds these places anew on every call, which costs more than a small model's forward pass.
+    `functional_call` finds these places again on every call, which costs more than a small model's forward pass.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -28,7 +28,7 @@ class Sockets:
 
     @contextmanager
     def holding(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-        """Runs the block with these tensors in place; afterwards the module holds what it did."""
+        """Runs the block with these tensors in place; afterwards the module holds its previous ones."""
         before = [(held, key, held[key]) for name in tensors for held, key in self._places[name]]
         for name, value in tensors.items():
             for held, key in self._places[name]:

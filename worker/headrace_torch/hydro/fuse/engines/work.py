@@ -1,4 +1,4 @@
-"""What an engine is asked for, and what it gives back."""
+"""What an engine is asked to do, and what it returns."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,8 @@ from headrace_torch.hydro.fuse.obstacles import EngineName, Need
 from headrace_torch.hydro.fuse.states import MemberStates
 
 Turn = Callable[[Sequence[int]], AbstractContextManager[None]]
-"""What each call of the user's code runs in; gets the ids of its members. See `remembering.Memory.turn`."""
+"""Returns the context of each call of the user's code, given the ids of its members. See
+`remembering.Memory.turn`."""
 Batch = Any
 LossFn = Callable[[nn.Module, Batch], Tensor]
 
@@ -24,10 +25,10 @@ class Work:
     """One batch for some members.
 
     Attributes:
-        loss_fn: the loss of one member: (model, batch) to a number, or to one per row where `rows` is given.
+        loss_fn: the loss of one member: maps (model, batch) to a number, or to one per row if `rows` is given.
         batch: any nest of tuples, lists and dicts; with `own`, a list of one per member.
-        own: whether every member has a batch of its own.
-        rows: of a padded batch, how many of its rows count, per member.
+        own: whether every member has a separate batch.
+        rows: for a padded batch, how many of its rows count, per member.
     """
 
     loss_fn: LossFn
@@ -38,11 +39,11 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What the members' losses were.
+    """The members' losses.
 
     Attributes:
         losses: (n,), detached.
-        unused: per member the parameters without a gradient; torch.optim leaves such parameters alone.
+        unused: per member, the parameters without a gradient; torch.optim leaves such parameters alone.
     """
 
     losses: Tensor
@@ -56,11 +57,11 @@ class Traits:
     Attributes:
         mutable: buffers that a step changes.
         dropout: whether the forward pass has dropout.
-        random: whether it draws from a generator of torch, numpy or Python for anything else.
+        random: whether it draws from a generator of torch, numpy or Python for another purpose.
         recomputes: whether the backward pass runs layers again (activation checkpointing). Its dropout then draws
-            from torch's generator, which checkpointing winds back; a count of calls it would not.
+            from torch's generator, which checkpointing rewinds; it would not rewind a count of calls.
         batch_norm: the first layer that normalises over the batch, or empty.
-        needs: what each member must have of its own, with the reason; see `obstacles`.
+        needs: what each member must have separately, with the reason; see `obstacles`.
         counts: what counts steps in Python, in the model or outside: a number that a call changes. Empty if nothing.
     """
 
@@ -74,7 +75,7 @@ class Traits:
 
 
 def free(_: Sequence[int]) -> AbstractContextManager[None]:
-    """The turn of members that remember nothing."""
+    """The context for members that remember nothing."""
     return _FREE
 
 
@@ -82,7 +83,7 @@ _FREE: AbstractContextManager[None] = nullcontext()
 
 
 def copied(batch: Batch) -> Batch:
-    """A batch with tensors and containers of its own."""
+    """A batch with its own tensors and containers."""
     return tree_map(
         lambda one: one.detach().clone() if isinstance(one, Tensor) else copy.deepcopy(one), batch
     )
@@ -102,13 +103,13 @@ class Engine(Protocol):
         ...
 
     def run(self, states: MemberStates, positions: Sequence[int], work: Work, grads: Tensor) -> Outcome:
-        """Runs these positions, writes each one's gradient of its own loss into its row of `grads` (n, row).
+        """Runs these positions, and writes the gradient of each one's own loss into its row of `grads` (n, row).
 
-        Buffers that the model changes are changed in `states`; parameters are not. Segments that the loss does not
-        depend on get zeros. A member's scale (`Slot.scale`) multiplies its gradient, not its reported loss.
+        Buffers that the model changes are changed in `states`; parameters are not. Segments on which the loss does
+        not depend get zeros. A member's scale (`Slot.scale`) multiplies its gradient, not its reported loss.
         """
         ...
 
     def close(self) -> None:
-        """Ends what the engine started; it is not used after."""
+        """Ends what the engine started; the engine is not used afterwards."""
         ...

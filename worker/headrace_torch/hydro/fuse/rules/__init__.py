@@ -1,6 +1,6 @@
 """Grouped formulations of single operators: all members in one call of one dense kernel.
 
-A rule has the operator's own arguments behind a `Lanes`; it returns NotImplemented where it has nothing better
+A rule takes a `Lanes` and then the operator's own arguments; it returns NotImplemented if it has nothing better
 than `vmap`. In every rule a member's numbers come from that member's own slice: batched products, grouped
 convolutions, folded batches. `RULES` is the table.
 """

@@ -50,9 +50,9 @@ def explicit_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """The same in single operators, of which dropout is one: for attention with dropout.
+    """The same in single operators, including dropout: for attention with dropout.
 
-    Computes what torch's reference in the documentation of `scaled_dot_product_attention` does.
+    It computes what the reference in torch's documentation of `scaled_dot_product_attention` does.
     """
     if enable_gqa:
         repeats = query.shape[-3] // key.shape[-3]
@@ -101,7 +101,7 @@ def multi_head_attention(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> Any:
-    """`nn.MultiheadAttention` in operators that have rules; inputs (T, B, E) as torch hands them over.
+    """`nn.MultiheadAttention` in operators that have rules; inputs are (T, B, E), as torch passes them.
 
     Returns NotImplemented for added keys (`bias_k`, `add_zero_attn`), static keys and unbatched input.
     """
@@ -134,7 +134,7 @@ def multi_head_attention(
         mixed = attended @ v
         reported = attended.mean(1) if average_attn_weights else attended
     else:
-        if mask is not None and is_causal:  # torch takes the flag as a hint about the mask
+        if mask is not None and is_causal:  # torch treats the flag as a hint about the mask
             mask = None
         mixed = functional.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal and mask is None)
         reported = None
@@ -148,7 +148,7 @@ def _heads(x: Tensor, heads: int) -> Tensor:
 
 
 def _as_added(mask: Tensor | None, like: Tensor) -> Tensor | None:
-    """A mask that is added to scores; torch's boolean masks here say what is hidden."""
+    """A mask to be added to scores; torch's boolean masks here mark what is hidden."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill_(mask, -math.inf)

@@ -1,7 +1,8 @@
 """Convolutions of all members as one grouped convolution.
 
-Member n's channels are the groups n·G … n·G+G−1, so the member dim lies in front of the channels, (B, N, C, …),
-and stays there from layer to layer: no copy in between. With several threads `conv_gradient` sees to the bits.
+Member n's channels are the groups n·G … n·G+G−1, so the member dim is in front of the channels, (B, N, C, …), and
+stays there from layer to layer: no copy in between. With several threads, `conv_gradient` keeps the bits
+reproducible.
 """
 
 from typing import Any
@@ -67,7 +68,7 @@ def conv2d(
     dilation: IntOrInts = 1,
     groups: int = 1,
 ) -> Any:
-    """Images (B, C, H, W); depthwise convolutions too: their groups multiply."""
+    """Images (B, C, H, W), including depthwise convolutions: their groups multiply."""
     return _grouped(2, lanes, input, weight, bias, stride, padding, dilation, groups)
 
 

@@ -1,13 +1,13 @@
 """A grouped convolution whose weight gradients do not depend on how many members there are, on any number of threads.
 
-oneDNN sums a weight's gradient over the batch. With several threads it may cut that sum into one part per thread, and
-how it cuts depends on the number of groups, so on N: then members' last bits change when others leave. Outputs and
-the gradients of inputs are not summed over the batch, and did not change for any N and 1 to 8 threads (torch 2.13).
-So on a CPU with several threads the weight's gradient, and the bias's, is computed in one of two ways. Which one
-depends on the size of one member's convolution only, never on N:
+oneDNN sums a weight's gradient over the batch. With several threads it may split that sum into one part per
+thread, and how it splits it depends on the number of groups, and so on N: then members' last bits change when
+others leave. Outputs and the gradients of inputs are not summed over the batch, and did not change for any N and 1
+to 8 threads (torch 2.13). So on a CPU with several threads the weight's gradient, and the bias's, is computed in
+one of two ways. Which one depends on the size of one member's convolution only, never on N:
 
-    small    one call for all members, on one thread: nothing is cut
-    large    one call per member, on all threads: each call is cut, and all are cut alike
+    small    one call for all members, on one thread: nothing is split
+    large    one call per member, on all threads: each call is split, and all in the same way
 """
 
 from collections.abc import Iterator
@@ -23,12 +23,13 @@ Ints = tuple[int, ...]
 
 LARGE = (
     2**23
-)  # multiply-adds of one member; below, starting a call per member costs more than two threads save
+)  # multiply-adds of one member; below this, starting a call per member costs more than two threads save
 CONVOLUTIONS: Any = (functional.conv1d, functional.conv2d, functional.conv3d)
 
 
 def applies(weight: Tensor) -> bool:
-    """Whether a weight's gradient may be cut among threads: several threads, a CPU, no autocast's casts between."""
+    """Whether a weight's gradient may be split among threads: several threads, a CPU, no casts of autocast in
+    between."""
     several = weight.device.type == "cpu" and torch.get_num_threads() > 1
     return several and not torch.is_autocast_enabled("cpu")
 
@@ -52,7 +53,7 @@ def convolve(
         stride: as torch's.
         padding: as torch's.
         dilation: as torch's.
-        groups: 1 where the members share `x`, else N times the groups of a member.
+        groups: 1 if the members share `x`, else N times the groups of a member.
         members: N.
 
     Returns:
@@ -144,7 +145,7 @@ def _gradients(
 
 
 def _apart(part: Tensor) -> Tensor:
-    """A copy whose layout and alignment say nothing of the member's place."""
+    """A copy whose layout and alignment do not depend on the member's place."""
     return part.clone(memory_format=torch.contiguous_format)
 
 
@@ -160,7 +161,8 @@ def _one_thread() -> Iterator[None]:
 
 @cache
 def _settle() -> None:
-    """The first `set_num_threads` of a process also fixes MKL's number of threads: so before any result, not after."""
+    """The first `set_num_threads` of a process also fixes MKL's number of threads: so it is called before any
+    result, not after."""
     torch.set_num_threads(torch.get_num_threads())
 
 
@@ -170,7 +172,7 @@ def _each(value: int | Ints, spatial: int) -> Ints:
 
 
 def _padded(x: Tensor, padding: str, kernel: torch.Size, dilation: Ints) -> tuple[Tensor, Ints]:
-    """Padding by name, as numbers; what is not the same at both ends is padded here, at the end as in torch."""
+    """Padding by name, as numbers; what differs between the two ends is padded here, at the end as in torch."""
     if padding == "valid":
         return x, (0,) * len(dilation)
     totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]

@@ -9,7 +9,7 @@ from headrace_torch.hydro.fuse.lanes import Lanes
 
 
 def fold_images(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a rule for an operator on (B, C, H, W), where the member dim sits between B and C.
+    """Makes a rule for an operator on (B, C, H, W), with the member dim between B and C.
 
     `vmap` would move it to the front first, which copies activations that come out of a grouped convolution.
     """

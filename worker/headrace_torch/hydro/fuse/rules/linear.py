@@ -14,7 +14,7 @@ def linear(lanes: Lanes, input: Tensor, weight: Tensor, bias: Tensor | None = No
         return NotImplemented
     weights = lanes.at(weight, 0)
     x, dim = lanes.split(input)
-    # Most calls: there is no view to make. Views cost as much as small layers do.
+    # Usually no view needs to be made. Views cost as much as small layers do.
     flat = x.dim() == (2 if dim is None else 3)
     if dim is None:
         rows = (x if flat else x.reshape(-1, x.shape[-1])).expand(lanes.size, -1, -1)

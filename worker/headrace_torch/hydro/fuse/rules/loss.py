@@ -1,4 +1,4 @@
-"""Cross-entropy of all members' rows in one call; `vmap` takes it apart into some ten operations."""
+"""Cross-entropy of all members' rows in one call; `vmap` splits it into some ten operations."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Any:
-    """Logits (B, C) and classes (B,): members' rows one below the other, reduced member by member."""
+    """Logits (B, C) and classes (B,): members' rows stacked below each other, reduced member by member."""
     plain = weight is None and size_average is None and reduce is None and label_smoothing == 0.0
     if not plain or not is_stacked(input) or input.dim() != 2 or target.dim() != 1:
         return NotImplemented

@@ -20,9 +20,9 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Any:
-    """A channel's statistics are its own, so members' channels lie side by side: (B, N·C, …).
+    """Each channel has its own statistics, so members' channels are side by side: (B, N·C, …).
 
-    Running statistics are updated where they are: stacked (N, C) and contiguous, or absent.
+    Running statistics are updated in place: stacked (N, C) and contiguous, or absent.
     """
     if not is_stacked(input) or input.dim() < 2:
         return NotImplemented
