@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// warnAfter is how long Ask waits for a trial before it logs a warning.
+// warnAfter is how long to wait for a trial before a warning is logged.
 const warnAfter = 10 * time.Second
 
 // AskOption changes how to ask for trials.
@@ -25,9 +25,9 @@ func WithClientID(id string) AskOption {
 	return func(r *pb.SuggestTrialRequest) { r.ClientId = id }
 }
 
-// WithLease sets how long the caller keeps a trial without a report; the default is 6 hours. After that the trial is
-// offered to others. Until one of them gets it, a late report still counts. Each report and each renewal (KeepAlive)
-// restarts the time.
+// WithLease sets how long the caller keeps a trial without a report; the default is 6 hours. After that the trial is offered
+// to others. Until one of them gets it, a late report still counts. Each report and each renewal (KeepAlive) starts the time
+// again.
 func WithLease(lease time.Duration) AskOption {
 	return func(r *pb.SuggestTrialRequest) { r.LeaseTime = durationpb.New(lease) }
 }
@@ -40,16 +40,16 @@ type Asked struct {
 	Lease *pb.LeaseRef
 	// Params is its configuration.
 	Params Params
-	// Milestone is the step up to which it runs without asking.
+	// Milestone is the step up to which it may run before it must ask.
 	Milestone int64
 
 	study *Study
 }
 
-// Ask returns the next trial. While every trial waits for the results of others, it waits for as long as the context
+// Ask returns the next trial. While every trial waits for the results of others, it waits too, for as long as the context
 // allows. The error is StudyOver if the study has ended.
 func (s *Study) Ask(ctx context.Context, options ...AskOption) (*Asked, error) {
-	request := &pb.SuggestTrialRequest{Study: s.Name(), ClientId: requestID()}
+	request := &pb.SuggestTrialRequest{ClientId: requestID()}
 	for _, option := range options {
 		option(request)
 	}
@@ -57,7 +57,7 @@ func (s *Study) Ask(ctx context.Context, options ...AskOption) (*Asked, error) {
 	began, warned := time.Now(), false
 	for attempt := 0; ; attempt++ {
 		request.RequestId = requestID()
-		answer, err := call(ctx, s.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.SuggestTrial, request)
+		answer, err := send(ctx, s, pb.StudyServiceClient.SuggestTrial, request)
 		switch {
 		case err != nil:
 			return nil, err
@@ -80,8 +80,8 @@ func (s *Study) Ask(ctx context.Context, options ...AskOption) (*Asked, error) {
 	}
 }
 
-// AskAll returns trial after trial until the study is over. The whole loop has one client id. If the loop is left
-// early, the current trial is still held: complete it or release it, or its lease expires.
+// AskAll returns trials one after another until the study is over. The whole loop has one client id. If you break out of the
+// loop, you still hold the current trial: complete it or release it, or its lease expires.
 func (s *Study) AskAll(ctx context.Context, options ...AskOption) iter.Seq2[*Asked, error] {
 	options = append([]AskOption{WithClientID(requestID())}, options...)
 	return func(yield func(*Asked, error) bool) {
@@ -97,46 +97,41 @@ func (s *Study) AskAll(ctx context.Context, options ...AskOption) iter.Seq2[*Ask
 // Number is the trial's number within its study.
 func (a *Asked) Number() int64 { return a.Trial.GetNumber() }
 
-// Step is where the trial continues from: the step of its checkpoint, or 0 without one.
+// Step is the step to continue from: that of the trial's checkpoint, or 0 without one.
 func (a *Asked) Step() int64 { return a.Trial.GetCheckpoint().GetStep() }
 
-// CheckpointURI is the text that was last passed to ReportSaved; empty to start from scratch.
+// CheckpointURI is the text that was last passed to ReportSaved; empty if the trial starts from scratch.
 func (a *Asked) CheckpointURI() string { return a.Trial.GetCheckpoint().GetUri() }
 
-// Report sends the result of a step and returns what to do next. After Pause and Stop the caller no longer holds the
-// trial. The error is LeaseStale if it did not hold the trial before either: leave the trial and ask again.
+// Report reports the result of a step and returns what to do next. After Pause and Stop the trial is no longer the caller's.
+// The error is LeaseStale if it was no longer the caller's before: leave the trial and ask again.
 func (a *Asked) Report(ctx context.Context, step int64, metrics map[string]float64) (Decision, error) {
 	return a.ReportSaved(ctx, step, metrics, "")
 }
 
-// ReportSaved is Report, and says where the caller saved its state. Whoever continues the trial finds it as CheckpointURI.
+// ReportSaved is like Report, and also says where the caller saved its state. The caller that continues the trial gets it as
+// CheckpointURI.
 func (a *Asked) ReportSaved(ctx context.Context, step int64, metrics map[string]float64, uri string) (Decision, error) {
-	return a.tell(ctx, &pb.ReportTrialRequest{Lease: a.Lease, Step: step, Metrics: maps.Clone(metrics), CheckpointUri: uri})
-}
-
-// KeepAlive keeps the trial while an evaluation takes longer than the lease. It renews the lease regularly until the
-// context ends; the error is then nil. It returns early with an error such as LeaseStale. Run it in a goroutine next
-// to the evaluation.
-func (a *Asked) KeepAlive(ctx context.Context, every time.Duration) error {
-	for sleep(ctx, every) {
-		request := &pb.RenewTrialRequest{Lease: a.Lease}
-		_, err := call(ctx, a.study.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.RenewTrial, request)
-		if err != nil && ctx.Err() == nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// tell sends a report under a new request id.
-func (a *Asked) tell(ctx context.Context, report *pb.ReportTrialRequest) (Decision, error) {
-	report.RequestId = requestID()
-	response, err := call(ctx, a.study.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.ReportTrial, report)
+	request := &pb.ReportTrialRequest{Lease: a.Lease, Step: step, Metrics: maps.Clone(metrics), CheckpointUri: uri}
+	response, err := send(ctx, a, pb.StudyServiceClient.ReportTrial, request)
 	if err != nil {
 		return Decision{}, err
 	}
 	a.tellMissing(response.GetMissingMetrics())
 	return DecisionOf(response.GetDecision())
+}
+
+// KeepAlive keeps the trial while an evaluation takes longer than the lease. It renews the lease at this interval until the
+// context ends; then it returns nil. It returns early with an error such as LeaseStale. Run it in a goroutine during the
+// evaluation.
+func (a *Asked) KeepAlive(ctx context.Context, every time.Duration) error {
+	for sleep(ctx, every) {
+		_, err := send(ctx, a, pb.StudyServiceClient.RenewTrial, &pb.RenewTrialRequest{Lease: a.Lease})
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Complete ends the trial before a decision does.
@@ -147,27 +142,25 @@ func (a *Asked) Fail(ctx context.Context, cause error) (*pb.Trial, error) {
 	return a.end(ctx, strings.ToValidUTF8(cause.Error(), "\uFFFD"), false)
 }
 
-// Infeasible reports that the configuration makes no sense, and why. This ends the trial: it is not tried again, does
-// not count as a failure and has no result. The sampler avoids such configurations.
+// Infeasible reports that the configuration makes no sense, and why. The trial ends as infeasible: it is not retried, does not
+// count as failed and has no result. The sampler avoids such configurations.
 func (a *Asked) Infeasible(ctx context.Context, reason string) (*pb.Trial, error) {
 	return a.end(ctx, strings.ToValidUTF8(reason, "\uFFFD"), true)
 }
 
-// Release gives the trial back at no cost. Whoever asks next continues from its last checkpoint.
+// Release gives the trial back, without counting a failure. The next caller that asks continues it from its last checkpoint.
 func (a *Asked) Release(ctx context.Context) (*pb.Trial, error) {
-	response, err := call(ctx, a.study.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.ReleaseTrial,
-		&pb.ReleaseTrialRequest{RequestId: requestID(), Lease: a.Lease})
-	return response.GetTrial(), err
+	return trialOf(send(ctx, a, pb.StudyServiceClient.ReleaseTrial, &pb.ReleaseTrialRequest{Lease: a.Lease}))
 }
 
 func (a *Asked) end(ctx context.Context, why string, infeasible bool) (*pb.Trial, error) {
-	response, err := call(ctx, a.study.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.CompleteTrial,
-		&pb.CompleteTrialRequest{RequestId: requestID(), Lease: a.Lease, Error: why, Infeasible: infeasible})
+	request := &pb.CompleteTrialRequest{Lease: a.Lease, Error: why, Infeasible: infeasible}
+	response, err := send(ctx, a, pb.StudyServiceClient.CompleteTrial, request)
 	a.tellMissing(response.GetMissingMetrics())
 	return response.GetTrial(), err
 }
 
-// tellMissing logs that a trial ended without a metric that a constraint reads.
+// tellMissing warns that a trial ended without a metric that a constraint needs.
 func (a *Asked) tellMissing(metrics []string) {
 	if len(metrics) > 0 {
 		a.study.client.transport.settings.logger.Warn("headrace: a trial ended without metrics that constraints read, so it "+
@@ -176,8 +169,7 @@ func (a *Asked) tellMissing(metrics []string) {
 	}
 }
 
-// over is the error of asking a study that has ended. It logs a failure, because a failed study looks like a finished
-// one.
+// over is the error of Ask for a study that has ended. It names a failure, which would otherwise look like success.
 func (s *Study) over(ctx context.Context) *Error {
 	over := &Error{
 		Reason: StudyOver, Code: codes.FailedPrecondition,

@@ -7,7 +7,7 @@ import (
 	pb "github.com/headrace/headrace/clients/go/headrace/v1"
 )
 
-// Study is a handle of one study.
+// Study is a handle to a study.
 type Study struct {
 	client *Client
 	id     string
@@ -19,18 +19,16 @@ func (s *Study) ID() string { return s.id }
 // Name is its resource name, such as studies/digits.
 func (s *Study) Name() string { return studyPrefix + s.id }
 
-// Trial is a handle of one of its trials.
+// Trial returns a handle to one of its trials.
 func (s *Study) Trial(number int64) *Trial { return &Trial{study: s, number: number} }
 
-// Get is the study as of now.
+// Get returns the study's current state.
 func (s *Study) Get(ctx context.Context) (*pb.Study, error) {
-	response, err := call(ctx, s.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.GetStudy,
-		&pb.GetStudyRequest{Name: s.Name()})
-	return response.GetStudy(), err
+	return studyOf(send(ctx, s, pb.StudyServiceClient.GetStudy, &pb.GetStudyRequest{}))
 }
 
-// Best is the best trial so far, not counting the baseline; nil before the first finite value. A study with several
-// objectives has a front instead: call Get, and read its status.
+// Best returns the best trial so far, without the baseline; nil before the first finite value. A study with several objectives
+// has a Pareto front instead: call Get, and read its status.
 func (s *Study) Best(ctx context.Context) (*pb.Trial, error) {
 	found, err := s.Get(ctx)
 	return found.GetStatus().GetBest(), err
@@ -38,49 +36,39 @@ func (s *Study) Best(ctx context.Context) (*pb.Trial, error) {
 
 // Trials lists the trials by number: those in one of the states, or all.
 func (s *Study) Trials(ctx context.Context, states ...pb.TrialState) iter.Seq2[*pb.Trial, error] {
-	return pages(func(token string) ([]*pb.Trial, []*pb.Unshown, string, error) {
-		page, err := call(ctx, s.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.ListTrials,
-			&pb.ListTrialsRequest{Study: s.Name(), PageSize: pageSize, PageToken: token, States: states})
-		return page.GetTrials(), page.GetUnshown(), page.GetNextPageToken(), err
-	})
+	request := &pb.ListTrialsRequest{States: states}
+	return list(ctx, s, pb.StudyServiceClient.ListTrials, request, (*pb.ListTrialsResponse).GetTrials)
 }
 
 // Reports lists every report of its trials.
 func (s *Study) Reports(ctx context.Context) iter.Seq2[*pb.TrialReport, error] {
-	return s.client.reports(ctx, s.Name())
+	return reports(ctx, s)
 }
 
-// Pause lets running trials continue to their next rung, where they pause, and starts no others.
+// Pause pauses the study. Running trials continue to their next rung and pause there; no others start.
 func (s *Study) Pause(ctx context.Context) (*pb.Study, error) {
-	response, err := call(ctx, s.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.PauseStudy,
-		&pb.PauseStudyRequest{RequestId: requestID(), Name: s.Name()})
-	return response.GetStudy(), err
+	return studyOf(send(ctx, s, pb.StudyServiceClient.PauseStudy, &pb.PauseStudyRequest{}))
 }
 
-// Resume undoes Pause.
+// Resume resumes a paused study.
 func (s *Study) Resume(ctx context.Context) (*pb.Study, error) {
-	response, err := call(ctx, s.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.ResumeStudy,
-		&pb.ResumeStudyRequest{RequestId: requestID(), Name: s.Name()})
-	return response.GetStudy(), err
+	return studyOf(send(ctx, s, pb.StudyServiceClient.ResumeStudy, &pb.ResumeStudyRequest{}))
 }
 
 // Stop cancels every live trial and ends the study. The reason is for people, and may be empty.
 func (s *Study) Stop(ctx context.Context, reason string) (*pb.Study, error) {
-	response, err := call(ctx, s.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.StopStudy,
-		&pb.StopStudyRequest{RequestId: requestID(), Name: s.Name(), Reason: reason})
-	return response.GetStudy(), err
+	return studyOf(send(ctx, s, pb.StudyServiceClient.StopStudy, &pb.StopStudyRequest{Reason: reason}))
 }
 
-// Delete removes an ended study with its trials and events. Checkpoints and logs stay.
+// Delete deletes an ended study with its trials and events. Checkpoints and logs stay.
 func (s *Study) Delete(ctx context.Context) error {
-	_, err := call(ctx, s.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.DeleteStudy,
-		&pb.DeleteStudyRequest{RequestId: requestID(), Name: s.Name()})
+	_, err := send(ctx, s, pb.StudyServiceClient.DeleteStudy, &pb.DeleteStudyRequest{})
 	return err
 }
 
 // AddTrials adds configurations to try before the sampler is asked again.
 func (s *Study) AddTrials(ctx context.Context, configurations ...Params) ([]*pb.Trial, error) {
-	request := &pb.AddTrialsRequest{RequestId: requestID(), Study: s.Name()}
+	request := &pb.AddTrialsRequest{}
 	for _, params := range configurations {
 		assignment, err := params.proto("parameters")
 		if err != nil {
@@ -88,47 +76,38 @@ func (s *Study) AddTrials(ctx context.Context, configurations ...Params) ([]*pb.
 		}
 		request.Parameters = append(request.Parameters, assignment)
 	}
-	response, err := call(ctx, s.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.AddTrials, request)
+	response, err := send(ctx, s, pb.StudyServiceClient.AddTrials, request)
 	return response.GetTrials(), err
 }
 
-// Retry continues failed trials from their last checkpoints: those with these numbers, or all that failed. A study
-// that has ended becomes active again.
+// Retry retries failed trials from their last checkpoints: those with these numbers, or all that failed. A study that has ended
+// becomes active again.
 func (s *Study) Retry(ctx context.Context, numbers ...int64) (*pb.RetryTrialsResponse, error) {
-	return call(ctx, s.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.RetryTrials,
-		&pb.RetryTrialsRequest{RequestId: requestID(), Study: s.Name(), TrialNumbers: numbers})
+	return send(ctx, s, pb.StudyServiceClient.RetryTrials, &pb.RetryTrialsRequest{TrialNumbers: numbers})
 }
 
-// ExtendTrials gives the study, which may have ended, this many more configurations.
+// ExtendTrials gives the study this many more configurations. The study may have ended.
 func (s *Study) ExtendTrials(ctx context.Context, trials int32) (*pb.Study, error) {
-	return s.extend(ctx, &pb.ExtendStudyRequest{Trials: trials})
+	return studyOf(send(ctx, s, pb.StudyServiceClient.ExtendStudy, &pb.ExtendStudyRequest{Trials: trials}))
 }
 
-// ExtendSteps gives the study, which may have ended, a larger full budget.
+// ExtendSteps gives the study a larger full budget. The study may have ended.
 func (s *Study) ExtendSteps(ctx context.Context, steps int64) (*pb.Study, error) {
-	return s.extend(ctx, &pb.ExtendStudyRequest{Steps: steps})
+	return studyOf(send(ctx, s, pb.StudyServiceClient.ExtendStudy, &pb.ExtendStudyRequest{Steps: steps}))
 }
 
-func (s *Study) extend(ctx context.Context, request *pb.ExtendStudyRequest) (*pb.Study, error) {
-	request.RequestId, request.Name = requestID(), s.Name()
-	response, err := call(ctx, s.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.ExtendStudy, request)
-	return response.GetStudy(), err
-}
-
-// Importance says how much each parameter matters for being among the best trials, for each objective.
+// Importance returns how much each parameter matters for being among the best trials, for each objective.
 func (s *Study) Importance(ctx context.Context) ([]*pb.Importance, error) {
-	response, err := call(ctx, s.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.MeasureImportance,
-		&pb.MeasureImportanceRequest{Study: s.Name()})
+	response, err := send(ctx, s, pb.StudyServiceClient.MeasureImportance, &pb.MeasureImportanceRequest{})
 	return response.GetImportances(), err
 }
 
-// Room says what the study's trials need and no connected worker has.
+// Room returns what the study's trials need that no connected worker has.
 func (s *Study) Room(ctx context.Context) (*pb.FindRoomResponse, error) {
-	return call(ctx, s.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.FindRoom,
-		&pb.FindRoomRequest{Study: s.Name()})
+	return send(ctx, s, pb.StudyServiceClient.FindRoom, &pb.FindRoomRequest{})
 }
 
-// Wait follows the study to its end and returns it.
+// Wait waits until the study has ended, and returns it.
 func (s *Study) Wait(ctx context.Context) (*pb.Study, error) {
 	now, err := s.Get(ctx)
 	if err != nil || Ended(now.GetState()) {
@@ -143,7 +122,7 @@ func (s *Study) Wait(ctx context.Context) (*pb.Study, error) {
 	return now, nil
 }
 
-// Ended says whether a study is in a final state.
+// Ended reports whether a study in this state has ended.
 func Ended(state pb.StudyState) bool {
 	switch state {
 	case pb.StudyState_STUDY_STATE_COMPLETED, pb.StudyState_STUDY_STATE_STOPPED, pb.StudyState_STUDY_STATE_FAILED:

@@ -7,7 +7,7 @@ import (
 	pb "github.com/headrace/headrace/clients/go/headrace/v1"
 )
 
-// Trial is a handle of one trial.
+// Trial is a handle to a trial.
 type Trial struct {
 	study  *Study
 	number int64
@@ -19,49 +19,37 @@ func (t *Trial) Number() int64 { return t.number }
 // Name is its resource name, such as studies/digits/trials/3.
 func (t *Trial) Name() string { return trialName(t.study.id, t.number) }
 
-// Get is the trial as of now.
+// Get returns the trial's current state.
 func (t *Trial) Get(ctx context.Context) (*pb.Trial, error) {
-	response, err := call(ctx, t.study.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.GetTrial,
-		&pb.GetTrialRequest{Name: t.Name()})
-	return response.GetTrial(), err
+	return trialOf(send(ctx, t, pb.StudyServiceClient.GetTrial, &pb.GetTrialRequest{}))
 }
 
-// Explain is everything that happened to the trial. Decisions include the rule and the values that were compared.
+// Explain returns everything that happened to the trial. Decisions include the rule and the values that were compared.
 func (t *Trial) Explain(ctx context.Context) (*pb.ExplainTrialResponse, error) {
-	return call(ctx, t.study.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.ExplainTrial,
-		&pb.ExplainTrialRequest{Name: t.Name()})
+	return send(ctx, t, pb.StudyServiceClient.ExplainTrial, &pb.ExplainTrialRequest{})
 }
 
 // Reports lists its reports, in order.
 func (t *Trial) Reports(ctx context.Context) iter.Seq2[*pb.TrialReport, error] {
-	return t.study.client.reports(ctx, t.Name())
+	return reports(ctx, t)
 }
 
 // Pause pauses the trial at its next rung. It stays paused until it is resumed.
 func (t *Trial) Pause(ctx context.Context) (*pb.Trial, error) {
-	response, err := call(ctx, t.study.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.PauseTrial,
-		&pb.PauseTrialRequest{RequestId: requestID(), Name: t.Name()})
-	return response.GetTrial(), err
+	return trialOf(send(ctx, t, pb.StudyServiceClient.PauseTrial, &pb.PauseTrialRequest{}))
 }
 
-// Resume undoes Pause.
+// Resume resumes a trial that Pause paused.
 func (t *Trial) Resume(ctx context.Context) (*pb.Trial, error) {
-	response, err := call(ctx, t.study.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.ResumeTrial,
-		&pb.ResumeTrialRequest{RequestId: requestID(), Name: t.Name()})
-	return response.GetTrial(), err
+	return trialOf(send(ctx, t, pb.StudyServiceClient.ResumeTrial, &pb.ResumeTrialRequest{}))
 }
 
 // Stop cancels the trial. The reason is for people, and may be empty.
 func (t *Trial) Stop(ctx context.Context, reason string) (*pb.Trial, error) {
-	response, err := call(ctx, t.study.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.StopTrial,
-		&pb.StopTrialRequest{RequestId: requestID(), Name: t.Name(), Reason: reason})
-	return response.GetTrial(), err
+	return trialOf(send(ctx, t, pb.StudyServiceClient.StopTrial, &pb.StopTrialRequest{Reason: reason}))
 }
 
-func (c *Client) reports(ctx context.Context, parent string) iter.Seq2[*pb.TrialReport, error] {
-	return pages(func(token string) ([]*pb.TrialReport, []*pb.Unshown, string, error) {
-		page, err := call(ctx, c.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.ListReports,
-			&pb.ListReportsRequest{Parent: parent, PageSize: pageSize, PageToken: token})
-		return page.GetReports(), page.GetUnshown(), page.GetNextPageToken(), err
-	})
+// reports lists the reports of a study or a trial.
+func reports(ctx context.Context, of subject) iter.Seq2[*pb.TrialReport, error] {
+	return list(ctx, of, pb.StudyServiceClient.ListReports, &pb.ListReportsRequest{}, (*pb.ListReportsResponse).GetReports)
 }

@@ -15,10 +15,10 @@ type best struct {
 	has    bool
 }
 
-func bestOf(attached *pb.AttachResponse) best {
-	wanted := attached.GetKeepBest()
+func bestOf(assign *pb.Assign) best {
+	wanted := assign.GetKeepBest()
 	return best{
-		wanted: wanted, metric: attached.GetMetric(), value: wanted.GetBestValue(), has: wanted != nil && wanted.BestValue != nil,
+		wanted: wanted, metric: assign.GetMetric(), value: wanted.GetBestValue(), has: wanted != nil && wanted.BestValue != nil,
 	}
 }
 

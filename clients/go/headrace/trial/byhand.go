@@ -28,11 +28,11 @@ func (b *byHand) attach(context.Context) (*pb.AttachResponse, error) {
 		}
 		values[name] = made
 	}
-	return &pb.AttachResponse{
-		Trial:      "studies/by-hand/trials/0",
+	return &pb.AttachResponse{Assign: &pb.Assign{
+		Lease:      &pb.LeaseRef{Trial: "studies/by-hand/trials/0"},
 		Parameters: &pb.ParameterAssignment{Values: values},
-		MaxSteps:   b.steps, NextMilestone: b.steps, Slots: []int32{0},
-	}, nil
+		MaxSteps:   b.steps, NextMilestone: b.steps, Grant: &pb.Grant{Slots: []int32{0}},
+	}}, nil
 }
 
 func (b *byHand) restored(context.Context, time.Duration) error { return nil }

@@ -2,6 +2,7 @@ package trial
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
@@ -23,6 +24,7 @@ type Trial struct {
 
 	runtime  runtime
 	attached *pb.AttachResponse
+	assign   *pb.Assign
 	logger   *slog.Logger
 	states   []tracked
 	best     best
@@ -47,16 +49,20 @@ func attach(ctx context.Context, side runtime, logger *slog.Logger) (*Trial, err
 	if err != nil {
 		return nil, err
 	}
+	assign := attached.GetAssign()
+	if assign == nil {
+		return nil, errors.New("the worker's answer holds no trial; it is older than this library")
+	}
 	return &Trial{
-		Params: headrace.ParamsOf(attached.GetParameters()), runtime: side, attached: attached, logger: logger,
-		best: bestOf(attached), milestone: attached.GetNextMilestone(),
-		step: attached.GetResumeStep(), savedStep: attached.GetResumeStep(), furthest: attached.GetResumeStep(),
+		Params: headrace.ParamsOf(assign.GetParameters()), runtime: side, attached: attached, assign: assign, logger: logger,
+		best: bestOf(assign), milestone: assign.GetNextMilestone(),
+		step: assign.GetResumeStep(), savedStep: assign.GetResumeStep(), furthest: assign.GetResumeStep(),
 		trainFrom: time.Now(),
 	}, nil
 }
 
 // Name is studies/STUDY/trials/NUMBER.
-func (t *Trial) Name() string { return t.attached.GetTrial() }
+func (t *Trial) Name() string { return t.assign.GetLease().GetTrial() }
 
 // Number counts from 0 within the study.
 func (t *Trial) Number() int64 {
@@ -66,13 +72,13 @@ func (t *Trial) Number() int64 {
 }
 
 // Seed is the trial's own seed. A resumed trial has the same seed: track a generator to continue with its numbers.
-func (t *Trial) Seed() int64 { return t.attached.GetSeed() }
+func (t *Trial) Seed() int64 { return t.assign.GetSeed() }
 
 // Step is the step being trained, or last trained; 0 before the first.
 func (t *Trial) Step() int64 { return t.step }
 
 // MaxSteps is the full budget.
-func (t *Trial) MaxSteps() int64 { return t.attached.GetMaxSteps() }
+func (t *Trial) MaxSteps() int64 { return t.assign.GetMaxSteps() }
 
 // Milestone is the step at which the next report waits for a decision.
 func (t *Trial) Milestone() int64 { return t.milestone }
@@ -81,7 +87,7 @@ func (t *Trial) Milestone() int64 { return t.milestone }
 func (t *Trial) Resumed() bool { return t.attached.GetRestoreDir() != "" }
 
 // Slots are the indices of the granted slots.
-func (t *Trial) Slots() []int32 { return t.attached.GetSlots() }
+func (t *Trial) Slots() []int32 { return t.assign.GetGrant().GetSlots() }
 
 // Decision is what ended the trial; false while it may continue.
 func (t *Trial) Decision() (headrace.Decision, bool) {

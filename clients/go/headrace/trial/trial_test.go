@@ -72,10 +72,11 @@ func (w *worker) serve(t *testing.T) (stop func()) {
 func attachedAt(t *testing.T, milestone int64) *pb.AttachResponse {
 	t.Helper()
 	value, _ := headrace.Value(0.5)
-	return &pb.AttachResponse{
-		Trial: "studies/s/trials/7", Parameters: &pb.ParameterAssignment{Values: map[string]*pb.ParameterValue{"lr": value}},
-		NextMilestone: milestone, MaxSteps: 9, Metric: "loss", CheckpointDir: t.TempDir(), Seed: 3,
-	}
+	return &pb.AttachResponse{CheckpointDir: t.TempDir(), Assign: &pb.Assign{
+		Lease:         &pb.LeaseRef{Trial: "studies/s/trials/7"},
+		Parameters:    &pb.ParameterAssignment{Values: map[string]*pb.ParameterValue{"lr": value}},
+		NextMilestone: milestone, MaxSteps: 9, Metric: "loss", Seed: 3,
+	}}
 }
 
 // walk is a random walk: each step needs the state of the previous one, and the generator.
@@ -142,7 +143,7 @@ func TestAPausedTrialResumesExactly(t *testing.T) {
 	}
 
 	resumed := &worker{attached: attachedAt(t, 9), decide: goOn}
-	resumed.attached.RestoreDir, resumed.attached.ResumeStep = saved, 3
+	resumed.attached.RestoreDir, resumed.attached.Assign.ResumeStep = saved, 3
 	resumed.serve(t)
 	if err := Run(t.Context(), walking(&after), quiet()); err != nil {
 		t.Fatal(err)
@@ -205,7 +206,7 @@ func TestARefusedReportIsAnError(t *testing.T) {
 
 func TestTheBestReportIsSavedWhereTheStudyKeepsIt(t *testing.T) {
 	side := &worker{attached: attachedAt(t, 9), decide: goOn}
-	side.attached.KeepBest = &pb.KeepBest{
+	side.attached.Assign.KeepBest = &pb.KeepBest{
 		Goal:        pb.Goal_GOAL_MAXIMIZE,
 		Constraints: []*pb.Constraint{{Metric: "size", Bound: &pb.Constraint_AtMost{AtMost: 1}}},
 	}
@@ -246,7 +247,7 @@ func TestACheckpointOfAnotherProgramIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	side := &worker{attached: attachedAt(t, 9), decide: goOn}
-	side.attached.RestoreDir, side.attached.ResumeStep = folder, 3
+	side.attached.RestoreDir, side.attached.Assign.ResumeStep = folder, 3
 	side.serve(t)
 	var seen []float64
 	err := Run(t.Context(), walking(&seen), quiet())
