@@ -58,7 +58,7 @@ class ClusterRuntime:
             stack_signal=stacks.show(),
         )
         answer = self._line.call(self._line.stub.Attach, request)
-        self._code.begin(answer.template)
+        self._code.begin(answer.assign.template)
         return convert.assignment(answer, rank=self._rank, in_gang=self._in_gang)
 
     def imported(self) -> None:
