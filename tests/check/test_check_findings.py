@@ -11,6 +11,8 @@ from headrace.check import CheckError, CheckReport, Kind, render, run_check
 Check = Callable[..., CheckReport]
 
 TRACK = "t.track(model=model, optimizer=opt, lr_scheduler=sched, batches=batches, noise=noise)"
+COUNTS = "if it counts the loop, write `for epoch in t.steps()`"
+COMPUTED = "if it is computed, save what it is computed from"
 PUT_BACK = "and call t.track(), which restores the random generators"
 LOOP = "for epoch in t.steps():"
 REPORT = "t.report(loss=loss, luck=random.random() + numpy.random.rand())"
@@ -185,13 +187,13 @@ def test_what_an_object_of_the_scripts_own_counts_is_named(check: Check) -> None
     [
         (
             "range(1, t.max_steps + 1)",
-            "`epoch` is 1 at step 2: it counts the steps again",
-            "write `for epoch in t.steps()`, or start at t.step + 1, read before the loop",
+            "`epoch` is 1 at step 2, and 2 without a pause: it starts again",
+            f"{COUNTS}, or start at t.step + 1, read before the loop; {COMPUTED}",
         ),
         (
             "range(9)",
-            "`epoch` is 0 at step 2: it counts the steps again",
-            "write `for epoch in t.steps()`, which counts from 1, or start at t.step, read before the loop",
+            "`epoch` is 0 at step 2, and 1 without a pause: it starts again",
+            f"{COUNTS}, which counts from 1, or start at t.step, read before the loop; {COMPUTED}",
         ),
         (
             "(n * 0.1 for n in range(9))",

@@ -1,17 +1,23 @@
 """The remedies of `headrace check` are the code that its documentation teaches."""
 
+import sys
 import textwrap
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 from forked import launch_segment
 
 from headrace.check import run_check
+from headrace.check.discover import globals_of
 from headrace.check.remedies import Keys, how_kept
 from headrace.check.snapshot import Kind, Moment, Piece, SegmentResult, Snapshot
 
 
-def looked(moment: Moment, variables: dict[str, str], keys: tuple[str, ...] = ()) -> Snapshot:
+def looked(
+    moment: Moment, variables: dict[str, str], keys: tuple[str, ...] = (), of_globals: tuple[str, ...] = ()
+) -> Snapshot:
     state = Piece(key="t.state", kind=Kind.VALUE, label="t.state", parts=dict.fromkeys(keys, "0"))
     return Snapshot(
         moment=moment,
@@ -22,6 +28,7 @@ def looked(moment: Moment, variables: dict[str, str], keys: tuple[str, ...] = ()
         defaults={},
         iterators=(),
         of_frames=tuple(name for name in variables if name.isidentifier() and name != "inner"),
+        of_globals=of_globals,
     )
 
 
@@ -106,3 +113,32 @@ def test_the_default_of_an_argument_is_made_where_it_can_be_tracked(tmp_path: Pa
     assert [missing.remedy for missing in report.missing] == [
         "make it before the loop, call jitter(..., rng=rng), and add generator=rng to t.track(...)"
     ]
+
+
+def test_a_global_is_declared_where_the_loop_sets_it() -> None:
+    """Without it the assignment makes the name local, and reading it as the default raises UnboundLocalError."""
+    seen = (
+        looked(Moment.BEGUN, {"SEEN": "0"}, (), ("SEEN",)),
+        looked(Moment.REPORTED, {"SEEN": "3"}, (), ("SEEN",)),
+    )
+    keys = Keys(SegmentResult(attached=True, resume_step=0, reports=(), snapshots=seen))
+    said = how_kept("SEEN", {"SEEN": "3"}, keys, (), {})
+    assert said.startswith(
+        'keep it in t.state: `global SEEN; SEEN = t.state.get("SEEN", 0)` before the loop, '
+    )
+
+
+def frame_in_a_function() -> FrameType:
+    local = 1
+    assert local
+    return sys._getframe()
+
+
+def test_globals_are_those_that_are_not_local_to_the_loop() -> None:
+    inner = frame_in_a_function()
+    found = globals_of([inner, sys._getframe()])
+    assert "Keys" in found
+    assert "local" not in found
+    script: dict[str, Any] = {"sys": sys}
+    exec("frame = sys._getframe()", script)
+    assert globals_of([script["frame"]]) == set(), "a loop at the top of a script sets them as they are"

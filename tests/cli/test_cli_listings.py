@@ -493,7 +493,7 @@ def test_a_study_shows_the_importance_of_its_parameters(fake: FakeStudyService, 
 
 
 def test_a_study_without_importance_says_why(fake: FakeStudyService, invoke: Invoke) -> None:
-    assert "Importance of parameters: not known, at most 3 trials came" in invoke("show", "digits").out
+    assert "Importance of parameters: not known, at most 3 trials reached" in invoke("show", "digits").out
 
 
 def test_a_scheduler_that_knows_no_importance_takes_nothing_else_away(

@@ -289,6 +289,16 @@ def variables_of(frames: list[FrameType]) -> Iterator[tuple[str, Any]]:
         yield from ((name, value) for name, value in frame.f_globals.items() if not name.startswith("__"))
 
 
+def globals_of(frames: list[FrameType]) -> set[str]:
+    """Globals that are not local where the loop runs: a function has to declare them before it can set them."""
+    loop = frames[0] if frames else None
+    return (
+        set()
+        if loop is None or loop.f_locals is loop.f_globals
+        else loop.f_globals.keys() - loop.f_locals.keys()
+    )
+
+
 def _children(name: str, value: Any, *, own: bool = True) -> Iterator[tuple[str, Any]]:
     if isinstance(value, str | bytes | int | float):
         return

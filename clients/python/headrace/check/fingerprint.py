@@ -86,6 +86,7 @@ def capture(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Mome
         pieces=(*finds.pieces(), *_global_pieces(t)),
         variables=values.found,
         of_frames=tuple(sorted({name for name, _ in own})),
+        of_globals=tuple(sorted(discover.globals_of(frames) & {name for name, _ in own})),
         caches=values.caches,
         owners=values.owners,
         holders=values.holders,

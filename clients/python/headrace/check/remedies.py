@@ -29,6 +29,7 @@ class Keys:
         begun, ended = straight.begun, straight.last(Moment.REPORTED)
         self._first = begun.variables if begun is not None else {}
         self._of_frames = {name for at in (begun, ended) if at is not None for name in at.of_frames}
+        self._of_globals = {name for at in (begun, ended) if at is not None for name in at.of_globals}
         start, end = by_name(self._first), by_name(ended.variables if ended is not None else {})
         changed = Counter(_last(name) for name in end if start.get(name) != end[name])
         state = ended.by_key().get("t.state") if ended is not None else None
@@ -46,6 +47,10 @@ class Keys:
     def is_out_of_reach(self, name: str) -> bool:
         """Whether the variable belongs to a closure or a generator, so that the loop cannot set it."""
         return name.isidentifier() and name not in self._of_frames
+
+    def is_global(self, name: str) -> bool:
+        """Whether the loop's function can set the variable only after a `global` statement."""
+        return name in self._of_globals
 
     def is_set_before(self, name: str) -> bool:
         """Whether the variable has a value before the loop, in a process that starts from scratch."""
@@ -105,7 +110,7 @@ def _in_state(name: str, value: str, keys: Keys) -> str:
     if value.startswith(NAMED):
         return (
             f'keep in t.state which one it is, `t.state["{key}"] = {name}.__name__` before each report, and set '
-            f"`{name}` by that name before the loop"
+            f"`{name}`{', declared as global,' * keys.is_global(name)} by that name before the loop"
         )
     kind, save = "", name
     if is_choice(value):
@@ -115,6 +120,8 @@ def _in_state(name: str, value: str, keys: Keys) -> str:
     load = f"{name} = {kind}[{loaded}]" if kind else f"{name} = {loaded}"
     if not keys.is_set_before(name):
         load = f'if "{key}" in t.state: {load}'
+    if keys.is_global(name):
+        load = f"global {name}; {load}" if keys.is_set_before(name) else f"global {name}` and `{load}"
     return f'keep it in t.state: `{load}` before the loop, `t.state["{key}"] = {save}` before each report'
 
 

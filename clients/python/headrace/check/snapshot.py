@@ -125,6 +125,8 @@ class Snapshot:
     # The variables of the script's frames, which its loop can set. Other plain names belong to closures or
     # generators.
     of_frames: tuple[str, ...] = ()
+    # Those of them that the function with the loop sets only after a `global` statement.
+    of_globals: tuple[str, ...] = ()
     # Loaders that lose something in a pause.
     loaders: dict[str, tuple[LoaderState, ...]] = field(default_factory=dict)
     # State of the modules outside their state_dict(): see `settings`.

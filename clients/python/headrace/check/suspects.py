@@ -154,9 +154,11 @@ def _loop_variables(straight: SegmentResult, chain: Sequence[SegmentResult]) -> 
             if other is not None and other.variables.get(name) != str(at.step - behind):
                 yield Missing(
                     kind=Kind.STEP,
-                    finding=f"`{name}` is {other.variables.get(name)} at step {at.step}: it counts the steps again",
-                    remedy=f"write `for {name} in t.steps()`{', which counts from 1' * (behind == 1)}, "
-                    f"or start at {start}, read before the loop",
+                    finding=f"`{name}` is {other.variables.get(name)} at step {at.step}, and "
+                    f"{at.step - behind} without a pause: it starts again",
+                    remedy=f"if it counts the loop, write `for {name} in t.steps()`"
+                    f"{', which counts from 1' * (behind == 1)}, or start at {start}, read before the loop; "
+                    "if it is computed, save what it is computed from",
                     step=at.step,
                 )
                 break

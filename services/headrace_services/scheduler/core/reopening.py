@@ -157,9 +157,12 @@ def _require_no_follower(state: CycleState, field: str, value: object) -> None:
         return
     if state.study.state is StudyState.COMPLETED:
         follower = transfer.study_name(state.study.name)
-        remedy = f"Extend '{follower}', or create a study that begins from this one's results."
+        remedy = (
+            f"Extend '{follower}' in steps (`headrace extend {follower} --steps N`), or create a new study whose "
+            f"`warm_start` names '{state.study.name}'."
+        )
         raise _refused(field, value, "is too late: the study that trains its best has started", remedy)
-    remedy = "Create both studies again; the new one may begin from this one's results."
+    remedy = f"Create both studies again; `warm_start: {state.study.name}` gives the sampler this one's results."
     raise _refused(field, value, "is too late: the study that was to train its best has ended too", remedy)
 
 
