@@ -28,12 +28,12 @@ SENTENCE = "it is the best trial not promoted yet, so it is promoted to 3 steps"
         (f"trial 7 continues: {SENTENCE}", SENTENCE),
         (f"trial 7 paused: {SENTENCE}; its slot goes to trial 8", SENTENCE),
         (
-            f"trial 7 paused by a user, else it continues: {SENTENCE}",
-            f"paused by a user, else it continues: {SENTENCE}",
+            f"trial 7 paused by a user; otherwise it would continue: {SENTENCE}",
+            f"paused by a user; otherwise it would continue: {SENTENCE}",
         ),
         (
-            f"trial 7 paused: its study ends, else it continues: {SENTENCE}",
-            f"its study ends, else it continues: {SENTENCE}",
+            f"trial 7 paused: its study ends; otherwise it would continue: {SENTENCE}",
+            f"its study ends; otherwise it would continue: {SENTENCE}",
         ),
     ],
 )

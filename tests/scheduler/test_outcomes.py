@@ -464,11 +464,11 @@ async def test_a_trial_that_a_user_pauses_is_told_so_and_what_it_would_have_done
     (lease,) = await site.kick()
     await site.step(PauseStudy())
     assert (await site.tell(lease, 1, 0.5)).reason == (
-        "paused by a user, else it continues: value 0.5 meets the cutoff; "
+        "paused by a user; otherwise it would continue: value 0.5 meets the cutoff; "
         "rank 1 of 1 at the rung at step 1, where the best one is promoted"
     )
     (made,) = await site.events("decision_made")
-    assert made.message.startswith("trial 0 paused by a user, else it continues: value 0.5")
+    assert made.message.startswith("trial 0 paused by a user; otherwise it would continue: value 0.5")
 
 
 async def test_a_promotion_of_a_trial_that_a_user_paused_says_so_first(engine: AsyncEngine) -> None:
@@ -482,7 +482,9 @@ async def test_a_promotion_of_a_trial_that_a_user_paused_says_so_first(engine: A
         await site.tell(list(site.leases.values())[-1], 1, value)
     made = [event for event in await site.events("decision_made") if event.number == 0][-1]
     assert made.detail["action"] == "DECISION_ACTION_CONTINUE"
-    assert made.message.startswith("trial 0 paused by a user, else it continues: it is the best trial")
+    assert made.message.startswith(
+        "trial 0 paused by a user; otherwise it would continue: it is the best trial"
+    )
 
 
 async def test_trials_that_fail_first_count_as_failed_though_they_had_retries(engine: AsyncEngine) -> None:

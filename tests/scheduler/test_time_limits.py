@@ -11,7 +11,7 @@ from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.core.time_limits import left_s
 from headrace_services.scheduler.store.database import transaction
 
-OVER = "it timed out: it ran for the study's trial_timeout_s of 60 s"
+OVER = "it timed out: it ran for 60 s, the study's trial_timeout_s"
 
 
 async def limited(engine: AsyncEngine) -> tuple[StudySite, Lease]:
@@ -70,7 +70,7 @@ async def test_attempts_add_up_and_what_is_left_goes_to_the_next_one(engine: Asy
 async def test_a_trial_that_its_worker_ended_counts_with_what_it_reported(engine: AsyncEngine) -> None:
     site, lease = await limited(engine)
     assert await action(site, lease, 1, 0.5) == "CONTINUE"
-    await site.step(gone(lease, "TIMED_OUT", error="ran for the study's trial_timeout_s of 60 s"))
+    await site.step(gone(lease, "TIMED_OUT", error="ran for 60 s, the study's trial_timeout_s"))
     trial = await site.trial(0)
     assert (trial.reason, trial.score, trial.failures) == ("STOPPED_EARLY", 0.5, 0)
     assert trial.detail == f"{OVER}, and did not stop when asked"
@@ -78,7 +78,7 @@ async def test_a_trial_that_its_worker_ended_counts_with_what_it_reported(engine
 
 async def test_a_trial_that_reported_nothing_in_its_time_has_failed(engine: AsyncEngine) -> None:
     site, lease = await limited(engine)
-    await site.step(gone(lease, "TIMED_OUT", error="ran for the study's trial_timeout_s of 60 s"))
+    await site.step(gone(lease, "TIMED_OUT", error="ran for 60 s, the study's trial_timeout_s"))
     trial = await site.trial(0)
     assert (trial.reason, trial.detail) == ("FAILED", f"{OVER}, without a report of its objective")
     assert trial.attempt == 1
@@ -87,7 +87,7 @@ async def test_a_trial_that_reported_nothing_in_its_time_has_failed(engine: Asyn
 async def test_a_trial_that_is_tried_again_has_its_full_time_again(engine: AsyncEngine) -> None:
     site, lease = await limited(engine)
     await runs(site, 61)
-    await site.step(gone(lease, "TIMED_OUT", error="ran for the study's trial_timeout_s of 60 s"))
+    await site.step(gone(lease, "TIMED_OUT", error="ran for 60 s, the study's trial_timeout_s"))
     assert (await site.study()).state == "FAILED"
     await site.step(RetryTrials(numbers=None))
     trial = await site.trial(0)

@@ -417,7 +417,7 @@ async def test_a_trial_that_does_not_leave_is_ended_after_its_grace(
     stream.send(assign=_timed(site, "report(1); mark('up', os.getpid()); time.sleep(100)", grace_s=0.5))
     exited = await stream.get("exited")
     assert exited.outcome == worker_pb2.EXIT_OUTCOME_TIMED_OUT
-    assert exited.error == "ran for the study's trial_timeout_s of 60 s"
+    assert exited.error == "ran for 60 s, the study's trial_timeout_s"
 
 
 def _opening(site: Site, body: str) -> list[str]:

@@ -153,4 +153,4 @@ async def test_a_checkpoint_in_another_store_than_the_workers_waits_for_another_
     stream.send(assign=site.assign(["true"], attempt=2, checkpoint=elsewhere))
     exited = await stream.get("exited")
     assert exited.outcome == AWAY
-    assert "does not lie in the store" in exited.error
+    assert "is not in the store" in exited.error

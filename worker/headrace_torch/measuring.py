@@ -108,7 +108,7 @@ def check(plan: PlanToTime, *, layers: int, processes: int) -> None:
     """Raises MeasureError if `time_plan` cannot run a plan with this many layers and processes."""
     if plan.tensor > 1 or plan.expert > 1 or plan.schedule != "1f1b":
         raise MeasureError(
-            f"time_plan runs no plan with tensor={plan.tensor}, expert={plan.expert}, schedule {plan.schedule}.",
+            f"time_plan cannot run a plan with tensor={plan.tensor}, expert={plan.expert}, schedule {plan.schedule}.",
             remedy="Plan with a profile and 1f1b, or time it with a function of your own (`plan_of`).",
         )
     if layers != plan.boundaries[-1]:

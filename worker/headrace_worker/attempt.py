@@ -230,7 +230,7 @@ class Attempt:
 
     def _end_in_time(self) -> None:
         limit_s = self.assign.template.timeout.ToTimedelta().total_seconds()
-        error = f"ran for the study's trial_timeout_s of {limit_s:g} s"
+        error = f"ran for {limit_s:g} s, the study's trial_timeout_s"
         ending = Ending(outcome=worker_pb2.EXIT_OUTCOME_TIMED_OUT, error=error)
         self._end(ending, self._show_stacks(), AFTER_TERM_S)
 

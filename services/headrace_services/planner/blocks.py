@@ -80,7 +80,7 @@ def model_from_description(name: str, description: Mapping[str, Any]) -> Model:
         if inner.clean and check.clean:
             layers += [block] * count
     if len(set(layers)) > MOST_KINDS:
-        message = f"are of {len(set(layers))} kinds, which is more than {MOST_KINDS}"
+        message = f"have {len(set(layers))} kinds; at most {MOST_KINDS} are supported"
         check.fail("blocks", None, message, "Describe blocks that are nearly alike as equal.")
     if len(layers) > MOST_BLOCKS:
         check.fail("blocks", len(layers), f"are more than {MOST_BLOCKS}", "Describe fewer, larger blocks.")

@@ -54,7 +54,7 @@ def model_from_profile(name: str, description: Mapping[str, Any]) -> Model:
         layer = _layer(inner, one, sizes, number_bytes)
         layers += [layer] * count if inner.clean else []
     if len(set(layers)) > MOST_KINDS:
-        message = f"are of {len(set(layers))} kinds, which is more than {MOST_KINDS}"
+        message = f"have {len(set(layers))} kinds; at most {MOST_KINDS} are supported"
         check.fail(
             "layers", None, message, "Give layers that are nearly alike the same numbers, or join some."
         )
@@ -85,7 +85,12 @@ def _sizes(check: Checker, told: Any) -> tuple[int, ...]:
         check.fail("micro_batches", told, "must be a list of whole numbers", "Write the sizes: [1, 2, 4].")
         return ()
     if sorted(set(told)) != told:
-        check.fail("micro_batches", told, "must rise", "Sort the sizes, and each layer's numbers with them.")
+        check.fail(
+            "micro_batches",
+            told,
+            "must be in increasing order",
+            "Sort the sizes, and each layer's numbers with them.",
+        )
     return tuple(told)
 
 

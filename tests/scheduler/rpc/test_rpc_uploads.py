@@ -142,7 +142,7 @@ async def test_places_are_for_all_and_few_for_each_project() -> None:
         last.cancel()
         for _ in range(OPEN_EACH - PLACES_EACH - 1):
             await stack.enter_async_context(uploads.opened("p0", silent()))
-        with pytest.raises(BusyError, match="'p0' has 16 uploads of code open"):
+        with pytest.raises(BusyError, match="'p0' already has 16 code uploads open"):
             await stack.enter_async_context(uploads.opened("p0", silent()))
 
 

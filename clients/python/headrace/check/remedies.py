@@ -84,7 +84,7 @@ def how_kept(
     elif argument:
         remedy = (
             f"keep it in t.state, which is saved: call {function}(..., "
-            f'{argument}=t.state.setdefault("{argument}", ...)), as a default is made once in each process'
+            f'{argument}=t.state.setdefault("{argument}", ...)), because a default is created once per process'
         )
     else:
         remedy = _in_state(name, value, keys)

@@ -230,7 +230,7 @@ class DirectoryStore(Marked):
         parts = urlsplit(uri)
         folder = Path(unquote(parts.path))
         if parts.scheme != "file" or ".." in folder.parts or not folder.is_relative_to(self._root):
-            raise CheckpointMissingError(f"checkpoint {uri} does not lie in the store {self.url}")
+            raise CheckpointMissingError(f"checkpoint {uri} is not in the store {self.url}")
         return folder
 
 

@@ -64,8 +64,8 @@ class Marked(ABC):
             )
         if self.expected and found != self.expected:
             raise StoreUnavailableError(
-                f"store {self.url} is another one: its marker {MARKER} says {found}, and that of the cluster's store "
-                f"{self.expected}. Mount the right one{self._remedy()}"
+                f"store {self.url} is not this cluster's: its marker {MARKER} says {found}, not {self.expected}. Mount "
+                f"the right one{self._remedy()}"
             )
 
     def set_up(self, identity: str, *, used: bool) -> None:

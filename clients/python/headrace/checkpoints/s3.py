@@ -233,7 +233,7 @@ class S3Store(Marked):
         folder = unquote(parts.path).strip("/")
         inside = not self._prefix or folder.startswith(self._prefix + "/")
         if parts.scheme != "s3" or parts.netloc != self._bucket or not inside or ".." in folder.split("/"):
-            raise CheckpointMissingError(f"checkpoint {uri} does not lie in the store {self.url}")
+            raise CheckpointMissingError(f"checkpoint {uri} is not in the store {self.url}")
         return folder
 
     @contextmanager

@@ -576,9 +576,9 @@ class StudyInfo:
     bundle_sizes: tuple[BundleSize, ...] = ()
     """With `fuse`: how many trials share a process, if that was measured. Empty in lists of studies."""
     uid: str = ""
+    """Distinguishes it from an earlier study of the same name."""
     project: str = ""
     """The project, within which the study's name is unique."""
-    """Distinguishes it from an earlier study of the same name."""
     unshown: str = ""
     """What the scheduler left out, and why, such as a front that takes too long; empty if nothing."""
     scale_choice: ScaleChoice | None = None

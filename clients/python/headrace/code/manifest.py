@@ -219,7 +219,7 @@ def path_problem(path: str) -> str:
     """What is wrong with a path within a folder, or nothing."""
     parts = path.split("/")
     if not path or path.startswith("/") or not {"", ".", ".."}.isdisjoint(parts):
-        return "does not lie in the folder"
+        return "is not in the folder"
     if len(parts) > MOST_DEPTH:
         return f"has {len(parts)} names, and {MOST_DEPTH} are the most"
     if _CONTROL.search(path):

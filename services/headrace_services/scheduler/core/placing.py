@@ -280,7 +280,7 @@ def _promote(state: CycleState, promotion: Promotion) -> None:
     state.mark_promoted(promotion.trial, promotion.bracket, promotion.rung)
     said = ""
     if state.trials[promotion.trial].user_paused:
-        said = f"{BY_USER}, else it continues: {promotion.explanation.sentence}"
+        said = f"{BY_USER}; otherwise it would continue: {promotion.explanation.sentence}"
     state.explain(promotion.trial, Ruling.CONTINUE, promotion.explanation, said=said)
     if promotion.exploit is not None:
         state.exploit(promotion.exploit)

@@ -354,7 +354,7 @@ def _judge(state: CycleState, entry: RungEntry, lease: Lease) -> Decision:
         state.exploit(exploit)
         return _leave(state, entry.number, explanation.sentence, milestone=target)
     if state.trials[entry.number].user_paused or not state.active:
-        why = f"{_paused(state, state.trials[entry.number])}, else it continues: {explanation.sentence}"
+        why = f"{_paused(state, state.trials[entry.number])}; otherwise it would continue: {explanation.sentence}"
         state.explain(entry.number, Ruling.PAUSE, explanation, frees=lease, said=why)
         return _leave(state, entry.number, why, milestone=target)
     leaves = preemption.at_rung(state, lease, state.trials[entry.number], target)

@@ -78,4 +78,4 @@ def _limit_s(spec: StudySpec) -> float | None:
 
 
 def _words(limit_s: float) -> str:
-    return f"it timed out: it ran for the study's trial_timeout_s of {limit_s:g} s"
+    return f"it timed out: it ran for {limit_s:g} s, the study's trial_timeout_s"

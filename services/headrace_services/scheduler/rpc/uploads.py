@@ -48,7 +48,7 @@ class Uploads:
         """Open an upload of a project. Raises BusyError if it has too many."""
         here = self._projects.setdefault(project, _Project(asyncio.Semaphore(PLACES_EACH)))
         if here.open >= OPEN_EACH:
-            raise BusyError(f"project '{project}' has {here.open} uploads of code open already")
+            raise BusyError(f"project '{project}' already has {here.open} code uploads open")
         here.open += 1
         try:
             yield Upload(messages, self._silence_s, here.places, self._places)
