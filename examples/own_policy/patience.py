@@ -48,23 +48,24 @@ class Patience(StoppingRule):
         grace = ladder[min(looks, len(ladder) - 1)]
         super().__init__(ladder=ladder, grace=grace, maximize=spec.maximizes())
         self._looks = looks
-        self._best: dict[int, tuple[float, int]] = {}
-        """For each trial: its best value, signed so that less is better, and the check at which it occurred."""
+        self._seen: dict[int, tuple[float, int, int]] = {}
+        """For each trial: its best value, signed so that less is better, its reports since, and the last one's step."""
 
     def _fold(self, result: RungResult) -> None:
         if result.value is None or not result.finite:
             return
         signed = self._sign * result.value
-        best, _ = self._best.get(result.trial, (math.inf, 0))
+        best, idle, step = self._seen.get(result.trial, (math.inf, 0, 0))
         if signed < best:
-            self._best[result.trial] = (signed, result.rung)
+            self._seen[result.trial] = (signed, 0, result.step)
+        elif result.step != step:  # one report may reach several rungs
+            self._seen[result.trial] = (best, idle + 1, result.step)
 
     def _judge(self, result: RungResult) -> Verdict:
-        _, rung = self._best[result.trial]
-        idle = result.rung - rung
+        _, idle, _ = self._seen[result.trial]
         if idle >= self._looks:
             return self._verdict(result, Action.STOP, f"no improvement for {idle} looks: it stops")
-        return self._verdict(result, Action.CONTINUE, f"it improved within {self._looks} looks: it goes on")
+        return self._verdict(result, Action.CONTINUE, f"it improved within {self._looks} looks: it continues")
 
 
 class Mutate:

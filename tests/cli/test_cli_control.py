@@ -46,7 +46,7 @@ def test_a_trial_that_runs_pauses_later_and_one_that_is_not_promoted_does_not_co
         trial.state, trial.milestone, trial.detail = (
             state,
             milestone,
-            "not promoted before the study was complete",
+            "not promoted before the study ended",
         )
         assert said in invoke(command, "digits", "3").out
 

@@ -342,7 +342,9 @@ def test_a_store_whose_marker_is_not_there_is_away_and_not_empty(bench: Bench, t
 def test_another_store_in_the_place_of_the_expected_one_is_refused(bench: Bench, tmp_path: Path) -> None:
     ref = bench.store.put(_local(tmp_path), _meta())
     bench.store.expected = "another-store"
-    with pytest.raises(StoreUnavailableError, match=rf"not this cluster.s: its marker.*{IDENTITY}.*another-store"):
+    with pytest.raises(
+        StoreUnavailableError, match=rf"not this cluster.s: its marker.*{IDENTITY}.*another-store"
+    ):
         bench.store.put(_local(tmp_path, "more"), _meta(report=2))
     assert bench.store.fetch(ref, tmp_path / "back").step == 9, "it verifies itself by its digest"
 

@@ -191,7 +191,7 @@ def test_a_home_that_the_user_cannot_reach(
     monkeypatch.setenv("PYTHONPATH", IMPORTS)
     prepare(user, open_folder / "home")
     (open_folder / "closed").mkdir(mode=0o700)
-    with pytest.raises(InvalidFieldError, match="may not pass through to the worker's home") as refused:
+    with pytest.raises(InvalidFieldError, match="cannot reach the worker's home") as refused:
         prepare(user, open_folder / "closed" / "home")
     assert "--home" in refused.value.violations[0].remedy
 

@@ -66,7 +66,7 @@ from headrace_worker.stacks import STACKS_S, ask_for_stacks
 log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
-# How long it may take to store a report that a now dead process had handed over.
+# How long it may take to store a report that a process handed over before it died.
 _LAST_REPORT_S = 60.0
 LAST_SAVE_S = 60.0
 """How long it may take to store what a program saved when it ended. The trial's result does not depend on that."""
@@ -85,7 +85,7 @@ class Host(Protocol):
 
     # Whether other attempts run in the same process.
     shared: bool
-    # What the process has in its environment as its lease.
+    # The lease id in the process's environment.
     mark: str
     # What the process runs.
     code: RunningCode

@@ -270,7 +270,7 @@ def prepare(user: OtherUser, home: Path) -> None:
     if tried.returncode == _NO_WAY:
         raise _fault(
             user.name,
-            f"may not pass through to the worker's home, {home}",
+            f"cannot reach the worker's home, {home}",
             "Give another --home, such as /var/lib/headrace/NAME: each folder above it needs the mode bits o+x.",
         )
     if tried.returncode:

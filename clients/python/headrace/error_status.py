@@ -81,17 +81,17 @@ def from_rpc_error(err: grpc.RpcError) -> HeadraceError:
         return BusyError("The server ended the call before all of it was sent.")
     entry = _CLIENT_ONLY.get(code.name)
     if entry is not None and entry.error is UnreachableError:
-        return UnreachableError(f"No Headrace server answers ({_one_line(text)}).")
+        return UnreachableError(f"No Headrace server answers ({_clause(text)}).")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in text:
-        return TooLargeError(f"The message is too large: {_one_line(text)}.")
+        return TooLargeError(f"The message is too large: {_clause(text)}.")
     if entry is not None:
-        return entry.error(f"{_one_line(text)}.")
+        return entry.error(f"{_clause(text)}.")
     if code in _OF_A_PROXY:
-        return _OF_A_PROXY[code](f"The server answered {code.name}: {_one_line(text)}.")
+        return _OF_A_PROXY[code](f"The server answered {code.name}: {_clause(text)}.")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         remedy = "Update the server: it is older than this client."
-        return InternalError(f"The server answered UNIMPLEMENTED: {_one_line(text)}.", remedy=remedy)
-    return InternalError(f"The server answered {code.name}: {_one_line(text)}.")
+        return InternalError(f"The server answered UNIMPLEMENTED: {_clause(text)}.", remedy=remedy)
+    return InternalError(f"The server answered {code.name}: {_clause(text)}.")
 
 
 def _rebuild(entry: CatalogueEntry, status: Status, remedy: str | None) -> HeadraceError:
@@ -148,6 +148,11 @@ def _status_in(err: grpc.RpcError) -> Status | None:
             except DecodeError:
                 return None
     return None
+
+
+def _clause(text: str) -> str:
+    """The text on one line, to be followed by a full stop."""
+    return _one_line(text).rstrip(".!")
 
 
 def _one_line(text: str) -> str:

@@ -223,7 +223,7 @@ class DirectoryStore(Marked):
 
     def _inside(self, place: str) -> Path:
         if ".." in place.split("/"):
-            raise CheckpointMissingError(f"{place} is no place in the store {self.url}")
+            raise CheckpointMissingError(f"{place} is not inside the store {self.url}")
         return self._root / place
 
     def _folder(self, uri: str) -> Path:

@@ -702,7 +702,7 @@ class Retried:
     trials: tuple[int, ...]
     """The numbers of the trials that are retried."""
     others: int
-    """How many others continue because the end of the study had cut them off."""
+    """How many others continue because they were running or waiting when the study ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,7 +173,7 @@ def objective_problems(
                 Problem(
                     loc=("further_objectives", index, "keep"),
                     value=objective.keep.value,
-                    message="is for the first objective alone: a trial has one best value",
+                    message="is allowed only for the first objective: a trial has one best value",
                     remedy="Write `keep: best` under `objective`, or leave it out.",
                 )
             )

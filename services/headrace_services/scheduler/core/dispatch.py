@@ -110,6 +110,6 @@ def finish(state: CycleState, numbers: Iterable[int]) -> None:
 def _never_promoted(trial: Trial) -> str:
     """Why a trial that waited until the end did not continue."""
     if trial.value is None or isfinite(trial.value):
-        return "not promoted before the study was complete"
+        return "not promoted before the study ended"
     said = "NaN" if isnan(trial.value) else str(trial.value)
     return f"never promoted: its value at step {trial.step} was {said}, not a finite number"

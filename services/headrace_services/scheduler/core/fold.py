@@ -65,7 +65,7 @@ class Fold:
         return min(self.spec.max_trials, distinct_trials(enqueued, size, self.points.point))
 
     def points_left(self, sampled: int, limit: int) -> int | None:
-        """How many configurations are left after the first `limit`, of which `sampled` were made; None if the
+        """How many configurations are left after the first `limit`, of which `sampled` already exist; None if the
         space sets no limit."""
         size, enqueued = self.sampler.size, self.spec.enqueued
         if size is None:

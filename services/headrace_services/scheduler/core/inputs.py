@@ -280,7 +280,7 @@ class Reopened(Struct, frozen=True, kw_only=True):
     numbers: tuple[int, ...]
     """The failed trials that are retried; for an extension, the trials that had the previous full budget."""
     others: int
-    """How many other trials continue because the end of the study had cut them off."""
+    """How many other trials continue because they were running or waiting when the study ended."""
 
 
 Outcome = Accepted | Stale | Suggested | Added | Reopened

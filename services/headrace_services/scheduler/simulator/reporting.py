@@ -272,9 +272,9 @@ def show_rows(output: Output, rows: Sequence[Row], times: Times, *, within: floa
     output.line()
     output.line(
         f"Means over {rows[0].slot_s.seeds} seeds with 95% intervals. TO TARGET: expected slot time until a report is "
-        f"within {within:.3g} of the best value at the full budget, what missed seeds spent included. BEST FOUND: the "
-        f"winner is the trial with that value; BEST TRAINED: it was trained to the end; TOP {TOP}: the share of the "
-        f"{TOP} best trials that are among the study's own {TOP} best."
+        f"within {within:.3g} of the best value at the full budget, including what seeds that missed it spent. "
+        f"BEST FOUND: the winner is the trial with that value; BEST TRAINED: it was trained to the end; TOP {TOP}: the "
+        f"share of the {TOP} best trials that are among the study's own {TOP} best."
     )
 
 

@@ -21,7 +21,7 @@ from headrace_torch.hydro.coordinate_check.measure import Loss, train_step
 from headrace_torch.hydro.errors import CoordinateCheckError
 
 LEARNT: Final = 0.5  # of the loss at the start
-FEWEST: Final = 10  # steps, where the rate is ours to choose: of few steps, the first is a large part
+FEWEST: Final = 10  # steps, if the rate is ours to choose; of fewer, the first dominates
 PATIENCE: Final = 64  # steps, if the rate is ours to choose
 MOST_STEPS: Final = 256  # steps, if it is given
 TRIES: Final = 8  # rates
