@@ -3,7 +3,6 @@
 import sys
 import textwrap
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -128,17 +127,27 @@ def test_a_global_is_declared_where_the_loop_sets_it() -> None:
     )
 
 
-def frame_in_a_function() -> FrameType:
-    local = 1
-    assert local
-    return sys._getframe()
+SCRIPT = """
+SEEN = KEPT = 0
+def main():
+    global KEPT
+    local, KEPT = 1, 2
+    def loop():
+        return local, sys._getframe()
+    return loop()[1]
+frame = sys._getframe()
+"""
 
 
-def test_globals_are_those_that_are_not_local_to_the_loop() -> None:
-    inner = frame_in_a_function()
-    found = globals_of([inner, sys._getframe()])
-    assert "Keys" in found
-    assert "local" not in found
+def test_globals_are_those_that_the_loop_has_yet_to_declare() -> None:
     script: dict[str, Any] = {"sys": sys}
-    exec("frame = sys._getframe()", script)
+    exec(SCRIPT, script)
+    loop = script["main"]()
+    assert globals_of([script["frame"], loop]) & {"SEEN", "KEPT", "local"} == {"SEEN", "KEPT"}
     assert globals_of([script["frame"]]) == set(), "a loop at the top of a script sets them as they are"
+
+
+def test_a_global_that_the_loop_declares_itself_needs_no_second_declaration() -> None:
+    script: dict[str, Any] = {"sys": sys}
+    exec("SEEN = 0\ndef main():\n    global SEEN\n    SEEN = 1\n    return sys._getframe()", script)
+    assert "SEEN" not in globals_of([script["main"]()])

@@ -436,7 +436,7 @@ class Attempt:
         except (
             StoreUnavailableError,
             CheckpointMissingError,
-        ) as error:  # ValueError: it is in another store
+        ) as error:  # CheckpointMissingError: it is in another store
             return Verdict(outcome=worker_pb2.EXIT_OUTCOME_STORE_AWAY, error=str(error))
         except (CheckpointError, OSError) as error:
             if self._restoring or self.begun:

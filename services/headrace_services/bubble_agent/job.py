@@ -82,7 +82,7 @@ class Job:
 
     @property
     def level_index(self) -> int:
-        """The lowest level of all agents of this job, because they share one primary."""
+        """The highest level, which has the smallest budget, of all agents of this job: they share one primary."""
         return max([self.controller.index, *(min(said.level, DISABLED) for said in self.peers.values())])
 
     @property

@@ -51,7 +51,7 @@ func attach(ctx context.Context, side runtime, logger *slog.Logger) (*Trial, err
 	}
 	assign := attached.GetAssign()
 	if assign == nil {
-		return nil, errors.New("the worker's answer holds no trial; it is older than this library")
+		return nil, errors.New("the worker's answer holds no trial")
 	}
 	return &Trial{
 		Params: headrace.ParamsOf(assign.GetParameters()), runtime: side, attached: attached, assign: assign, logger: logger,

@@ -7,6 +7,7 @@ asks the garbage collector for every module, optimizer, schedule, scaler, loader
 Code of the standard library and of installed packages is not inspected: its variables are not the script's.
 """
 
+import dis
 import functools
 import gc
 import inspect
@@ -290,13 +291,13 @@ def variables_of(frames: list[FrameType]) -> Iterator[tuple[str, Any]]:
 
 
 def globals_of(frames: list[FrameType]) -> set[str]:
-    """Globals that are not local where the loop runs: a function has to declare them before it can set them."""
-    loop = frames[0] if frames else None
-    return (
-        set()
-        if loop is None or loop.f_locals is loop.f_globals
-        else loop.f_globals.keys() - loop.f_locals.keys()
-    )
+    """Globals that the innermost frame, a function, can set only after a `global` statement that it does not have."""
+    if not frames or frames[-1].f_locals is frames[-1].f_globals:
+        return set()
+    code = frames[-1].f_code
+    stored = {one.argval for one in dis.get_instructions(code) if one.opname == "STORE_GLOBAL"}
+    own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    return frames[-1].f_globals.keys() - own - stored
 
 
 def _children(name: str, value: Any, *, own: bool = True) -> Iterator[tuple[str, Any]]:

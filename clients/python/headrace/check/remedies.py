@@ -29,7 +29,8 @@ class Keys:
         begun, ended = straight.begun, straight.last(Moment.REPORTED)
         self._first = begun.variables if begun is not None else {}
         self._of_frames = {name for at in (begun, ended) if at is not None for name in at.of_frames}
-        self._of_globals = {name for at in (begun, ended) if at is not None for name in at.of_globals}
+        at_loop = begun if begun is not None else ended
+        self._of_globals = set(at_loop.of_globals) if at_loop is not None else set()
         start, end = by_name(self._first), by_name(ended.variables if ended is not None else {})
         changed = Counter(_last(name) for name in end if start.get(name) != end[name])
         state = ended.by_key().get("t.state") if ended is not None else None

@@ -121,7 +121,7 @@ class WorkerRuntime implements Runtime {
 }
 
 function assignment({ assign, restoreDir, checkpointDir }: AttachResponse): Assignment {
-  if (assign === undefined) throw new TrialRefusedError("the worker's answer holds no trial; it is older than this library");
+  if (assign === undefined) throw new TrialRefusedError("the worker's answer holds no trial");
   const { lease, grant, seed, metric, rungs, nextMilestone, maxSteps, resumeStep, parameters } = plain(assign);
   return {
     ...{ seed, metric, rungs, nextMilestone, maxSteps, resumeStep },

@@ -158,11 +158,11 @@ def _require_no_follower(state: CycleState, field: str, value: object) -> None:
     if state.study.state is StudyState.COMPLETED:
         follower = transfer.study_name(state.study.name)
         remedy = (
-            f"Extend '{follower}' in steps (`headrace extend {follower} --steps N`), or create a new study with "
-            f"`warm_start: {{study: {state.study.name}}}`."
+            f"Extend '{follower}' in steps (`headrace extend {follower} --steps N`), or create a "
+            "study of another name."
         )
         raise _refused(field, value, "is too late: the study that trains its best has started", remedy)
-    remedy = f"Create both studies again; `warm_start: {{study: {state.study.name}}}` brings its results."
+    remedy = "Create both studies again, under another name."
     raise _refused(field, value, "is too late: the study that was to train its best has ended too", remedy)
 
 

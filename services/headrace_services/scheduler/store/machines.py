@@ -7,7 +7,7 @@
     worker cordoned     | a user asked                       | stay                 | `uncordon`
     worker suspended    | it did not reach its programs      | stay                 | its pause is over (`unreached`)
     device cordoned     | a user asked                       | stay                 | `uncordon`
-    device quarantined  | it failed                          | leave at next report | `uncordon`, even on another one
+    device quarantined  | it failed                          | leave at next report | `uncordon`, on any host
     device with defect  | it failed, and has no uuid         | leave at next report | its daemon restarts
 
 Only `settle` computes `slot.present` from all of this, and placement reads nothing else. Trials that must leave
