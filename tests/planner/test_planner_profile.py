@@ -150,7 +150,7 @@ def test_weight_gradients_fill_bubbles_where_they_were_told_apart() -> None:
 BAD: list[tuple[dict[str, Any], str, str]] = [
     (described([]), "model.layers", "at least one"),
     ({"layers": [layer(0.01)]}, "model.micro_batches", "list"),
-    (described([layer(0.01)], micro_batches=[4, 1]), "model.micro_batches", "rise"),
+    (described([layer(0.01)], micro_batches=[4, 1]), "model.micro_batches", "increasing order"),
     (described([layer(0.01)], micro_batches=[0, 1]), "model.micro_batches", "whole"),
     (described([{**layer(0.01), "forward_s": [0.1]}]), "model.layers[0].forward_s", "has 1 numbers"),
     (described([{**layer(0.01), "forward_s": 0.1}]), "model.layers[0].forward_s", "no list"),
