@@ -66,9 +66,8 @@ async def test_a_place_without_the_expected_marker_is_not_set_up_and_runs_nothin
     stream.send(assign=site.assign(site.program('mark("ran")')))
     exited = await stream.get("exited")
     assert exited.outcome == AWAY
-    assert exited.error.startswith(
-        f"store {site.settings.store_url} is {'another one' if found else 'away'}: its marker"
-    )
+    what = "not this cluster's" if found else "away"
+    assert exited.error.startswith(f"store {site.settings.store_url} is {what}: its marker")
     assert f"write {IDENTITY} into {MARKER}" in exited.error
     assert not (site.marks / "ran").exists()
     assert [path.name for path in marker(site).parent.iterdir()] == ([MARKER] if found else [])
