@@ -1,6 +1,7 @@
 """Policies and samplers of installed packages: found by name, refused with a reason, checked against the contract."""
 
 import importlib
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from headrace.client.model import StudyState, TerminationReason
 from headrace.in_process.loop import CannotPauseError
 from headrace.spec import OwnPolicy, from_proto, parse_spec, to_proto
 from headrace_services.scheduler.core import plugins
+from headrace_services.scheduler.plugins import Action, RungResult
 from headrace_services.scheduler.plugins.testing import check_policy, check_sampler
 from headrace_services.scheduler.samplers import require_own
 from headrace_services.scheduler.samplers.own import OwnLearner
@@ -74,6 +76,24 @@ def spec_of(**changes: Any) -> Any:
 
 def own(name: str, **more: Any) -> dict[str, Any]:
     return {"kind": "own", "name": name, **more}
+
+
+def test_a_report_over_several_rungs_is_one_look_of_the_example() -> None:
+    found = importlib.util.spec_from_file_location("own_patience", EXAMPLE / "patience.py")
+    assert found is not None
+    assert found.loader is not None
+    example = importlib.util.module_from_spec(found)
+    found.loader.exec_module(example)
+    policy = example.make_policy(spec_of(policy=own("patience", interval=1)), {"looks": 2})
+    policy.joined(0, 0, {"x": 0.5})
+    said = []
+    for rungs, step in ((range(6), 6), ([6], 7), ([7], 8)):
+        for rung in rungs:
+            policy.record(
+                RungResult(trial=0, bracket=0, rung=rung, milestone=rung + 1, step=step, value=1.0, arrival=1)
+            )
+        said.append(policy.verdict(0, 0, max(rungs)).action)
+    assert said == [Action.CONTINUE, Action.CONTINUE, Action.STOP]
 
 
 @pytest.mark.full

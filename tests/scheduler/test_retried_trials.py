@@ -233,9 +233,15 @@ async def test_a_member_that_its_population_has_left_behind_is_not_tried_again(e
     assert "they are past its next rung, at step 3" in str(refused)
 
 
-@pytest.mark.parametrize(("stopped", "says"), [(False, "has started"), (True, "has ended too")])
+@pytest.mark.parametrize(
+    ("stopped", "says", "remedy"),
+    [
+        (False, "has started", "(`headrace extend {}-target --steps N`)"),
+        (True, "has ended too", "Create both studies again"),
+    ],
+)
 async def test_a_study_whose_end_its_follower_was_told_is_not_tried_again(
-    engine: AsyncEngine, stopped: bool, says: str
+    engine: AsyncEngine, stopped: bool, says: str, remedy: str
 ) -> None:
     transfer = {"callable": "train:large", "top": 1}
     site = await StudySite(engine, make_spec(**ONCE, max_trials=2, transfer=transfer)).create()
@@ -248,4 +254,5 @@ async def test_a_study_whose_end_its_follower_was_told_is_not_tried_again(
     (refused,) = await site.step(ALL)
     assert "is too late: the study that" in str(refused)
     assert says in str(refused)
+    assert remedy.format(before.name) in str(refused)
     assert (await site.study()) == before

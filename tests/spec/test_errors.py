@@ -189,6 +189,7 @@ def test_a_status_that_grpc_lost_while_it_wrote_may_be_asked_for_again():
 
 def test_a_call_that_an_older_server_does_not_have():
     found = from_rpc_error(Bare(grpc.StatusCode.UNIMPLEMENTED, "Method not found!"))
+    assert found.message.endswith(": Method not found.")
     assert found.remedy == "Update the server: it is older than this client."
 
 

@@ -60,7 +60,7 @@ func (s *Study) Stop(ctx context.Context, reason string) (*pb.Study, error) {
 	return studyOf(send(ctx, s, pb.StudyServiceClient.StopStudy, &pb.StopStudyRequest{Reason: reason}))
 }
 
-// Delete deletes an ended study with its trials and events. Checkpoints and logs stay.
+// Delete deletes an ended study. Its name is free at once; its rows, and its files on the workers, are deleted soon after.
 func (s *Study) Delete(ctx context.Context) error {
 	_, err := send(ctx, s, pb.StudyServiceClient.DeleteStudy, &pb.DeleteStudyRequest{})
 	return err
