@@ -38,6 +38,7 @@ class Alone:
             pace=self._pace,
             excused=self._excused,
             silent=self._silent,
+            succeeded=self._succeeded,
         )
         self.mark = assign.lease.lease_id
         self.code = RunningCode(assign.template.code.digest)
@@ -79,6 +80,7 @@ class Alone:
             output.note(str(error))
             return not_started(str(error), by_machine=False)
         attempt.speakers.exits(exit_code)
+        attempt.left_behind = self._program.left_behind
         tail = output.tail()
         verdict = classify(
             exit_code,
@@ -127,6 +129,14 @@ class Alone:
     def _excused(self) -> bool:
         attempt = self._attempt
         return attempt is None or bool(attempt.ending or attempt.speakers.done or attempt.reports.pending)
+
+    def _succeeded(self) -> bool:
+        """Whether the program ended as intended: by itself, or because a decision asked it to."""
+        attempt = self._attempt
+        if attempt is None or (said := attempt.finished) is None:
+            return False
+        ended_well = attempt.ending is None or (attempt.ending.decided and not attempt.fenced)
+        return ended_well and (not said.error or said.infeasible)
 
     def _silent(self) -> None:
         attempt = self._attempt

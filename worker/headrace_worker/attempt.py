@@ -158,6 +158,8 @@ class Attempt:
         self._drained = False
         # Set when a decision ended it; the program learns of that in the answer to a report.
         self.decided = False
+        # What it left behind in its process, which therefore runs no other trial.
+        self.left_behind = ""
         self._fenced = False
         self._restored = False
         # Set while it has a checkpoint to load and the scheduler has not been told that it is loaded.
@@ -326,6 +328,11 @@ class Attempt:
         self.host.heard()
 
     @property
+    def fenced(self) -> bool:
+        """Whether the lease is no longer ours."""
+        return self._fenced
+
+    @property
     def finished(self) -> Finished | None:
         """What the program said about its end, if anything."""
         return self.speakers.counted
@@ -388,6 +395,7 @@ class Attempt:
                 unsaved=WARNING.kept(unsaved),
                 by_itself=succeeded and self.finished is not None and self.finished.by_itself,
                 stored=stored,
+                left_behind=WARNING.kept(self.left_behind),
             )
         )
         if self._log is not None:

@@ -40,6 +40,8 @@ class Launch:
     withheld: tuple[str, ...] = ()
     # The `module:function` that a process may import before its trial is known; empty if none may.
     target: str = ""
+    # Whether a process may run several trials, one after another.
+    reuse: bool = False
     # The code that is unpacked into `working_dir` before the start, and deleted at the end; None: the folder
     # already exists.
     archive: Path | None = None
@@ -141,6 +143,7 @@ def launch_of(
         user=_spelled(user, quarters),
         withheld=tuple(name for name in selection.withheld if name not in template.env),
         target="" if in_bubbles else _target(assign),  # what is imported ahead is not gated
+        reuse=template.reuse and bool(template.callable) and not in_bubbles and not _is_gang(assign),
         archive=archive,
         quarters=quarters,
     )
@@ -177,8 +180,11 @@ def _target(assign: worker_pb2.Assign) -> str:
     """What may be imported ahead: a callable of one process, unless its template forbids it."""
     template = assign.template
     forbidden = template.HasField("prestart") and not template.prestart
-    gang = assign.grant.processes == spec_pb2.PROCESSES_PER_SLOT
-    return "" if forbidden or gang else template.callable
+    return "" if forbidden or _is_gang(assign) else template.callable
+
+
+def _is_gang(assign: worker_pb2.Assign) -> bool:
+    return assign.grant.processes == spec_pb2.PROCESSES_PER_SLOT
 
 
 def _share(grant: worker_pb2.Grant) -> dict[str, str]:
@@ -198,7 +204,7 @@ def _cores(grant: worker_pb2.Grant, cores: int, slots: int) -> int:
 
 def _args(assign: worker_pb2.Assign, python: str) -> tuple[str, ...]:
     program = _program(assign, python)
-    if assign.grant.processes == spec_pb2.PROCESSES_PER_SLOT:
+    if _is_gang(assign):
         return (python, "-m", "headrace.trial.gang", *program)
     return program
 

@@ -20,7 +20,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,7 @@ from headrace_worker.launch import LEASE_VARIABLE, Launch
 from headrace_worker.outbox import RecordedLease
 from headrace_worker.own_groups import Group
 from headrace_worker.run_as import in_group, uid_of
+from headrace_worker.trial_line import TrialLine
 
 log = logging.getLogger(__name__)
 _SHIM = Path(__file__).with_name("shim.py")
@@ -77,6 +78,8 @@ class TrialProcess:
     control_group: Path | None = None
     # How it was started.
     launch: Launch | None = None
+    # The connection to a process that waits for a trial, or for another one.
+    line: TrialLine | None = None
 
     @classmethod
     async def spawn(cls, launch: Launch, output: BinaryIO, inherited: tuple[int, ...] = ()) -> "TrialProcess":
@@ -142,6 +145,13 @@ class TrialProcess:
     def send(self, number: signal.Signals) -> None:
         """Signals the whole group; nothing happens if it is gone."""
         send(self.pid, number)
+
+    def others(self) -> list[int]:
+        """The running processes that it has started: in its group or session, or with its lease. Safe in any
+        thread."""
+        found = {process.pid for process in _members(self.pid) if alive(process)}
+        found.update(stray.pid for stray in _strays(self.marks, "", self.group))
+        return sorted(found - {self.pid})
 
     async def group_gone(self) -> None:
         """Kills what the leader left behind and waits until none of it is left."""
@@ -235,13 +245,23 @@ def _members(group: int) -> list[psutil.Process]:
 
 
 def _kill_strays(marks: Collection[str], family: str, group: Group | None) -> list[int]:
-    """Kills processes that have a lease or a group; returns their ids. A freed slot waits for this, so the files
-    are read directly and not through psutil. The newest processes come first, and are killed at once: some fork
-    faster than all can be checked."""
+    """Kills processes that have a lease or a group, each at once: some fork faster than all can be checked. Returns
+    their ids."""
+    killed = []
+    for stray in _strays(marks, family, group):
+        with suppress(psutil.Error):
+            stray.kill()
+            killed.append(stray.pid)
+    return killed
+
+
+def _strays(marks: Collection[str], family: str, group: Group | None) -> Iterator[psutil.Process]:
+    """The running processes that have a lease or a group, the newest first. A freed slot waits for this, so the files
+    are read directly and not through psutil."""
     entries = {f"{LEASE_VARIABLE}={mark}".encode() for mark in marks}
     beginning = f"{LEASE_VARIABLE}={family}".encode() if family else None
     if not entries and beginning is None and group is None:
-        return []
+        return
 
     def is_one(pid: int) -> bool:
         if group is not None and group.has(pid):
@@ -251,13 +271,10 @@ def _kill_strays(marks: Collection[str], family: str, group: Group | None) -> li
             beginning is not None and any(entry.startswith(beginning) for entry in environ)
         )
 
-    killed = []
     for pid in sorted(psutil.pids(), reverse=True):
         with suppress(OSError, psutil.Error):
             if is_one(pid) and alive(stray := psutil.Process(pid)):
-                stray.kill()
-                killed.append(pid)
-    return killed
+                yield stray
 
 
 def alive(process: psutil.Process) -> bool:

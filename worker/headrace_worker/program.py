@@ -55,14 +55,17 @@ class Program:
         pace: float = 1.0,
         excused: Callable[[], bool],
         silent: Callable[[], None],
+        succeeded: Callable[[], bool],
     ) -> None:
         """`pace` is the share of its slots' time that it may expect. `excused` says whether its silence has
-        another cause; `silent` is called when it has been silent for too long."""
+        another cause; `silent` is called when it has been silent for too long. `succeeded` says whether it ended its
+        trial in a way after which it may run another one."""
         self._silence_s = silence_s(template, pace)
         self._slots = slots
         self._standbys = standbys
         self._excused = excused
         self._silent = silent
+        self._succeeded = succeeded
         # Set when there is something to reconsider: an earlier deadline, a sign of life.
         self._news = asyncio.Event()
         self._term_at = _NEVER
@@ -79,6 +82,8 @@ class Program:
         self.own_dir = ""
         # How its process was started, if not by its own launch.
         self._stood_by: Launch | None = None
+        self.left_behind = ""
+        """What the trial left behind, so that the process runs no other one."""
 
     async def run(
         self,
@@ -87,12 +92,18 @@ class Program:
         started: Callable[[TrialProcess], Awaitable[None]],
         when_there_is_room: WhenThereIsRoom,
     ) -> int:
-        """Starts the process and returns its exit code when its group is gone. Raises `CannotStartError`."""
+        """Starts the process and returns its exit code when its group is gone; 0 if the process offers itself for
+        another trial, and all else of its group is gone. Raises `CannotStartError`."""
+        kept: Launch | None = None
         try:
-            return await self._run(launch, output, started, when_there_is_room)
+            exit_code, process = await self._run(launch, output, started, when_there_is_room)
+            if process is not None:
+                kept = process.launch
+                await self._standbys.keep(process, self._slots)
+            return exit_code
         finally:
             for one in (launch, self._stood_by):
-                if one is not None and own_folders.has_some(one):
+                if one is not None and own_folders.has_some(one) and not _share_folders(one, kept):
                     await asyncio.to_thread(own_folders.clear, one)
 
     async def _run(
@@ -101,19 +112,25 @@ class Program:
         output: AttemptLog,
         started: Callable[[TrialProcess], Awaitable[None]],
         when_there_is_room: WhenThereIsRoom,
-    ) -> int:
+    ) -> tuple[int, TrialProcess | None]:
+        """Returns the exit code, and the process if it offers itself for another trial."""
         self._heard_at = _now()
         self._launch = launch
         process = await self._standbys.acquire(launch, self._slots, output)
-        self._imported = process is not None
-        if process is None:
-            if own_folders.has_some(launch):
-                await when_there_is_room(partial(own_folders.make, launch))
-            if launch.archive is not None:
-                self.own_dir = launch.working_dir  # before it runs: it may attach before it is known to run
-            process = await TrialProcess.spawn(launch, output.file)
-        else:
-            self._stood_by = process.launch
+        if process is not None:
+            self._imported, self._stood_by = True, process.launch
+            found = await self._live(process, launch, started)
+            if self._attached or self.signalled or self._kill_at != _NEVER:
+                return found
+            # It was killed while it waited, which is not this trial's fault.
+            self._imported, self._launch = False, launch
+        process = await self._start(launch, output, when_there_is_room)
+        return await self._live(process, launch, started)
+
+    async def _live(
+        self, process: TrialProcess, launch: Launch, started: Callable[[TrialProcess], Awaitable[None]]
+    ) -> tuple[int, TrialProcess | None]:
+        kept = False
         try:
             self.process = process
             if launch.archive is not None and process.launch is not None:
@@ -122,12 +139,28 @@ class Program:
             await started(process)
             exit_code = await self._supervise(process)
             self._lived_s = _now() - began_at
-            return exit_code
+            kept = exit_code is None
+            return exit_code or 0, process if kept else None
         finally:
-            await process.group_gone()
+            if not kept:
+                if process.line is not None:
+                    process.line.close()
+                    self._standbys.spent(self._slots, self.left_behind)
+                await process.group_gone()
             self.process = None
             self._launch = None  # a late call prepares nothing
             self._standbys.idle(self._slots)
+
+    async def _start(
+        self, launch: Launch, output: AttemptLog, when_there_is_room: WhenThereIsRoom
+    ) -> TrialProcess:
+        if own_folders.has_some(launch):
+            await when_there_is_room(partial(own_folders.make, launch))
+        if launch.archive is not None:
+            self.own_dir = launch.working_dir  # before it runs: it may attach before it is known to run
+        if launch.reuse:
+            return await self._standbys.spawn(launch, output)
+        return await TrialProcess.spawn(launch, output.file)
 
     def end_in(self, term_in_s: float, kill_in_s: float) -> None:
         """Ends it with SIGTERM after one delay and SIGKILL after the other; an earlier call may have set it
@@ -160,11 +193,15 @@ class Program:
         if launch is not None:
             self._standbys.prepare(launch, self._slots)
 
-    async def _supervise(self, process: TrialProcess) -> int:
-        """Waits for the leader's end, and signals it when it is time."""
+    async def _supervise(self, process: TrialProcess) -> int | None:
+        """Waits for the leader's end, and signals it when it is time. Returns its exit code; None if it offers itself
+        for another trial."""
         exited = asyncio.create_task(process.wait())
+        offers = asyncio.create_task(self._offers(process))
         try:
             while not exited.done():
+                if offers.done() and offers.result():
+                    return None
                 self._news.clear()
                 now = _now()
                 if self._silence_ends_at() <= now:
@@ -182,7 +219,7 @@ class Program:
                 news = asyncio.create_task(self._news.wait())
                 try:
                     await asyncio.wait(
-                        {exited, news},
+                        {exited, news} if offers.done() else {exited, news, offers},
                         timeout=None if next_at == _NEVER else max(0.0, next_at - now),
                         return_when=asyncio.FIRST_COMPLETED,
                     )
@@ -191,9 +228,29 @@ class Program:
             return exited.result()
         finally:
             exited.cancel()
+            offers.cancel()
+
+    async def _offers(self, process: TrialProcess) -> bool:
+        """Whether the process may run another trial; waits for its word, if its study reuses processes."""
+        if process.line is None:
+            return False
+        left_behind = await process.line.left_behind()
+        if left_behind is None or not self._succeeded() or self.signalled:
+            process.line.close()  # a process that waits for its next trial ends now
+            return False
+        others = await asyncio.to_thread(process.others)
+        self.left_behind = left_behind or (f"left {len(others)} processes running" if others else "")
+        if self.left_behind:
+            process.line.close()
+        return not self.left_behind
 
     def _silence_ends_at(self) -> float:
         return _NEVER if self._excused() else self._heard_at + self._silence_s
+
+
+def _share_folders(launch: Launch, kept: Launch | None) -> bool:
+    """Whether a process that stays has the folders of this launch."""
+    return kept is not None and (launch.working_dir, launch.quarters) == (kept.working_dir, kept.quarters)
 
 
 def _now() -> float:

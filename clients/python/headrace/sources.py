@@ -147,6 +147,11 @@ class Sources:
             self._taken += len(new)
             return new
 
+    def again(self) -> None:
+        """From now on, all files count as new: they are reported for another trial of the process."""
+        with lock:
+            self._taken = 0
+
     def within(self, file: str) -> str | None:
         """The path, relative to the folder, of a user's own file; None for any other file."""
         if file.startswith(_NOT_THE_USERS):

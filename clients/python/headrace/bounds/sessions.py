@@ -63,6 +63,7 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "leaving": TROUBLE,
         "unacknowledged": Whole(0, n.EXACT),
         "store_id": NAME,
+        "reused": TROUBLE,
     },
     "DeviceDefect": {"index": Whole(0, 1_000_000), "reason": TROUBLE},
     "DeviceTelemetry": {
@@ -107,6 +108,7 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "device_failures": Whole(0, n.EXACT),
         "unsaved": WARNING,
         "stored": Items(64, TEXT),
+        "left_behind": WARNING,
     },
     "LogChunk": {
         "id": Whole(0, n.EXACT),

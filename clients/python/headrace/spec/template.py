@@ -61,6 +61,8 @@ class TrialTemplate(SpecModel):
     """How long a trial may run, over all its attempts."""
     prestart: bool = True
     """Whether a standby process may import a callable's module before the trial is known."""
+    reuse: bool = False
+    """Whether a callable's process may run several trials, one after another."""
     plan: Annotated[TrialPlan | None, Written(None)] = None
     """The plan that the trials follow, in a study created by a transfer. The scheduler sets it."""
     code: HowShipped | None = None
@@ -94,6 +96,15 @@ class TrialTemplate(SpecModel):
                         remedy="Choose a name without =, and not one of Headrace's own HEADRACE_ names.",
                     )
                 )
+        if self.reuse and self.command is not None:
+            problems.append(
+                Problem(
+                    loc=("reuse",),
+                    value=True,
+                    message="applies to a callable: a command starts its own process",
+                    remedy="Leave it out, or name a function with callable: module:function.",
+                )
+            )
         if self.report_timeout is not None and not self.report_timeout:
             problems.append(
                 Problem(

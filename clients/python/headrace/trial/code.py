@@ -26,6 +26,7 @@ class CodeTeller:
         """The study is known: reports what was imported so far, and records later imports."""
         if template.working_dir and not template.code.digest:
             self._sources = sources.watch(template.working_dir)
+            self._sources.again()
             self.tell()
 
     def tell(self) -> None:

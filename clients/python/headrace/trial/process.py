@@ -5,7 +5,8 @@ reported with its last line and its traceback, printed to the trial's log, and e
 the daemon is gone, that is not the script's fault: status 75. A process that dies without a report (a signal,
 the machine) has not finished, and the daemon decides by its exit status.
 
-With `--standby` it is started before its trial is known, and imports what it needs in advance (`standby`).
+With `--standby` it is started before its trial is known, and imports what it needs in advance (`standby`). With
+`--reuse` it runs several trials, one after another (`reused`).
 """
 
 import gc
@@ -27,57 +28,82 @@ from headrace.trial.cluster import ClusterRuntime
 from headrace.trial.leaving import leave, remember_files
 from headrace.trial.output import print_patiently
 from headrace.trial.runtime import Assignment, DaemonGone, TrialRuntimeError
+from headrace.trial.reused import Ran, run_several
 from headrace.trial.script import finish_with, run
-from headrace.trial.standby import stand_by
+from headrace.trial.standby import Ready, arrive
 from headrace.trial.target import import_target
 
 
 def main() -> int:
-    """Runs the trial that `HEADRACE_RUNTIME` and `HEADRACE_LEASE_ID` name; returns the exit status."""
+    """Runs the trial that `HEADRACE_RUNTIME` and `HEADRACE_LEASE_ID` name, and with reuse further ones; returns the
+    exit status."""
     print_patiently()
-    ready = stand_by(sys.argv)
-    try:
-        started = _start()
-    except TrialRuntimeError as error:
-        print(f"headrace: {error}", file=sys.stderr)
-        return 1
-    if started is None:
-        return 0  # a bundle whose members were gone before they started
-    assignment = started.assignment
-    configuration = " ".join(f"{name}={value}" for name, value in assignment.params.items())
-    print(
-        f"headrace: {assignment.trial} from step {assignment.resume_step} of {assignment.max_steps}: {configuration}"
-    )
-    try:
-        if ready is not None and (ready.target, ready.working_dir) == (
-            assignment.target,
-            assignment.working_dir,
-        ):
+    ready, handover = arrive(sys.argv)
+    program = _Program(ready)
+    if handover is None:
+        return program.run().status
+    return run_several(program.run, handover)
+
+
+class _Program:
+    """The function that this process runs, once it is imported."""
+
+    def __init__(self, ready: Ready | None) -> None:
+        self._ready = ready
+        self._function: Callable[..., Any] | None = None if ready is None else ready.function
+        self._source = ("", "") if ready is None else (ready.target, ready.working_dir)
+        self._begun = False
+
+    def run(self, imported: Callable[[str], object] = lambda _: None) -> Ran:
+        """Runs one trial or bundle. Calls `imported` with the program's folder before the function is called."""
+        try:
+            started = _start()
+        except TrialRuntimeError as error:
+            print(f"headrace: {error}", file=sys.stderr)
+            return Ran(1)
+        if started is None:
+            return Ran(0)  # a bundle whose members were gone before they started
+        assignment = started.assignment
+        configuration = " ".join(f"{name}={value}" for name, value in assignment.params.items())
+        print(
+            f"headrace: {assignment.trial} from step {assignment.resume_step} of {assignment.max_steps}: "
+            f"{configuration}"
+        )
+        try:
+            function = self._imported(assignment)
+        except Exception as error:  # noqa: BLE001 - it goes into the report and the log
+            traceback.print_exc()
+            _fail(started, error)
+            return Ran(1)
+        imported(assignment.working_dir)
+        try:
+            started.runtime.imported()
+            _call(function, started)
+        except DaemonGone:
+            raise
+        except SystemExit as error:
+            if error.code in (None, 0):
+                return Ran(0)
+            traceback.print_exc()
+            return Ran(1)
+        except Exception as error:  # noqa: BLE001 - reported by run(); the log gets the traceback
+            traceback.print_exc()
+            return Ran(1, infeasible=raised.infeasible(error) is not None)
+        return Ran(0)
+
+    def _imported(self, assignment: Assignment) -> Callable[..., Any]:
+        """The trial's function. It is imported once, and what was printed ahead of the first trial goes to its log."""
+        ready, self._ready = self._ready, None
+        if self._function is None or self._source != (assignment.target, assignment.working_dir):
+            self._function = import_target(assignment.target, assignment.working_dir)
+            self._source = (assignment.target, assignment.working_dir)
+            remember_files()
+        elif ready is not None:
             ready.show_what_was_printed()
-            function = ready.function
-        else:
-            function = import_target(assignment.target, assignment.working_dir)
-    except Exception as error:  # noqa: BLE001 - it goes into the report and the log
-        traceback.print_exc()
-        _fail(started, error)
-        return 1
-    if ready is None:
-        remember_files()
-    gc.freeze()  # imported objects stay until the end, so the collector need not visit them
-    try:
-        started.runtime.imported()
-        _call(function, started)
-    except DaemonGone:
-        raise
-    except SystemExit as error:
-        if error.code in (None, 0):
-            return 0
-        traceback.print_exc()
-        return 1
-    except Exception:  # noqa: BLE001 - reported by run(); the log gets the traceback
-        traceback.print_exc()
-        return 1
-    return 0
+        if not self._begun:
+            self._begun = True
+            gc.freeze()  # imported objects stay until the end, so the collector need not visit them
+        return self._function
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

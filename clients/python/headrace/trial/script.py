@@ -123,6 +123,11 @@ def current(
     return _current
 
 
+def has_current() -> bool:
+    """Whether a trial of this process was made by `current`."""
+    return _current is not None
+
+
 def run(
     function: Callable[[Trial], object],
     runtime: Runtime,

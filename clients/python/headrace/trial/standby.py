@@ -2,11 +2,11 @@
 
     the daemon starts it for a slot → it imports the study's module → it waits → it becomes the trial's process
 
-It waits for one message on an inherited socket: the variables that name the lease and, as a descriptor, the
-trial's log. From then on it is indistinguishable from a process that was started for the trial: the log starts
+It waits for one message on an inherited socket (`handover`): the variables that name the lease and, as a descriptor,
+the trial's log. From then on it is indistinguishable from a process that was started for the trial: the log starts
 with what it printed while it imported, its environment (including the one visible in /proc) names the lease, its
 title in `ps` names the trial, and no random generator was seeded before. It runs one trial and ends, like any
-other.
+other, unless the study reuses processes.
 
 It is used only if what it imported is what would be imported now. If the import failed, or a file that it
 executed was touched since, the process restarts itself (exec): the same process id, but none of the old memory.
@@ -15,10 +15,7 @@ It trusts local time for one thing: a file whose time is after the start was wri
 system with its own clock there is a second check, against the files as they were right after the import.
 """
 
-import ctypes
-import json
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -29,12 +26,13 @@ from typing import Any, NoReturn
 
 from headrace import sources
 from headrace.trial import title
+from headrace.trial.handover import Handover, turn_to
 from headrace.trial.leaving import remember_files
 from headrace.trial.output import PatientOutput
 from headrace.trial.target import import_target
 
-OPTION = "--standby"
-_MESSAGE_BYTES = 1 << 16
+STANDBY = "--standby"
+REUSE = "--reuse"
 _CHUNK_BYTES = 1 << 16
 _State = tuple[int, int, int, int]
 
@@ -60,59 +58,56 @@ class Ready:
         os.close(self._printed)
 
 
-def stand_by(arguments: list[str]) -> Ready | None:
-    """Imports, waits and returns as the trial's process; None for a process that was started for its trial.
+def arrive(arguments: list[str]) -> tuple[Ready | None, Handover | None]:
+    """Waits for a trial, if this process was not started for one. Returns what was imported ahead, and the
+    connection over which a process gets further trials.
 
     `arguments` are the program's; those for this function are removed from them.
     """
-    if arguments[1:2] != [OPTION]:
-        return None
-    descriptor, target, working_dir = int(arguments[2]), *arguments[3:5]
-    del arguments[1:5]
-    os.set_inheritable(descriptor, False)
+    match arguments[1:]:
+        case [option, descriptor, target, working_dir, *more] if option == STANDBY:
+            del arguments[1:5]
+            if more[:1] == [REUSE]:
+                del arguments[1]
+            handover = Handover(int(descriptor))
+            ready = _stand_by(handover, target, working_dir)
+            if more[:1] != [REUSE]:
+                handover.close()
+                return ready, None
+            return ready, handover
+        case [option, descriptor, *_] if option == REUSE:
+            del arguments[1:3]
+            handover = Handover(int(descriptor))
+            os.close(turn_to(handover.wait()))
+            handover.take_names()
+            return None, handover
+        case _:
+            return None, None
+
+
+def _stand_by(handover: Handover, target: str, working_dir: str) -> Ready:
+    """Imports, waits and returns as the trial's process."""
     title.show_standby(target)
     if working_dir:
         sources.watch(working_dir)
-    environment, home, started_ns = dict(os.environ), Path().stat(), time.time_ns()
+    environment, home, code = dict(os.environ), Path().stat(), Code()
     function = None
     # Whatever the error is, the restarted process meets it again, and reports it.
     with suppress(BaseException):
         function = import_target(target, working_dir)
-    files = _files()
+    code.look()
     remember_files()
-    variables, log = _wait(descriptor)
-    printed = _turn_to(log)
-    environment |= variables
-    if function is None or _touched(files, started_ns) or not _still_at(home, working_dir):
-        _start_anew(environment, working_dir)
-    for name, value in variables.items():
-        _rename_in_place(name, value)
-        os.environ[name] = value
+    printed = turn_to(handover.wait())
+    environment |= handover.variables
+    if function is None or code.touched() or not _still_at(home, working_dir):
+        start_anew(environment, working_dir)
+    handover.take_names()
     return Ready(function, target, working_dir, printed)
 
 
-def _wait(descriptor: int) -> tuple[dict[str, str], int]:
-    """Waits for the daemon's message. A process that is no longer needed ends here, without a trace."""
-    with socket.socket(fileno=descriptor) as daemon:
-        message, descriptors, _, _ = socket.recv_fds(daemon, _MESSAGE_BYTES, 1)
-    if not message:
-        os._exit(0)
-    return json.loads(message), descriptors[0]
-
-
-def _turn_to(log: int) -> int:
-    """Sends all output to the log from now on; returns a descriptor of the earlier output."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    ctypes.CDLL(None).fflush(None)
-    printed = os.dup(1)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
-    return printed
-
-
-def _start_anew(environment: Mapping[str, str], working_dir: str) -> NoReturn:
+def start_anew(environment: Mapping[str, str], working_dir: str) -> NoReturn:
+    """Restarts the process for the trial that it has: the same process id, but none of the old memory. It runs no
+    other trial afterwards."""
     try:
         os.chdir(working_dir or ".")
     except OSError as error:
@@ -121,10 +116,27 @@ def _start_anew(environment: Mapping[str, str], working_dir: str) -> NoReturn:
     os.execve(sys.executable, [sys.executable, "-m", "headrace.trial.process"], environment)  # noqa: S606 - no shell
 
 
-def _files() -> dict[str, _State | None]:
-    """The current state of the files of all modules, and of other executed files."""
-    named = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    return {file: _state(file) for file in (*named, *sources.executed()) if isinstance(file, str)}
+class Code:
+    """The files that this process has executed, each as it was when it was first seen."""
+
+    def __init__(self) -> None:
+        self._began_ns = time.time_ns()
+        self._files: dict[str, _State | None] = {}
+
+    def look(self) -> None:
+        """Records the files of all modules, and of other executed files, that are not recorded yet."""
+        named = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+        for file in (*named, *sources.executed()):
+            if isinstance(file, str) and file not in self._files:
+                self._files[file] = _state(file)
+
+    def touched(self) -> str:
+        """A file that has changed, or may have, since it was executed; empty if there is none."""
+        for file, before in self._files.items():
+            now = _state(file)
+            if now != before or (now is not None and max(now[0], now[1]) >= self._began_ns):
+                return file
+        return ""
 
 
 def _state(file: str) -> _State | None:
@@ -135,35 +147,9 @@ def _state(file: str) -> _State | None:
     return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
 
 
-def _touched(files: Mapping[str, _State | None], started_ns: int) -> bool:
-    for file, before in files.items():
-        now = _state(file)
-        if now != before or (now is not None and max(now[0], now[1]) >= started_ns):
-            return True
-    return False
-
-
 def _still_at(home: os.stat_result, working_dir: str) -> bool:
     """Whether the working directory is still the one of this process: it may have been recreated."""
     try:
         return os.path.samestat(home, Path(working_dir).stat())
     except OSError:
         return False
-
-
-def _rename_in_place(name: str, value: str) -> None:
-    """Overwrites a variable where the kernel shows it, in /proc/PID/environ, where the daemon looks for a
-    trial's processes.
-
-    The daemon left space. The remainder is filled with a nameless entry, because readers stop at an empty one.
-    """
-    libc = ctypes.CDLL(None)
-    libc.getenv.restype = ctypes.c_void_p
-    place = libc.getenv(name.encode())
-    if place is None:
-        return
-    room = len(ctypes.string_at(place))
-    data = os.fsencode(value)
-    if len(data) + 1 < room:
-        data += b"\0" + b"." * (room - len(data) - 1)
-    ctypes.memmove(place, data, min(len(data), room))

@@ -2181,6 +2181,7 @@ class TrialTemplate(_message.Message):
     CODE_FIELD_NUMBER: _builtins.int
     REQUIREMENTS_FIELD_NUMBER: _builtins.int
     TIMEOUT_FIELD_NUMBER: _builtins.int
+    REUSE_FIELD_NUMBER: _builtins.int
     callable: _builtins.str
     """`module:function`, imported with `working_dir` on the path and called with the trial."""
     working_dir: _builtins.str
@@ -2196,6 +2197,10 @@ class TrialTemplate(_message.Message):
     requirements: _builtins.str
     """A file in the folder, `requirements.txt` or `uv.lock`, with what workers install for the program; empty means
     that the program runs in the worker's own environment.
+    """
+    reuse: _builtins.bool
+    """For a callable: whether a process may run several trials of the study, one after another. It ends by itself if a
+    trial left something behind that the next one would meet.
     """
     @_builtins.property
     def command(self) -> Global___CommandLine:
@@ -2242,10 +2247,11 @@ class TrialTemplate(_message.Message):
         code: Global___Code | None = ...,
         requirements: _builtins.str = ...,
         timeout: _duration_pb2.Duration | None = ...,
+        reuse: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_prestart", b"_prestart", "callable", b"callable", "code", b"code", "command", b"command", "grace", b"grace", "plan", b"plan", "prestart", b"prestart", "program", b"program", "report_timeout", b"report_timeout", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prestart", b"_prestart", "callable", b"callable", "code", b"code", "command", b"command", "env", b"env", "grace", b"grace", "plan", b"plan", "prestart", b"prestart", "program", b"program", "python", b"python", "report_timeout", b"report_timeout", "requirements", b"requirements", "timeout", b"timeout", "working_dir", b"working_dir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prestart", b"_prestart", "callable", b"callable", "code", b"code", "command", b"command", "env", b"env", "grace", b"grace", "plan", b"plan", "prestart", b"prestart", "program", b"program", "python", b"python", "report_timeout", b"report_timeout", "requirements", b"requirements", "reuse", b"reuse", "timeout", b"timeout", "working_dir", b"working_dir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__prestart: _TypeAlias = _typing.Literal["prestart"]  # noqa: Y015
     _WhichOneofArgType__prestart: _TypeAlias = _typing.Literal["_prestart", b"_prestart"]  # noqa: Y015

@@ -576,6 +576,7 @@ class Heartbeat(_message.Message):
     LEAVING_FIELD_NUMBER: _builtins.int
     UNACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     STORE_ID_FIELD_NUMBER: _builtins.int
+    REUSED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     trouble: _builtins.str
     """What currently prevents the worker from working, such as a full disk, for people; empty if nothing does. The
@@ -594,6 +595,10 @@ class Heartbeat(_message.Message):
     """The number of durable messages that are not acknowledged yet."""
     store_id: _builtins.str
     """The id in the marker of the worker's store now, as in Store."""
+    reused: _builtins.str
+    """How many trials ran in a process that had run another one, and why other processes ended, since the daemon
+    started, for people. Empty if no study has `reuse`.
+    """
     @_builtins.property
     def telemetry(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceTelemetry]: ...
     @_builtins.property
@@ -618,10 +623,11 @@ class Heartbeat(_message.Message):
         leaving: _builtins.str = ...,
         unacknowledged: _builtins.int = ...,
         store_id: _builtins.str = ...,
+        reused: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["defects", b"defects", "held", b"held", "leaving", b"leaving", "rejected", b"rejected", "sequence", b"sequence", "store_id", b"store_id", "telemetry", b"telemetry", "trouble", b"trouble", "unacknowledged", b"unacknowledged"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["defects", b"defects", "held", b"held", "leaving", b"leaving", "rejected", b"rejected", "reused", b"reused", "sequence", b"sequence", "store_id", b"store_id", "telemetry", b"telemetry", "trouble", b"trouble", "unacknowledged", b"unacknowledged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -859,6 +865,7 @@ class Exited(_message.Message):
     UNSAVED_FIELD_NUMBER: _builtins.int
     BY_ITSELF_FIELD_NUMBER: _builtins.int
     STORED_FIELD_NUMBER: _builtins.int
+    LEFT_BEHIND_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     outcome: Global___ExitOutcome.ValueType
     error: _builtins.str
@@ -885,6 +892,10 @@ class Exited(_message.Message):
     """As in FinishRequest; also set if the worker could not store the checkpoint."""
     by_itself: _builtins.bool
     """As in FinishRequest."""
+    left_behind: _builtins.str
+    """With `reuse`: what the trial left behind, so that its process ran no other trial, for people. Empty if it may run
+    another one, or ended for a reason that `outcome` tells.
+    """
     @_builtins.property
     def lease(self) -> _event_pb2.LeaseRef: ...
     @_builtins.property
@@ -915,10 +926,11 @@ class Exited(_message.Message):
         unsaved: _builtins.str = ...,
         by_itself: _builtins.bool = ...,
         stored: _abc.Iterable[_builtins.str] | None = ...,
+        left_behind: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_itself", b"by_itself", "checkpoint", b"checkpoint", "device_failures", b"device_failures", "device_words", b"device_words", "error", b"error", "exit_code", b"exit_code", "lease", b"lease", "log_tail", b"log_tail", "out_of_memory", b"out_of_memory", "outcome", b"outcome", "sequence", b"sequence", "stored", b"stored", "unsaved", b"unsaved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_itself", b"by_itself", "checkpoint", b"checkpoint", "device_failures", b"device_failures", "device_words", b"device_words", "error", b"error", "exit_code", b"exit_code", "lease", b"lease", "left_behind", b"left_behind", "log_tail", b"log_tail", "out_of_memory", b"out_of_memory", "outcome", b"outcome", "sequence", b"sequence", "stored", b"stored", "unsaved", b"unsaved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

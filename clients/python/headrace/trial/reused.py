@@ -1,0 +1,77 @@
+"""A process that runs several trials of a study, one after another (`trial: {reuse: true}`).
+
+    a trial ends → what it left behind is looked for, what it changed is put back → the process offers itself
+      → the daemon's next message: another trial
+
+It ends instead, and says why, if the next trial would meet something that a fresh process would not have: what it
+left behind (`reuse`), or code that has changed. It ends without a word if the trial failed, which the trial has
+reported.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from headrace.trial import script
+from headrace.trial.handover import Handover, turn_to
+from headrace.trial.reuse.between import Baseline
+from headrace.trial.standby import Code, start_anew
+
+MOST_TRIALS = 1000
+"""After so many trials a process ends. What none of the checks can see, such as fragmented memory, then has an end
+too, at the price of one import in a thousand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How a trial or a bundle ended."""
+
+    status: int
+    infeasible: bool = False
+
+
+class RunOne(Protocol):
+    """Runs one trial or bundle; calls `imported` with the program's folder before its function is called."""
+
+    def __call__(self, imported: Callable[[str], object]) -> Ran:
+        """Returns how it ended."""
+
+
+def run_several(run_one: RunOne, handover: Handover) -> int:
+    """Runs trials as long as the daemon has some and each left the process as it was; returns the exit status."""
+    code, baseline, folder = Code(), Baseline(), ""
+
+    def imported(working_dir: str) -> None:
+        nonlocal folder
+        folder = working_dir
+        code.look()
+        baseline.take(working_dir)
+
+    for trials in range(1, MOST_TRIALS + 1):
+        ran = run_one(imported)
+        if ran.status and not ran.infeasible:
+            handover.close()
+            return ran.status
+        if left_behind := _left_behind(baseline, code, trials):
+            handover.end(left_behind)
+            return 0
+        os.close(turn_to(handover.offer()))
+        handover.take_names()
+        if code.touched():
+            handover.close()
+            start_anew(os.environ, folder)
+    raise AssertionError("the last trial always leaves something behind")
+
+
+def _left_behind(baseline: Baseline, code: Code, trials: int) -> str:
+    """Why the process runs no other trial; empty if it may."""
+    if script.has_current():
+        return "it called trial.current(), which finishes its trial at the end of the process"
+    if found := baseline.after_trial():
+        return found
+    code.look()
+    if changed := code.touched():
+        return f"{Path(changed).name} has changed since it was imported"
+    return f"it ran {trials} trials" if trials == MOST_TRIALS else ""
