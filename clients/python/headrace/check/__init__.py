@@ -8,8 +8,23 @@ processes, `segment` is one of them, `discover` and `fingerprint` inspect it, `c
 """
 
 from headrace.check.report import CheckReport, Difference, Missing, render
+from headrace.check.reuse_report import ReuseReport, ReuseVerdict, render_reuse
+from headrace.check.reuse_runner import run_reuse_check
 from headrace.check.runner import LIMIT_S, run_check
 from headrace.check.snapshot import Kind
 from headrace.check.sound import CheckError
 
-__all__ = ["LIMIT_S", "CheckError", "CheckReport", "Difference", "Kind", "Missing", "render", "run_check"]
+__all__ = [
+    "LIMIT_S",
+    "CheckError",
+    "CheckReport",
+    "Difference",
+    "Kind",
+    "Missing",
+    "ReuseReport",
+    "ReuseVerdict",
+    "render",
+    "render_reuse",
+    "run_check",
+    "run_reuse_check",
+]

@@ -106,7 +106,7 @@ class FolderReads:
 
     def _is_older(self, path: str) -> bool:
         """Whether the file is as an earlier step, or an earlier process, wrote it."""
-        changed_ns = _changed_ns(path)
+        changed_ns = written_ns(path)
         if not changed_ns or path in self._fresh:
             return False
         if self._is_copy:
@@ -128,13 +128,13 @@ def _files(folder: str) -> Iterator[tuple[str, int]]:
         for name in names:
             if not name.startswith(HIDDEN):
                 path = f"{place}{os.sep}{name}"
-                yield path, _changed_ns(path)
+                yield path, written_ns(path)
         count += len(names)
         if count > MOST:
             return
 
 
-def _changed_ns(path: str) -> int:
+def written_ns(path: str) -> int:
     """When the file was last written or renamed; 0 if it does not exist."""
     try:
         return os.stat(path).st_ctime_ns  # noqa: PTH116  (as above)

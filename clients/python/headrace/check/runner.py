@@ -129,11 +129,11 @@ def run_check(
             env=dict(env or {}),
         )
         own = OwnFolders(set() if ships else {folder, script.parent}, control.id)
-        check = _Check(
+        check = Check(
             control,
             mutations or {},
             Path(scratch),
-            progress or _silent,
+            progress or silent,
             launch or _launch,
             at,
             own,
@@ -151,7 +151,7 @@ def run_check(
         return replace(report, left_files=own.changed())
 
 
-class _Check:
+class Check:
     """One check: its folder, and the processes started so far."""
 
     def __init__(
@@ -394,5 +394,5 @@ class _Check:
         return without(results, self._left_out)
 
 
-def _silent(what: str, done: int, total: int) -> None:
+def silent(what: str, done: int, total: int) -> None:
     """Ignores the progress."""

@@ -115,11 +115,12 @@ class Segment:
         control = self._control
         self.attached = True
         self._began = self._clock()
-        _watch_seeding(self.seeding)
+        if control.resume_step:
+            _watch_seeding(self.seeding)
         self._heap.settle(fingerprint.heap_classes())
         self._params = {**self._defaults.params, **control.params}
         return Assignment(
-            trial="studies/check/trials/0",
+            trial=f"studies/check/trials/{control.number}",
             id=control.id,
             params=self._params,
             max_steps=self._budget,
@@ -356,7 +357,12 @@ def main(control_file: str) -> int:
     if control.ranks > 1:
         rank = int(os.environ[RANK])
         die_with_parent()
-    result = run_segment(control, rank)
+    if control.reuse is None:
+        result = run_segment(control, rank)
+    else:
+        from headrace.check.reuse_process import run_reused  # which imports this module
+
+        result = run_reused(control, control.reuse)
     final = result_of(control.result_file, rank)
     partial = final.with_name(f"{final.name}.partial")
     partial.write_bytes(TypeAdapter(SegmentResult).dump_json(result))

@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from headrace.check.loaders import LoaderState
+from headrace.check.reuse_record import Reuse
 
 # What follows a container's name in the path to one of its items.
 _ITEMS = re.compile(r"(\[[^\[\]]*\])+$")
@@ -283,6 +284,10 @@ class Control:
     module: str = ""
     # The variables in the study's `env`.
     env: dict[str, str] = field(default_factory=dict)
+    # The trial's number.
+    number: int = 0
+    # For `--reuse`; None: the process runs one trial, as without it.
+    reuse: Reuse | None = None
 
 
 def name_of(path: str) -> str:

@@ -33,11 +33,15 @@ def refuse_own_fault(result: SegmentResult, name: str) -> None:
 
 
 def require_sound(
-    result: SegmentResult, control: Control, reported: Collection[str], left_out: Collection[str]
+    result: SegmentResult,
+    control: Control,
+    reported: Collection[str],
+    left_out: Collection[str],
+    least: int = 2,
 ) -> None:
     """Raises `CheckError` if the straight run shows that there is nothing to compare.
 
-    `reported` are its metrics, and `left_out` those that are not to be compared.
+    `reported` are its metrics, and `left_out` those that are not to be compared. It has to report `least` times.
     """
     name = Path(control.script).name
     if result.known_params:
@@ -55,12 +59,13 @@ def require_sound(
             remedy="End it with trial.main(train, defaults={...}, steps=...), call trial.current(), "
             "or name its function with --callable.",
         )
-    if len(result.reports) < 2:
+    if len(result.reports) < least:
         raise CheckError(
             f"{name} reported {len(result.reports)} {'time' if len(result.reports) == 1 else 'times'} "
-            "in its budget; a check needs two",
-            remedy="Call t.report(...) in the loop, and give the script a budget in which it reports twice "
-            f"or more{'' if control.max_steps is not None else '; a study file has one'}.",
+            f"in its budget; a check needs {'two' if least > 1 else 'one'}",
+            remedy="Call t.report(...) in the loop, and give the script a budget in which it reports "
+            f"{'twice' if least > 1 else 'once'} or more"
+            f"{'' if control.max_steps is not None else '; a study file has one'}.",
         )
     unknown = sorted(set(left_out) - set(reported))
     if unknown or (left_out and set(left_out) == set(reported)):

@@ -20,7 +20,7 @@ _ASKING = {
 
 def training_function(script: Path) -> str | None:
     """The function that takes a trial, in a script that never asks for one; None if that is ambiguous."""
-    tree = _parsed(script)
+    tree = parsed(script)
     if tree is None or _asks(tree):
         return None
     found = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and _takes_a_trial(node)]
@@ -31,7 +31,7 @@ def training_function(script: Path) -> str | None:
 
 def parameters_read(script: Path) -> tuple[str, ...]:
     """The parameters that the script reads as `….params["name"]`, in order of appearance."""
-    tree = _parsed(script)
+    tree = parsed(script)
     reads = [(node.lineno, node.col_offset, name) for node, name in _reads(tree)] if tree is not None else []
     return tuple(dict.fromkeys(name for _, _, name in sorted(reads)))
 
@@ -40,14 +40,15 @@ def unknown_parameters(script: Path, given: Collection[str], defaults: Collectio
     """The given parameters that a script with these defaults cannot know: its text also has no such string, as in
     `t.params.get("width", 32)`. A script without defaults does not declare its parameters, so none is unknown.
     """
-    tree = _parsed(script)
+    tree = parsed(script)
     if not defaults or tree is None:
         return ()
     strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     return tuple(name for name in given if name not in defaults and name not in strings)
 
 
-def _parsed(script: Path) -> ast.Module | None:
+def parsed(script: Path) -> ast.Module | None:
+    """The script's syntax tree; None if it has none."""
     try:
         return ast.parse(script.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, SyntaxError, ValueError):
@@ -57,10 +58,11 @@ def _parsed(script: Path) -> ast.Module | None:
 def _asks(tree: ast.Module) -> bool:
     """Whether the script calls `main` or `current` of `headrace.trial`, under any imported name."""
     called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    return not called.isdisjoint(_names_to_ask_by(tree))
+    return not called.isdisjoint(names_to_ask_by(tree))
 
 
-def _names_to_ask_by(tree: ast.Module) -> Iterator[str]:
+def names_to_ask_by(tree: ast.Module) -> Iterator[str]:
+    """How the script may write `trial.main` and `trial.current`, by its imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             package = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""

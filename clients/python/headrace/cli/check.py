@@ -13,6 +13,7 @@ import typer
 
 from headrace import logins
 from headrace.cli import wording
+from headrace.cli.check_reuse import note_unreported, refuse_ranks, refuse_reuse_of, reuse_checked
 from headrace.cli.failure import FAILED, USAGE, CommandError
 from headrace.cli.output import Output
 from headrace.cli.session import AsJson, Session
@@ -22,7 +23,7 @@ from headrace.client.shipping import ships
 from headrace.commands import Program, python_program
 from headrace.home import DEFAULT_ADDRESS, NotRunningError, StartingError, address
 from headrace.spec import StudySpec, load_study_file
-from headrace.spec.configuration import configuration_of, mutations_of
+from headrace.spec.configuration import configuration_of, mutations_of, other_configuration_of
 from headrace.spec.resources import Processes
 from headrace.spec.yaml import read_yaml
 
@@ -98,6 +99,14 @@ def check(
             show_default=False,
         ),
     ] = None,
+    reuse: Annotated[
+        bool,
+        typer.Option(
+            "--reuse",
+            help="Check `trial: {reuse: true}` instead: whether a trial computes the same after another one in its "
+            "process.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Prove that pausing and resuming does not change what a script computes, or name what is missing.
@@ -116,6 +125,10 @@ def check(
     (PASSED IN PART). Exits with 1 if something does not hold (FAILED), or if it had no time for the end, for a pause of
     the study, or for steps that may read a variable that a pause loses (UNDECIDED).
 
+    With --reuse it runs a trial after another one in the same process, and alone in a new one, and compares every bit.
+    Exits with 0 if they are equal and the process would take further trials, and with 1 if they differ (FAILED), if
+    the process would end after each trial (NO GAIN), or if the script is not deterministic (UNDECIDED).
+
     [bold]Examples[/bold]
 
     headrace check train.py
@@ -125,9 +138,11 @@ def check(
     headrace check train.py --callable train --param lr=0.01 --param width=32
 
     headrace check train.py --ranks 2
+
+    headrace check study.yaml --reuse
     """
     session = Session.of(context)
-    length = _Length(steps=steps, time_limit_s=time_limit, ignored=tuple(ignored or ()))
+    length = _Length(steps=steps, time_limit_s=time_limit, ignored=tuple(ignored or ()), reuse=reuse)
     if not _checked(script, length, function, param, ranks, session, as_json=as_json):
         raise typer.Exit(FAILED)
 
@@ -139,6 +154,8 @@ class _Length:
     steps: int | None
     time_limit_s: float | None
     ignored: tuple[str, ...]
+    # Whether to check the reuse of processes, not pauses.
+    reuse: bool
 
 
 def _checked(
@@ -162,9 +179,10 @@ def _checked(
     wanted: tuple[str, ...] = ()
     rungs: tuple[int, ...] = ()
     pauses = is_shipped = False
+    first: dict[str, Value] | None = None
     if script.suffix in (".yaml", ".yml"):
         spec = load_study_file(script).spec
-        if spec.max_steps == 1:
+        if spec.max_steps == 1 and not length.reuse:
             raise CommandError(
                 f"each trial of {script} has a single step, so no trial is ever paused: there is nothing to check.",
                 remedy="Give the study 2 `steps` or more, or check the script itself: `headrace check SCRIPT`.",
@@ -174,6 +192,9 @@ def _checked(
         _require_known(given, spec, file)
         found, origin = configuration_of(spec)
         values = {**found, **given}
+        if length.reuse:
+            refuse_reuse_of(spec, file)
+            first = other_configuration_of(spec, values)
         program = _program(spec, file, values, function)
         if isinstance(program, str):
             _say_undecided(output, file.name, program, as_json=as_json)
@@ -185,6 +206,8 @@ def _checked(
         else:
             script, named = program
             function = function or named
+            if length.reuse and spec.template is not None:
+                function = f"{(spec.template.callable or '').partition(':')[0]}:{function}"
         if is_shipped := _is_shipped(spec, session.address):
             output.note("each process runs in a fresh copy of what is shipped, as on a worker")
         rungs, pauses = spec.due_rungs(0)[:-1], spec.pauses
@@ -212,6 +235,7 @@ def _checked(
         env=env,
         pauses=pauses,
         is_shipped=is_shipped,
+        first=first,
         as_json=as_json,
     )
 
@@ -233,6 +257,7 @@ def _run(
     env: dict[str, str],
     pauses: bool,
     is_shipped: bool,
+    first: dict[str, Value] | None,
     as_json: bool,
 ) -> bool:
     if asked := [name for name in length.ignored if name in wanted]:
@@ -249,11 +274,32 @@ def _run(
     def progress(what: str, done: int, total: int) -> None:
         output.note(f"{what} ({done}/{total})" if total else what)
 
+    limit_s = LIMIT_S if length.time_limit_s is None else length.time_limit_s
     try:
+        if length.reuse:
+            refuse_ranks(ranks)
+            return reuse_checked(
+                script,
+                output,
+                wanted,
+                as_json=as_json,
+                first_params=first,
+                steps=length.steps,
+                limit_s=limit_s,
+                params=values,
+                callable=function,
+                max_steps=max_steps,
+                objectives=wanted,
+                ignored=length.ignored,
+                folder=folder,
+                ships=is_shipped,
+                env=env,
+                progress=progress,
+            )
         report = run_check(
             script,
             steps=length.steps,
-            limit_s=LIMIT_S if length.time_limit_s is None else length.time_limit_s,
+            limit_s=limit_s,
             params=values,
             callable=function,
             max_steps=max_steps,
@@ -278,12 +324,7 @@ def _run(
         output.json({"passed": report.passed, "verdict": report.verdict.value, **asdict(report)})
     else:
         output.line(render(report))
-    for metric in wanted:
-        if metric not in report.metrics and metric not in (noise.what for noise in report.noise):
-            output.note(
-                f"{metric}, which the study needs, was not reported in these {report.steps} steps; reported: "
-                f"{', '.join(report.metrics)}."
-            )
+    note_unreported(output, report, wanted)
     return report.passed
 
 

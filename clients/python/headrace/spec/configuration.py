@@ -13,6 +13,8 @@ from headrace.spec import CategoricalDomain, Domain, FloatDomain, IntDomain, Pbt
 from headrace.spec.scalars import meaning
 from headrace.spec.space import draw
 
+_DRAWS = 16
+
 
 def configuration_of(spec: StudySpec) -> tuple[dict[str, Value], str]:
     """The parameters, and where they come from, in words."""
@@ -27,6 +29,20 @@ def configuration_of(spec: StudySpec) -> tuple[dict[str, Value], str]:
     return draw(
         spec.space, choose
     ), f"drawn from the space with seed {spec.seed}, for the study has no baseline"
+
+
+def other_configuration_of(spec: StudySpec, values: dict[str, Value]) -> dict[str, Value]:
+    """A random configuration of the space that differs from this one; the same if no draw does."""
+    found = values
+    for number in range(_DRAWS):
+
+        def choose(name: str, domain: Domain, number: int = number) -> Value:
+            return _drawn(domain, random.Random(f"{spec.seed}/{number}/{name}"))  # noqa: S311 - as above
+
+        found = draw(spec.space, choose)
+        if any(meaning(found[name]) != meaning(values[name]) for name in found.keys() & values.keys()):
+            break
+    return found
 
 
 def mutations_of(spec: StudySpec, values: dict[str, Value]) -> dict[str, dict[str, Value]]:
