@@ -21,9 +21,11 @@ def difference(name: str, before: list[Node] | None, after: list[Node] | None) -
     if after is None:
         return f"{name} was deleted: leave it in the module, or keep it local to the function"
     place = next(
-        (place for place, (old, new) in enumerate(zip(before, after, strict=False)) if old != new),
-        min(len(before), len(after)) - 1,
+        (place for place, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), None
     )
+    if place is None:
+        longer, verb = (after, "is new") if len(after) > len(before) else (before, "was deleted")
+        return f"{name}{path(longer, min(len(before), len(after)))} {verb}: {_LOCAL}"
     (parent, key, old), (other, other_key, new) = before[place], after[place]
     if (parent, key) != (other, other_key):
         return f"{name}{path(before, parent)} changed: {_LOCAL}"

@@ -1,11 +1,11 @@
 """Child processes that a trial left running, orphans of its children included.
 
-Ended ones are reaped. The pool that joblib keeps for the next call, and the resource trackers of multiprocessing
-and joblib, are ended: the next trial starts them again, as a fresh process would. A tracker also holds the log of
-the trial that started it.
+Ended ones are reaped. The pool that joblib keeps for the next call is ended: the next trial starts another, as a
+fresh process would. The resource trackers of multiprocessing and joblib stay: they only wait for this process.
 """
 
 import ctypes
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -37,13 +37,16 @@ class Children:
             return ""
         _end_pool_of_joblib()
         _reap()
-        trackers = {one._pid: one for one in _trackers() if one._pid not in self._before}
+        trackers = {one._pid for one in _trackers()}
         for process in _children():
             if process not in self._before and process not in trackers:
                 return f"it left the process {_command(process)} running: end it before the function returns"
-        for tracker in trackers.values():
-            tracker._stop()
         return ""
+
+
+def descriptors_of_trackers() -> set[int]:
+    """The pipes by which the resource trackers notice the end of this process."""
+    return {one._fd for one in _trackers()}
 
 
 def _has_children() -> bool:
@@ -76,7 +79,12 @@ def _reap() -> None:
 def _end_pool_of_joblib() -> None:
     module: Any = sys.modules.get("joblib.externals.loky.reusable_executor")
     if module is not None and module._executor is not None:
-        module._executor.shutdown(wait=True, kill_workers=True)
+        end = getattr(
+            module._executor, "terminate", module._executor.shutdown
+        )  # joblib's removes its files, too
+        end(kill_workers=True)
+        module._executor = None
+        gc.collect()  # of its pipes
 
 
 def _trackers() -> Iterator[Any]:

@@ -10,7 +10,7 @@ import gc
 import os
 import socket
 import stat
-from collections.abc import Mapping
+from collections.abc import Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -50,31 +50,33 @@ class Descriptors:
         self._daemon = daemon.removeprefix("unix:").removeprefix("//")
         self._open: dict[int, _Descriptor] = {}
         self._of_daemon: set[int] = set()
+        self._most: int | None = None
 
     def take(self) -> None:
         """From now on, those that are open now are to be."""
         self._open = _read()
+        if self._most is None:
+            self._most = len(self._open) + MOST_NEW
         self._of_daemon = {number for number in self._open if self._leads_to_daemon(number)}
 
-    def changed(self, *, cuda_began: bool = False, known: Mapping[int, str] | None = None) -> str:
-        """The first change that the next trial must not meet; empty if there is none. `known` are descriptors
-        that the caller knows. What is found, and may stay, is taken as the new state.
+    def changed(self, *, cuda_began: bool = False, known: Set[int] = frozenset()) -> str:
+        """The first change that the next trial must not meet; empty if there is none. `known` may be new. What
+        may stay is taken as the new state.
         """
         now = _read()
-        known = known or {}
         for number, before in self._open.items():
             if number in _LOG or now.get(number) == before or number in self._of_daemon:
                 continue
             if number == 0:
                 return "it replaced the standard input: leave descriptor 0 alone"
-            if number not in now and not (before.is_file or stat.S_ISFIFO(before.mode)):
-                continue  # a connection of a library, which it may close
+            if not (before.is_file or stat.S_ISFIFO(before.mode)):
+                continue  # a library may close its connections and events, and open others
             return f"it closed descriptor {number} ({before.target}), which was open before: close only what it opens"
         new = {
             number: one
             for number, one in now.items()
             if self._open.get(number) != one
-            and number not in (*_LOG, *known)
+            and number not in {*_LOG, *known}
             and not self._leads_to_daemon(number)
         }
         for number, one in new.items():
@@ -85,8 +87,11 @@ class Descriptors:
         for number, one in channels.items():
             if number in held or not cuda_began:
                 what = "a socket" if stat.S_ISSOCK(one.mode) else "a pipe"
-                return f"it left {what} open{held.get(number, '')}: {_CLOSE}"
-        if len(new) > MOST_NEW and not cuda_began:
+                return f"it left {what} open{held.get(number, f' (descriptor {number})')}: {_CLOSE}"
+        most = self._most or 0
+        if cuda_began:
+            self._most = max(most, len(now) + MOST_NEW)
+        elif new and len(now) > most:
             first = next(iter(new.values())).target
             return f"it left {len(new)} files open, such as {first}: close them before the function returns"
         self._open = now

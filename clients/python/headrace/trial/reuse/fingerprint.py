@@ -73,7 +73,7 @@ class Search:
                 self.identities.append(value)
             if code is not None:
                 self.codes.add(code)
-            stack.extend((here, step, part) for step, part in held)
+            stack.extend([(here, step, part) for step, part in held][::-1])
         return found
 
 
@@ -82,7 +82,7 @@ def variables(module: ModuleType) -> list[tuple[str, Any]]:
     return [
         (name, value)
         for name, value in list(module.__dict__.items())
-        if name not in NOT_VARIABLES and not isinstance(value, ModuleType)
+        if name not in NOT_VARIABLES and not issubclass(type(value), ModuleType)
     ]
 
 

@@ -20,7 +20,7 @@ class Imports:
     """A finder of modules that finds nothing itself, and sees every import."""
 
     def __init__(self, begins: Callable[[bool], object], ends: Callable[[bool], object]) -> None:
-        """Both are called with whether the module is the user's own."""
+        """Both are called with whether the module is the user's own; `ends` with False if the import failed."""
         self._begins, self._ends = begins, ends
         self._finding: set[tuple[int, str]] = set()
         self._depth = 0
@@ -58,15 +58,17 @@ class Imports:
 
         def exec_module(module: ModuleType) -> None:
             outermost, self._depth = not self._depth, self._depth + 1
+            succeeded = False
             try:
                 if outermost:
                     self._begins(own)
                 load(module)
+                succeeded = True
             finally:
                 self._depth -= 1
                 with suppress(AttributeError):
                     del loader.exec_module
                 if outermost:
-                    self._ends(own)
+                    self._ends(own and succeeded)
 
         loader.exec_module = exec_module  # type: ignore[method-assign]  # of this import alone

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from headrace.trial.reuse.children import Children
+from headrace.trial.reuse.children import Children, descriptors_of_trackers
 from headrace.trial.reuse.descriptors import Descriptors
 from headrace.trial.reuse.memory import Memory
 from headrace.trial.reuse.own import is_own, is_own_file, is_own_module
@@ -66,7 +66,9 @@ class Leftovers:
             self._children.left(),
             *self._threads_left(),
             self._exits.left(),
-            self._descriptors.changed(cuda_began=_has_cuda() and not self._had_cuda),
+            self._descriptors.changed(
+                cuda_began=_has_cuda() and not self._had_cuda, known=descriptors_of_trackers()
+            ),
             self._memory.grown(),
         ]
         self._had_cuda = _has_cuda()

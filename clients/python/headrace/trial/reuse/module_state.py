@@ -57,7 +57,7 @@ class ModuleState:
         """It was imported: what it changed elsewhere stays, unless something had changed before."""
         if self._was_clean:
             self._groups = [self._read(group.modules) for group in self._groups]
-        self._add_new()
+        self._add_new(unfinished=True)
 
     def changed(self) -> str:
         """The first difference, and what the user can do about it; empty if there is none."""
@@ -75,9 +75,11 @@ class ModuleState:
             self._add_new()
         return self._too_long or next(filter(None, (one.changed() for one in self._patches)), "")
 
-    def _add_new(self) -> None:
+    def _add_new(self, *, unfinished: bool = False) -> None:
         known = {name for group in self._groups for name in group.modules}
-        if new := {name: module for name, module in self._own.now() if name not in known}:
+        if new := {
+            name: module for name, module in self._own.now(unfinished=unfinished) if name not in known
+        }:
             read = self._read(new)
             self._groups.append(read)
             self._patches.append(Patches(new.values(), read.codes))

@@ -42,10 +42,17 @@ def _numpy_generator(value: Any, _: Tensors) -> Parts:
     if value is numpy.random.mtrand._rand:  # seeded for each trial
         return Parts(("generator",))
     if hasattr(value, "get_state"):
-        return Parts(("generator",), [("", value.get_state(legacy=False))])
+        return Parts(("generator", _told(value.get_state(legacy=False))))
     bits = getattr(value, "bit_generator", value)
     spawned = getattr(getattr(bits, "seed_seq", None), "n_children_spawned", 0)
-    return Parts(("generator", spawned), [("", bits.state)])
+    return Parts(("generator", spawned, _told(bits.state)))
+
+
+def _told(state: Any) -> bytes:
+    """The state of a generator: numbers and arrays in dictionaries."""
+    if isinstance(state, dict):
+        return checksum.of_bytes(b"".join(_told([name, _told(held)]) for name, held in state.items()))
+    return checksum.of_array(state) if hasattr(state, "dtype") else repr(state).encode()
 
 
 def _seeds(value: Any, _: Tensors) -> Parts:
@@ -80,7 +87,7 @@ def _torch_generator(value: Any, _: Tensors) -> Parts:
     torch: Any = sys.modules["torch"]
     if value is torch.default_generator or value in torch.cuda.default_generators:
         return Parts(("generator",))
-    return Parts(("generator", str(value.device)), [("", value.get_state())])
+    return Parts(("generator", str(value.device), checksum.of_tensor(value.get_state())))
 
 
 def _frame(value: Any, _: Tensors) -> Parts:

@@ -20,9 +20,9 @@ def is_own_file(file: str) -> bool:
 
 def is_own_module(module: object) -> bool:
     """Whether a module is the user's own. One without a file is not."""
-    if not isinstance(module, ModuleType):
+    if not issubclass(type(module), ModuleType):
         return False
-    values = module.__dict__  # a lazy module computes its attributes
+    values = vars(module)  # a lazy module computes its attributes
     name, file = values.get("__name__"), values.get("__file__")
     return isinstance(name, str) and isinstance(file, str) and not sources.is_own(name) and is_own_file(file)
 
@@ -39,11 +39,15 @@ class OwnModules:
     def __init__(self) -> None:
         self._others: set[str] = set()
 
-    def now(self) -> Iterator[tuple[str, ModuleType]]:
-        """The names and modules, in the order of their imports."""
+    def now(self, *, unfinished: bool = False) -> Iterator[tuple[str, ModuleType]]:
+        """The names and modules, in the order of their imports. Those that are still being imported are left out,
+        unless they are asked for.
+        """
         for name in [name for name in list(sys.modules) if name not in self._others]:
             module = sys.modules.get(name)
+            if getattr(getattr(module, "__spec__", None), "_initializing", False) and not unfinished:
+                continue
             if module is not None and is_own_module(module):
                 yield name, module
-            elif not getattr(getattr(module, "__spec__", None), "_initializing", False):
+            else:
                 self._others.add(name)

@@ -42,6 +42,7 @@ from headrace.trial.reuse.tokens import (
     with_attributes,
 )
 
+_SEQUENCES: Final[tuple[Any, ...]] = (list, tuple, set, frozenset, deque)
 _BASIC: Final = (bool, int, float, complex, str, bytes)
 _SAME_TEXT: Final = (Decimal, Fraction, date, time_of_day, timedelta, PurePath, uuid.UUID, range, slice)
 """Classes whose `repr` holds all there is."""
@@ -82,7 +83,7 @@ _NOT_OF_CLASS: Final = frozenset(
     }
 )
 """What Python keeps in a class for itself, and members of a flag that it makes when they are asked for."""
-_CELLS_OF_DISPATCH: Final = frozenset({"dispatch_cache", "cache_token"})
+_OF_DISPATCH: Final = frozenset({"dispatch_cache", "cache_token", "_clear_cache"})
 """What `functools.singledispatch` remembers of the classes that it was called with."""
 
 
@@ -96,7 +97,8 @@ def reader(kind: type) -> Reader:
 
 
 def _sequence(value: Any, _: Tensors) -> Parts:
-    items = tuple(value)
+    iterate = next(base.__iter__ for base in _SEQUENCES if issubclass(type(value), base))
+    items = tuple(iterate(value))  # as the base class does: no code of the user's runs here
     if (found := flat(items)) is not None:
         return with_attributes(value, ("items", type(value).__name__, len(items), found))
     numbered = [((place,), item) for place, item in enumerate(items)]
@@ -104,7 +106,8 @@ def _sequence(value: Any, _: Tensors) -> Parts:
 
 
 def _mapping(value: Any, _: Tensors) -> Parts:
-    keys, values = tuple(value.keys()), tuple(value.values())
+    kind: Any = types.MappingProxyType if type(value) is types.MappingProxyType else dict
+    keys, values = tuple(kind.keys(value)), tuple(kind.values(value))
     told, held = flat(keys), flat(values)
     token = ("items", type(value).__name__, len(keys), told, held)
     further: list[tuple[Any, Any]] = []
@@ -115,7 +118,7 @@ def _mapping(value: Any, _: Tensors) -> Parts:
             ((key if type(key) in ATOMS else place,), item)
             for place, (key, item) in enumerate(zip(keys, values, strict=True))
         ]
-    if isinstance(value, defaultdict):
+    if issubclass(type(value), defaultdict):
         further.append((".default_factory", value.default_factory))
     return with_attributes(value, token, further)
 
@@ -130,20 +133,19 @@ def _class(value: Any, _: Tensors) -> Parts:
 
 def _function(value: Any, _: Tensors) -> Parts:
     code = value.__code__
-    # A function that is defined again at each call has the same code.
-    held = [
-        (f".{name}", cell)
-        for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True)
-        if name not in _CELLS_OF_DISPATCH or is_own_file(code.co_filename)
-    ]
-    if not (is_own_file(code.co_filename) or is_own(value)):
+    has_own_code = is_own_file(code.co_filename)
+    skipped = () if has_own_code else _OF_DISPATCH
+    cells = zip(code.co_freevars, value.__closure__ or (), strict=True)
+    held = [(f".{name}", cell) for name, cell in cells if name not in skipped]
+    if not (has_own_code or is_own(value)):
         return Parts(("function", id(value)), held, by_identity=True)
     defaults, named = value.__defaults__ or (), value.__kwdefaults__ or {}
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
     held += [
         (f"({name})", default) for name, default in (*zip(names, defaults, strict=False), *named.items())
     ]
-    held += [(f".{name}", item) for name, item in list(value.__dict__.items())]
+    held += [(f".{name}", item) for name, item in list(value.__dict__.items()) if name not in skipped]
+    # A function that is defined again at each call has the same code.
     return Parts(("function", id(code), len(held)), held, by_identity=True, code=code)
 
 
@@ -191,6 +193,11 @@ def _iterator(value: Any, _: Tensors) -> Parts:
             return Parts(
                 ("iterator", id(value)), [("", one) for one in gc.get_referents(value)], by_identity=True
             )
+
+
+def _reference(value: Any, _: Tensors) -> Parts:
+    to = value()
+    return Parts(("reference", to is not None), [("", to)])
 
 
 def _random(value: Any, _: Tensors) -> Parts:
@@ -262,7 +269,7 @@ _READERS: Final[tuple[tuple[Any, Reader], ...]] = (
     (_OPAQUE, by_identity),
     (enum.Enum, _instance),
     ((dict, OrderedDict, types.MappingProxyType), _mapping),
-    ((list, tuple, set, frozenset, deque), _sequence),
+    (_SEQUENCES, _sequence),
     (type, _class),
     (types.FunctionType, _function),
     (types.CellType, _cell),
@@ -278,7 +285,7 @@ _READERS: Final[tuple[tuple[Any, Reader], ...]] = (
     ((types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType), _generator),
     ((itertools.count, itertools.repeat), lambda value, _: Parts(("iterator", repr(value)))),
     (_ITERATORS, _iterator),
-    (weakref.ref, lambda value, _: Parts(("reference",), [("", value())])),
+    (weakref.ref, _reference),
     (_LOCK, lambda value, _: Parts(("lock", value.locked()))),
     (_RLOCK, lambda value, _: Parts(("lock", "unlocked" in repr(value)))),
     (random.Random, _random),

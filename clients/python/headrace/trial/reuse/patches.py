@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from types import CodeType, ModuleType
 from typing import Any, Final
 
-from headrace.trial.reuse.own import is_own, is_own_module
+from headrace.trial.reuse.own import is_own, is_own_file, is_own_module
 
 _ABSENT: Final = object()
 _Holder = ModuleType | type
@@ -32,7 +32,7 @@ class Patches:
             for name in known:
                 value = values[name]
                 self._held.append((library, name, value))
-                if isinstance(value, type) and not is_own(value):
+                if issubclass(type(value), type) and not is_own(value):
                     inside = vars(value)
                     self._held += [(value, inner, inside[inner]) for inner in inside.keys() & names]
         self._held += [(builtins, name, value) for name, value in vars(builtins).items() if name != "_"]
@@ -40,7 +40,8 @@ class Patches:
     def changed(self) -> str:
         """The first name that stands for something else, and the remedy; empty if there is none."""
         for holder, name, value in self._held:
-            if vars(holder).get(name, _ABSENT) is not value and not isinstance(value, ModuleType):
+            now = vars(holder).get(name, _ABSENT)
+            if now is not value and not _is_module(value) and not _is_librarys(holder, now):
                 return f"it replaced {_full_name(holder)}.{name}: {_REMEDY}"
         for library, known in self._known:
             for name in (library.__dict__.keys() & self._names) - known:
@@ -70,7 +71,7 @@ def _libraries(modules: Iterable[ModuleType], names: Collection[str]) -> list[Mo
         id(value): value
         for module in modules
         for value in list(vars(module).values())
-        if isinstance(value, ModuleType) and not is_own_module(value)
+        if _is_module(value) and not is_own_module(value)
     }
     for name, module in list(sys.modules.items()):
         mentioned = name in names or name.rpartition(".")[2] in names
@@ -79,9 +80,24 @@ def _libraries(modules: Iterable[ModuleType], names: Collection[str]) -> list[Mo
     return list(found.values())
 
 
+def _is_librarys(holder: _Holder, value: Any) -> bool:
+    """Whether the library itself has put the value there, as PyTorch does with methods of optimizers."""
+    module = holder.__name__ if isinstance(holder, ModuleType) else holder.__module__
+    code = getattr(value, "__code__", None)  # what `functools.wraps` makes has the name of what it replaces
+    return (
+        isinstance(code, CodeType)
+        and not is_own_file(code.co_filename)
+        and value.__module__.partition(".")[0] == module.partition(".")[0]
+    )
+
+
 def _is_users(value: Any) -> bool:
     """Whether a library cannot have added the value itself: a library adds modules, functions and classes."""
-    return is_own(value) if callable(value) else not isinstance(value, ModuleType)
+    return is_own(value) if callable(value) else not _is_module(value)
+
+
+def _is_module(value: Any) -> bool:
+    return issubclass(type(value), ModuleType)  # `isinstance` runs code of objects that stand for others
 
 
 def _full_name(holder: _Holder) -> str:

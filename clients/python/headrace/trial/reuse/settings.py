@@ -56,6 +56,8 @@ class Settings:
             if not changed:
                 return ""
             for name in changed:
+                if self._settings[name].read() == self._saved[name]:
+                    continue  # restored by an earlier one
                 try:
                     self._settings[name].write(self._saved[name])
                 except Exception as error:  # noqa: BLE001 - whatever it is, the process ends

@@ -63,7 +63,7 @@ def with_attributes(value: Any, token: Token, held: Iterable[tuple[Any, Any]] = 
 def attributes(value: Any) -> Iterator[tuple[str, Any]]:
     """The attributes in an object's `__dict__` and slots, whatever its class computes."""
     found: Any = None
-    if isinstance(value, threading.local):
+    if issubclass(type(value), threading.local):
         found = value.__dict__
     else:
         with suppress(AttributeError):
