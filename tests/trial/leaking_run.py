@@ -62,7 +62,7 @@ def _run(folder: str, same: str, libraries: tuple[str, ...], trials: int, out: s
     values, reasons = [repr(eval(same or "0", names))], []
     baseline = Baseline()
     for _ in range(trials):
-        baseline.take("")
+        baseline.take()
         leaking.train(None)
         reasons.append(baseline.after_trial())
         values.append(repr(eval(same or "0", names)))

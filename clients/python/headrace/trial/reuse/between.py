@@ -30,7 +30,7 @@ class Baseline:
         self._taken = False
         self._failed = ""
 
-    def take(self, _: str = "") -> None:
+    def take(self) -> None:
         """Right before a trial's function is called. From the second trial on, only connections are new."""
         try:
             if self._taken:

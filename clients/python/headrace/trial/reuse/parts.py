@@ -26,6 +26,7 @@ from fractions import Fraction
 from pathlib import PurePath
 from typing import Any, Final
 
+from headrace import sources
 from headrace.trial.reuse import checksum, numeric
 from headrace.trial.reuse.own import is_own, is_own_file
 from headrace.trial.reuse.tokens import (
@@ -43,6 +44,7 @@ from headrace.trial.reuse.tokens import (
 )
 
 _SEQUENCES: Final[tuple[Any, ...]] = (list, tuple, set, frozenset, deque)
+_MAPPINGS: Final[tuple[Any, ...]] = (OrderedDict, dict, types.MappingProxyType)
 _BASIC: Final = (bool, int, float, complex, str, bytes)
 _SAME_TEXT: Final = (Decimal, Fraction, date, time_of_day, timedelta, PurePath, uuid.UUID, range, slice)
 """Classes whose `repr` holds all there is."""
@@ -90,6 +92,8 @@ _OF_DISPATCH: Final = frozenset({"dispatch_cache", "cache_token", "_clear_cache"
 @functools.cache
 def reader(kind: type) -> Reader:
     """How objects of a class are read."""
+    if sources.is_own(kind.__module__):
+        return by_identity  # an object of Headrace's, such as its finder in `sys.meta_path`
     for classes, found in _READERS:
         if issubclass(kind, classes):
             return found
@@ -106,7 +110,7 @@ def _sequence(value: Any, _: Tensors) -> Parts:
 
 
 def _mapping(value: Any, _: Tensors) -> Parts:
-    kind: Any = types.MappingProxyType if type(value) is types.MappingProxyType else dict
+    kind: Any = next(base for base in _MAPPINGS if issubclass(type(value), base))
     keys, values = tuple(kind.keys(value)), tuple(kind.values(value))
     told, held = flat(keys), flat(values)
     token = ("items", type(value).__name__, len(keys), told, held)
@@ -268,7 +272,7 @@ def _of_c(value: Any) -> Parts:
 _READERS: Final[tuple[tuple[Any, Reader], ...]] = (
     (_OPAQUE, by_identity),
     (enum.Enum, _instance),
-    ((dict, OrderedDict, types.MappingProxyType), _mapping),
+    (_MAPPINGS, _mapping),
     (_SEQUENCES, _sequence),
     (type, _class),
     (types.FunctionType, _function),

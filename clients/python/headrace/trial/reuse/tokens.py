@@ -4,8 +4,9 @@ import functools
 import marshal
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from types import CodeType
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +17,9 @@ Tensors = dict[Any, bytes]
 """Checksums by place in memory: several tensors may share it."""
 
 ATOMS: Final = frozenset({int, float, str, bytes, bool, complex, type(None)})
+_PLAIN: Final = ATOMS | {list, tuple, dict}
+_MANY, _DEEPEST, _MOST = 1_000, 5, 10_000_000
+"""Sequences of so many objects are read as a whole if they are plain, down to this depth."""
 _LONG: Final = 256
 LONG: Final = b"#"
 """Begins the checksum of a long text, and no shorter value."""
@@ -46,8 +50,30 @@ def atom(value: Any) -> bytes:
 
 
 def flat(values: tuple[Any, ...]) -> bytes | None:
-    """A checksum of numbers and texts; None if there is anything else."""
-    return checksum.of_bytes(marshal.dumps(values, 2)) if ATOMS.issuperset(map(type, values)) else None
+    """A checksum of numbers and texts, and in a long sequence also of lists, tuples and dictionaries of such; None
+    if there is anything else.
+    """
+    if ATOMS.issuperset(map(type, values)) or (len(values) >= _MANY and _is_plain(values)):
+        return checksum.of_bytes(marshal.dumps(values, 2))
+    return None
+
+
+def _is_plain(values: Collection[Any]) -> bool:
+    """Level by level, as one call for each object takes ten times as long."""
+    for _ in range(_DEEPEST):
+        kinds = set(map(type, values))
+        if kinds <= ATOMS:
+            return True
+        if not kinds <= _PLAIN:
+            return False
+        held = [one for one in values if type(one) not in ATOMS]
+        if sum(map(len, held)) > _MOST:  # one list may occur in many
+            return False
+        values = [*chain.from_iterable(held)]
+        for one in held:
+            if type(one) is dict:
+                values += one.values()
+    return False
 
 
 def by_identity(value: Any, _: Tensors) -> Parts:
