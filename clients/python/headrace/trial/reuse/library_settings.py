@@ -80,7 +80,7 @@ def _torch(torch: Any) -> Iterator[Setting]:
     yield _of_path(torch, "utils.deterministic.fill_uninitialized_memory")
     yield Setting(
         "torch.set_float32_matmul_precision",
-        torch.get_float32_matmul_precision,
+        _known(torch.get_float32_matmul_precision),
         torch.set_float32_matmul_precision,
     )
     for path in _BACKENDS:
@@ -152,12 +152,22 @@ def _of_path(torch: Any, path: str) -> Setting:
     for step in steps:
         owner = getattr(owner, step, None)
 
-    def read() -> Any:
-        with suppress(RuntimeError):  # the older and the newer setting of a precision contradict each other
-            return getattr(owner, last, None)
+    return Setting(
+        f"torch.{path}",
+        _known(lambda: getattr(owner, last, None)),
+        lambda saved: setattr(owner, last, saved),
+    )
+
+
+def _known(read: Callable[[], Any]) -> Callable[[], Any]:
+    """PyTorch refuses to read an older setting of a precision if a newer one contradicts it."""
+
+    def found() -> Any:
+        with suppress(RuntimeError):
+            return read()
         return "unknown"
 
-    return Setting(f"torch.{path}", read, lambda saved: setattr(owner, last, saved))
+    return found
 
 
 def _device(torch: Any) -> Any:

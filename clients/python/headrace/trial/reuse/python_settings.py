@@ -141,7 +141,8 @@ def _write_handlers(saved: Mapping[int, Any]) -> None:
 def _read_wakeup() -> int:
     now = signal.set_wakeup_fd(-1)
     if now != -1:
-        signal.set_wakeup_fd(now, warn_on_full_buffer=False)
+        with contextlib.suppress(OSError, ValueError):  # it is closed
+            signal.set_wakeup_fd(now, warn_on_full_buffer=False)
     return now
 
 
