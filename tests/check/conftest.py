@@ -1,5 +1,6 @@
 """A script to check, in forked processes (`forked.py`); one test uses the processes of `headrace check` itself."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import pytest
 from forked import launch_segment
 
 from headrace.check import CheckReport, run_check
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "trial"))  # the programs that leak
 
 BASE = """
 import random

@@ -2,15 +2,16 @@
 
     look() → a trial → changes() → another trial → changes()
 
-`headrace.trial.reuse` reads the user's own modules after each trial, so it has to be quick. This search has seconds,
-and goes on into libraries: their variables, the attributes of their classes and functions, their caches. It is made
-only to name the cause of a difference that is known. A class or a function of another module is read there.
+`headrace.trial.reuse` reads the user's own modules after each trial, so it has to be quick. This search may take
+seconds, and goes on into libraries: their variables, the attributes of their classes and functions, their caches. It
+is made only to name the cause of a difference that is known. A class or a function of another module is read there.
 """
 
 import functools
+import re
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from ctypes import CDLL
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
@@ -19,13 +20,13 @@ from headrace import sources
 from headrace.check.reuse_record import Changed
 from headrace.trial.reuse.changes import difference
 from headrace.trial.reuse.fingerprint import Node, variables
-from headrace.trial.reuse.own import is_own, is_own_module
+from headrace.trial.reuse.own import is_own, is_own_file, is_own_module
 from headrace.trial.reuse.parts import reader
 from headrace.trial.reuse.patches import _mentioned
 from headrace.trial.reuse.tokens import ATOMS, Parts, Tensors, atom, attributes, by_identity, has_c_state
 
-LIMIT_S: Final = 30.0
-"""The longest that one look may take."""
+MOST_OBJECTS: Final = 2_000_000
+"""How much one look reads, at 5 µs each. PyTorch, SciPy and scikit-learn together are 600 000 objects."""
 _OF_PYTHON: Final = frozenset(
     {"sys", "gc", "linecache", "threading", "_thread", "tracemalloc", "weakref", "_weakrefset", "abc", "_abc"}
 )
@@ -41,6 +42,7 @@ _OF_CLASS: Final = frozenset(
         "_abc_impl",
     }
 )
+_USERS: Final = "the user's"
 _OTHER: Final = "leave it as it was before the function returns"
 
 _Prints = dict[str, list[Node]]
@@ -49,31 +51,30 @@ _Prints = dict[str, list[Node]]
 class ProcessState:
     """What was last seen of the modules."""
 
-    def __init__(self, limit_s: float = LIMIT_S, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._limit_s, self._clock = limit_s, clock
-        self._seen = _Look(float("inf"), clock)
+    def __init__(self, most: int = MOST_OBJECTS) -> None:
+        self._most = most
+        self._seen = _Look(most)
         self._before: dict[str, _Prints] = {}
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """The libraries for which there was no time."""
+        """The libraries that were too many to read."""
         left = sys.modules.keys() - self._before.keys()
-        names = {name.partition(".")[0] for name in left if _counts(name, sys.modules[name])}
-        read = {name.partition(".")[0] for name in self._before}
-        return tuple(sorted(names - read)) if self._seen.is_late else ()
+        names = {_library(name) for name in left if _counts(name, sys.modules[name])}
+        return tuple(sorted(names - set(map(_library, self._before)))) if self._seen.is_full else ()
 
     def look(self) -> None:
         """Reads all modules."""
-        self._seen = _Look(self._clock() + self._limit_s, self._clock)
+        self._seen = _Look(self._most)
         self._before = self._seen.modules()
 
     def changes(self) -> tuple[Changed, ...]:
         """What has changed since the last look, in the modules that were imported then; looks again."""
         before, kept = self._before, self._seen
         self.look()
-        names = frozenset(_mentioned([*kept.codes, *self._seen.codes]))
+        names = frozenset(_mentioned(kept.codes | self._seen.codes))
         return tuple(
-            _changed(name, was.get(name), now.get(name), names)
+            _changed(module, name, was.get(name), now.get(name), names)
             for module, was in before.items()
             if (now := self._before.get(module)) is not None
             for name in dict.fromkeys((*was, *now))
@@ -84,13 +85,13 @@ class ProcessState:
 class _Look:
     """One look at all modules. What it has met stays alive with it, so that ids stay unique."""
 
-    def __init__(self, until: float, clock: Callable[[], float]) -> None:
-        self._until, self._clock = until, clock
+    def __init__(self, most: int) -> None:
+        self._left = most
         self._met: dict[int, tuple[str, int]] = {}
         self._alive: list[Any] = []
         self._tensors: Tensors = {}
         self.codes: set[CodeType] = set()
-        self.is_late = False
+        self.is_full = False
 
     def modules(self) -> dict[str, _Prints]:
         """The fingerprints of the modules' variables, by module; the user's own and what they import come first."""
@@ -99,8 +100,9 @@ class _Look:
             prints: _Prints = {}
             for variable, value in variables(module):
                 prints[f"{name}.{variable}"] = self._nodes(name, variable, value)
-                if self._clock() > self._until:
-                    self.is_late = True
+                self._left -= len(prints[f"{name}.{variable}"])
+                if self._left < 0:
+                    self.is_full = True
                     return found
             found[name] = prints
         return found
@@ -121,7 +123,7 @@ class _Look:
             if not elsewhere:
                 self._met[id(value)] = f"{module}.{variable}", here
             self._alive.append(value)
-            token, held, _, code = by_identity(value, {}) if elsewhere else self._read(value)
+            token, held, _, code = _named(value) if elsewhere else self._read(value)
             found.append((parent, key, token))
             if code is not None:
                 self.codes.add(code)
@@ -145,7 +147,8 @@ class _Look:
             held = [(f".{name}", cell) for name, cell in cells]
             held += [(f"({place})", one) for place, one in enumerate(value.__defaults__ or ())]
             held += [(f".{name}", one) for name, one in list(value.__dict__.items())]
-            return Parts(("function", id(value.__code__), len(held)), held)
+            whose = _USERS if is_own_file(value.__code__.co_filename) else ""
+            return Parts(("function", id(value.__code__), len(held), whose), held)
         if kind is functools._lru_cache_wrapper:
             info = value.cache_info()
             return Parts(("cache", info.currsize, info.misses), [("", value.__wrapped__)])
@@ -163,20 +166,28 @@ def _counts(name: str, module: object) -> bool:
 
 
 def _in_order(modules: Iterable[tuple[str, ModuleType]]) -> list[tuple[str, ModuleType]]:
-    """The modules that count: the user's own, then the libraries that those import, then the others."""
+    """The modules that count: the user's own, then the libraries that those import, then the others. Among the
+    libraries, those of few modules come first.
+    """
     found = [(name, module) for name, module in list(modules) if _counts(name, module)]
     own = [module for _, module in found if is_own_module(module)]
+    sizes = Counter(_library(name) for name, _ in found)
     used = {
-        name.partition(".")[0]
+        _library(name)
         for module in own
         for value in list(vars(module).values())
         if isinstance(name := _module_of(value), str)
     }
 
-    def rank(one: tuple[str, ModuleType]) -> int:
-        return 0 if is_own_module(one[1]) else 1 if one[0].partition(".")[0] in used else 2
+    def rank(one: tuple[str, ModuleType]) -> tuple[bool, bool, int]:
+        library = _library(one[0])
+        return not is_own_module(one[1]), library not in used, sizes[library]
 
     return sorted(found, key=rank)
+
+
+def _library(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def _module_of(value: Any) -> object:
@@ -201,14 +212,25 @@ def _of_c() -> Iterator[tuple[str, int]]:
         return
 
 
+def _named(value: Any) -> Parts:
+    """A class or a function that belongs to another module."""
+    return Parts(
+        ("class" if isinstance(value, type) else "function", id(value), _USERS if is_own(value) else "")
+    )
+
+
 def _changed(
-    name: str, before: list[Node] | None, after: list[Node] | None, mentioned: frozenset[str]
+    module: str, name: str, before: list[Node] | None, after: list[Node] | None, mentioned: frozenset[str]
 ) -> Changed:
+    """A change of a module's variable, by the names that the user's code mentions."""
     finding, _, remedy = difference(name, before, after).rpartition(": ")
-    words = finding.split(" ")[0].replace("[", ".").split(".")
+    place = next((word for word in finding.split() if word.startswith(name)), name)
+    words = re.findall(r"\w+", place.removeprefix(f"{module}."))
+    new = set(after or ()).difference(before or ())
+    holds_users = any(isinstance(token, tuple) and token[-1] == _USERS for _, _, token in new)
     return Changed(
         name=name,
         finding=finding or remedy,
         remedy=remedy if finding else _OTHER,
-        mentioned=any(word in mentioned for word in words[1:]),
+        users=holds_users or not mentioned.isdisjoint(words),
     )

@@ -22,7 +22,7 @@ from headrace.check import digest
 from headrace.check.earlier_files import EarlierFiles
 from headrace.check.main_call import main_call
 from headrace.check.process_state import ProcessState
-from headrace.check.reuse_record import Changed, FirstTrial, Reuse, Used, used_file
+from headrace.check.reuse_record import FirstTrial, Reuse, Used, used_file
 from headrace.check.segment import Segment
 from headrace.check.snapshot import Control, SegmentResult
 from headrace.trial import raised
@@ -60,8 +60,9 @@ class _Process(Handover):
     """The trials of this process, what it says to its daemon, and the host of each trial."""
 
     def __init__(self, control: Control, reuse: Reuse) -> None:
-        self._control, self._first, self._looks = control, reuse.first, reuse.looks
-        self._state = ProcessState()
+        self._control, self._first, self._looks = control, reuse.first, reuse.reads > 0
+        self._state = ProcessState(reuse.reads)
+        self._ran_one = False
         self._files = EarlierFiles(reuse.since_ns, Path(control.result_file))
         self._function: Callable[..., Any] | None = None
         self._defaults: Defaults | None = None
@@ -113,19 +114,25 @@ class _Process(Handover):
         """There are none here."""
 
     def _note(self, left_behind: str) -> None:
-        changed: tuple[tuple[Changed, ...], ...] = (self._state.changes(),) if self._looks else ()
-        self._used = replace(
-            self._used,
-            left_behind=(*self._used.left_behind, left_behind),
-            changed=(*self._used.changed, *changed),
-        )
+        self._used = replace(self._used, left_behind=(*self._used.left_behind, left_behind))
+        if self._over or left_behind:
+            self._look()
+
+    def _look(self) -> None:
+        """Before each trial, and after the last: what has the one before changed?"""
+        if not self._looks:
+            return
+        if self._ran_one:
+            self._used = replace(self._used, changed=(*self._used.changed, self._state.changes()))
+        else:
+            self._ran_one = True
+            self._state.look()
 
     def _ran(self, imported: Callable[[str], object], *, observed: bool) -> Ran:
         try:
             function = self._imported()
             imported(self._control.folder)
-            if self._looks and not self._used.left_behind:
-                self._state.look()
+            self._look()
             self._files.watch(observed)
             self._call(function, observed=observed)
         except SystemExit as error:

@@ -28,8 +28,8 @@ class Reuse:
     first: FirstTrial | None
     # When the check began, by the clock of its folder: what was written since is of an earlier trial.
     since_ns: int
-    # Whether to look for what each trial changes in the state of all modules.
-    looks: bool = False
+    # How many objects to read in search of what each trial changes in the state of all modules; 0: do not look.
+    reads: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +39,8 @@ class Changed:
     name: str
     finding: str
     remedy: str
-    # Whether the user's own code mentions it, by the last part of its name.
-    mentioned: bool
+    # Whether the user's own code mentions it, or is what it holds now.
+    users: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Used:
     traceback: str = ""
     # Files that the compared trial read as an earlier trial had left them.
     files: tuple[str, ...] = ()
-    # What each of its trials changed, and the libraries for which there was no time.
+    # What each of its trials changed, and the libraries that were too many to read.
     changed: tuple[tuple[Changed, ...], ...] = ()
     unread: tuple[str, ...] = ()
 

@@ -148,7 +148,7 @@ def _failed(report: ReuseReport) -> Iterator[str]:
             f"and caches that the script reads; or {_NO_OTHER_WAY}"
         )
     if report.unread:
-        yield f"  there was no time to search {listed(report.unread)}"
+        yield f"  not searched, as there is too much: {listed(report.unread)}"
     yield from _configurations(report)
 
 
@@ -166,6 +166,12 @@ def _undecided(report: ReuseReport) -> Iterator[str]:
     if names and len(names) < len(report.metrics):
         ignored = " ".join(f"--ignore-metric {name}" for name in names)
         yield f"  all else is equal, so the rest can be judged without {listed(tuple(names))}: {ignored}"
+    elif report.left_files:
+        yield (
+            f"  the runs left {listed(report.left_files)} in their folder, and one that looks for such a file finds that "
+            "of the run before"
+        )
+        yield "  remedy: put t.id into its name, or write it anew before it is read"
     else:
         yield "  remedy: seed every generator from t.seed, and ask PyTorch for deterministic algorithms"
 

@@ -25,6 +25,7 @@ from headrace.check.launch import launch as _launch
 from headrace.check.main_call import main_call
 from headrace.check.own_files import OwnFolders, new_id
 from headrace.check.plan import STRAIGHT_SHARE
+from headrace.check.process_state import MOST_OBJECTS
 from headrace.check.report import THE_END, Difference, plain
 from headrace.check.reuse_record import Changed, FirstTrial, Reuse, Used, used_file
 from headrace.check.reuse_report import ReuseReport
@@ -33,6 +34,8 @@ from headrace.check.sound import CheckError, require_sound
 from headrace.check.source import training_function
 
 _SEED_OF_FIRST = 1
+READS = MOST_OBJECTS
+"""How many objects each look reads."""
 
 
 def run_reuse_check(
@@ -179,7 +182,7 @@ class _ReuseCheck(runner.Check):
         """Runs a process; returns what B did in it, and what else there is to say."""
         self._own.clear()
         assert self._control.reuse is not None
-        reuse = replace(self._control.reuse, first=first, looks=looks)
+        reuse = replace(self._control.reuse, first=first, reads=READS if looks else 0)
         results = self._process(what, replace(self._control, reuse=reuse))
         file = used_file(str(self._folder / f"result-{self._started}.json"))
         return results, TypeAdapter(Used).validate_json(file.read_bytes())
@@ -199,15 +202,15 @@ def suspects(
 ) -> tuple[tuple[Changed, ...], tuple[Changed, ...]]:
     """What A changed and B may have met: the suspicious part, and the rest.
 
-    `after` are the changes of A and of B, `alone` those of B alone. What the user's code mentions is suspicious. What
-    B changes alone, but not after A, is as a rule filled once and for all, such as a cache: it is suspicious only if
-    nothing else is.
+    `after` are the changes of A and of B, `alone` those of B alone. What the user's code mentions or has put there is
+    suspicious. What B changes alone, but not after A, is as a rule filled once and for all, such as a cache: it is
+    suspicious only if nothing else is.
     """
     by_second = {one.name for one in after[1]} if len(after) > 1 else set()
     by_alone = {one.name for one in alone[0]} if alone else set()
 
     def tier(one: Changed) -> tuple[bool, bool]:
-        return not one.mentioned, one.name in by_alone and one.name not in by_second
+        return not one.users, one.name in by_alone and one.name not in by_second
 
     by_first = sorted(after[0] if after else (), key=tier)
     count = sum(tier(one) == tier(by_first[0]) for one in by_first)
