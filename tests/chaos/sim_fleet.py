@@ -155,6 +155,9 @@ class SimWorker:
         """Nothing is wrong."""
         return ""
 
+    def reused(self) -> str:
+        return ""
+
     def rejected(self) -> str:
         """Nothing is refused."""
         return ""

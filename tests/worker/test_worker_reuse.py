@@ -1,6 +1,5 @@
 """With `reuse`, a process runs several trials, and each sees what it would see in a process of its own."""
 
-import asyncio
 import signal
 import textwrap
 from typing import Any
@@ -92,7 +91,8 @@ async def test_a_trial_that_fails_ends_its_process(trials: Trials, ending: str, 
 async def test_infeasible_is_no_failure(trials: Trials) -> None:
     trials.write(
         PROGRAM.replace(
-            "    for step in t.steps():\n", "    raise __import__('headrace').trial.Infeasible('too wide')\n    for step in []:\n"
+            "    for step in t.steps():\n",
+            "    raise __import__('headrace').trial.Infeasible('too wide')\n    for step in []:\n",
         )
     )
     for number in (1, 2):

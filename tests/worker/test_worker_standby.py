@@ -11,9 +11,10 @@ from callable_trials import PROGRAM, Trials
 from scripted_scheduler import ScriptedScheduler, until
 from worker_site import Site
 
-from headrace.v1 import event_pb2, worker_pb2
+from headrace.v1 import worker_pb2
 from headrace_worker import standby as module
 from headrace_worker.home import identity
+
 
 @pytest.fixture
 async def trials(site: Site, scheduler: ScriptedScheduler) -> Trials:

@@ -245,7 +245,9 @@ class Bundle:
             pace=self._pace,
             excused=self._excused,
             silent=self._silent,
-            succeeded=lambda: self._ending is None and self._finished is not None and not self._finished.error,
+            succeeded=lambda: (
+                self._ending is None and self._finished is not None and not self._finished.error
+            ),
         )
         output = await self._unless_empty(self._open_log())
         self._output = output

@@ -443,6 +443,10 @@ class Daemon:
         """Says which rejected messages are kept, or nothing."""
         return TROUBLE.kept(self._rejected)
 
+    def reused(self) -> str:
+        """Says how processes ran several trials, or nothing."""
+        return TROUBLE.kept(self._standbys.counts.in_words())
+
     def beat(self) -> None:
         """Deletes the checkpoints that are superseded according to the last heartbeats."""
         self._cleaning.prune(self._retention.tick())

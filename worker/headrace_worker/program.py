@@ -27,6 +27,7 @@ from headrace_worker.standby import Standbys
 AFTER_TERM_S = 5.0
 """The time between SIGTERM and SIGKILL for a process that has already had its grace."""
 _NEVER = float("inf")
+_LAST_WORD_S = 1.0
 WhenThereIsRoom = Callable[[Callable[[], None]], Awaitable[None]]
 """Runs work that writes to the disk, as soon as the disk has room."""
 
@@ -225,6 +226,7 @@ class Program:
                     )
                 finally:
                     news.cancel()
+            await asyncio.wait({offers}, timeout=_LAST_WORD_S)  # it may have said why it ended
             return exited.result()
         finally:
             exited.cancel()
@@ -238,11 +240,12 @@ class Program:
         if left_behind is None or not self._succeeded() or self.signalled:
             process.line.close()  # a process that waits for its next trial ends now
             return False
-        others = await asyncio.to_thread(process.others)
-        self.left_behind = left_behind or (f"left {len(others)} processes running" if others else "")
-        if self.left_behind:
+        if not left_behind and (others := await asyncio.to_thread(process.others)):
+            left_behind = f"left {'a process' if len(others) == 1 else f'{len(others)} processes'} running"
+        self.left_behind = left_behind
+        if left_behind:
             process.line.close()
-        return not self.left_behind
+        return not left_behind
 
     def _silence_ends_at(self) -> float:
         return _NEVER if self._excused() else self._heard_at + self._silence_s

@@ -24,7 +24,9 @@ class Counts:
         if not self.again and not self._ended:
             return ""
         said = f"{self.again} trials ran in a process that had run another one"
-        ended = [(why or "its trial did not succeed", count) for why, count in self._ended.most_common(_SHOWN)]
+        ended = [
+            (why or "its trial did not succeed", count) for why, count in self._ended.most_common(_SHOWN)
+        ]
         if ended:
             said += f"; {self._ended.total()} processes ended: " + ", ".join(
                 f"{why} ({count})" if count > 1 else why for why, count in ended

@@ -92,6 +92,10 @@ class Handler(Protocol):
         """Says which rejected messages the worker keeps, or nothing."""
         ...
 
+    def reused(self) -> str:
+        """Says how processes ran several trials, or nothing."""
+        ...
+
     def beat(self) -> None:
         """A heartbeat interval passed."""
         ...
@@ -280,7 +284,10 @@ class Session:
             if self._beat_due:
                 self._beat_due = False
                 beat = self._core.heartbeat(
-                    self._telemetry, self._handler.trouble(), self._handler.rejected()
+                    self._telemetry,
+                    self._handler.trouble(),
+                    self._handler.rejected(),
+                    self._handler.reused(),
                 )
                 await call.write(worker_pb2.SessionRequest(heartbeat=beat))
             entries, more = await self._courier.unsent(_BATCH)

@@ -220,7 +220,11 @@ class SessionCore:
         self.phase = Phase.DISCONNECTED
 
     def heartbeat(
-        self, telemetry: Sequence[worker_pb2.DeviceTelemetry], trouble: str = "", rejected: str = ""
+        self,
+        telemetry: Sequence[worker_pb2.DeviceTelemetry],
+        trouble: str = "",
+        rejected: str = "",
+        reused: str = "",
     ) -> worker_pb2.Heartbeat:
         """Makes the next heartbeat."""
         self._heartbeats += 1
@@ -230,6 +234,7 @@ class SessionCore:
             held=self._named(),
             trouble=trouble,
             rejected=rejected,
+            reused=reused,
             defects=[
                 worker_pb2.DeviceDefect(index=index, reason=why)
                 for index, why in sorted(self.defects.items())

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-import socket
+import socket as sockets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,19 +16,19 @@ _MESSAGE_BYTES = 1 << 16
 class TrialLine:
     """One connection, of which each message arrives whole."""
 
-    socket: socket.socket
+    socket: sockets.socket
 
     @classmethod
-    def pair(cls) -> "tuple[TrialLine, socket.socket]":
+    def pair(cls) -> "tuple[TrialLine, sockets.socket]":
         """The daemon's end, and the process's. Raises `OSError`."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = sockets.socketpair(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
         ours.setblocking(False)
         return cls(ours), theirs
 
     def give(self, names: Mapping[str, str], attempt_log: AttemptLog) -> bool:
         """Gives the process a trial: the variables that name its lease, and its log. False if the process is gone."""
         try:
-            socket.send_fds(self.socket, [json.dumps(names).encode()], [attempt_log.file.fileno()])
+            sockets.send_fds(self.socket, [json.dumps(names).encode()], [attempt_log.file.fileno()])
         except OSError:
             return False
         return True

@@ -202,6 +202,11 @@ def is_own(module: str) -> bool:
     return module.partition(".")[0] in _OWN
 
 
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to an installed package, to the standard library or to Headrace."""
+    return _installed(file) or file.startswith(_NOT_THE_USERS)
+
+
 def _own_folders() -> tuple[str, ...]:
     """The folders of the imported packages of Headrace."""
     files = (getattr(sys.modules.get(name), "__file__", None) for name in _OWN)

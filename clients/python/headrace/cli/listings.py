@@ -170,6 +170,8 @@ def workers(context: typer.Context, as_json: AsJson = False) -> None:
             session.output.note(f"{worker.name} waits: {worker.trouble}")
         if worker.rejected:
             session.output.note(f"{worker.name} has rejected messages: {worker.rejected}")
+        if worker.reused:
+            session.output.note(f"{worker.name}: {worker.reused}")
     for worker in certificates.ended(found):
         session.output.note(
             f"{worker.name} cannot connect: its certificate has expired. It has to join again."

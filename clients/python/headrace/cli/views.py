@@ -285,6 +285,7 @@ def worker(info: Worker) -> Json:
         "labels": info.labels,
         "trouble": info.trouble,
         "rejected": info.rejected,
+        "reused": info.reused,
         "avoided_by": list(info.avoided_by),
         "certificate_end": info.certificate_end,
         "draining": info.draining,

@@ -38,6 +38,7 @@ def worker(proto: study_pb2.WorkerStatus) -> Worker:
         version=proto.version,
         trouble=proto.trouble,
         rejected=proto.rejected,
+        reused=proto.reused,
         avoided_by=tuple(proto.avoided_by),
         reservation=reservation(proto),
         certificate_end=proto.certificate_end.ToDatetime(UTC) if proto.HasField("certificate_end") else None,

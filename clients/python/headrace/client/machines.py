@@ -136,6 +136,8 @@ class Worker:
     """What keeps it from working now, such as a full disk; empty if nothing does."""
     rejected: str = ""
     """How many rejected messages it keeps, in which folder, and why the last one was rejected; empty for none."""
+    reused: str = ""
+    """How many trials ran in a process that had run another one, and why other processes ended."""
     avoided_by: tuple[str, ...] = ()
     """The active studies that place nothing on it until it restarts, because their first attempts failed there."""
     reservation: SlotReservation | None = None

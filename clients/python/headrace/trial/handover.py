@@ -35,7 +35,7 @@ class Handover:
     def wait(self) -> int:
         """Waits for a trial, and takes its names; returns a descriptor of its log. A process that is no longer
         needed ends here, without a trace."""
-        message, descriptors = b"", []
+        message, descriptors = b"", list[int]()
         with suppress(ConnectionError):
             message, descriptors, _, _ = socket.recv_fds(self._daemon, _MESSAGE_BYTES, 1)
         if not message:

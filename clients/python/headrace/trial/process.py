@@ -27,8 +27,8 @@ from headrace.trial.bundle_solo import SoloBundle
 from headrace.trial.cluster import ClusterRuntime
 from headrace.trial.leaving import leave, remember_files
 from headrace.trial.output import print_patiently
-from headrace.trial.runtime import Assignment, DaemonGone, TrialRuntimeError
 from headrace.trial.reused import Ran, run_several
+from headrace.trial.runtime import Assignment, DaemonGone, TrialRuntimeError
 from headrace.trial.script import finish_with, run
 from headrace.trial.standby import Ready, arrive
 from headrace.trial.target import import_target

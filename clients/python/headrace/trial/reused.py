@@ -47,7 +47,7 @@ def run_several(run_one: RunOne, handover: Handover) -> int:
         nonlocal folder
         folder = working_dir
         code.look()
-        baseline.take(working_dir)
+        baseline.take()
 
     for trials in range(1, MOST_TRIALS + 1):
         ran = run_one(imported)
@@ -59,7 +59,7 @@ def run_several(run_one: RunOne, handover: Handover) -> int:
             return 0
         os.close(turn_to(handover.offer()))
         handover.take_names()
-        if code.touched():
+        if code.touched(quickly=True):
             handover.close()
             start_anew(os.environ, folder)
     raise AssertionError("the last trial always leaves something behind")
@@ -72,6 +72,6 @@ def _left_behind(baseline: Baseline, code: Code, trials: int) -> str:
     if found := baseline.after_trial():
         return found
     code.look()
-    if changed := code.touched():
+    if changed := code.touched(quickly=True):
         return f"{Path(changed).name} has changed since it was imported"
     return f"it ran {trials} trials" if trials == MOST_TRIALS else ""

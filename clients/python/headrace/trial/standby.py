@@ -18,7 +18,7 @@ system with its own clock there is a second check, against the files as they wer
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,8 @@ from headrace.trial.target import import_target
 STANDBY = "--standby"
 REUSE = "--reuse"
 _CHUNK_BYTES = 1 << 16
+_INSTALLED_EVERY_S = 10.0
+"""How often the files of installed packages are compared between two trials."""
 _State = tuple[int, int, int, int]
 
 
@@ -122,18 +124,37 @@ class Code:
     def __init__(self) -> None:
         self._began_ns = time.time_ns()
         self._files: dict[str, _State | None] = {}
+        self._own: list[str] = []
+        self._seen = (0, 0)
+        self._all_looked_at_s = time.monotonic()
 
     def look(self) -> None:
         """Records the files of all modules, and of other executed files, that are not recorded yet."""
+        executed = sources.executed()
+        if self._seen == (seen := (len(sys.modules), len(executed))):
+            return
+        self._seen = seen
         named = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-        for file in (*named, *sources.executed()):
+        for file in (*named, *executed):
             if isinstance(file, str) and file not in self._files:
                 self._files[file] = _state(file)
+        self._own = [file for file in self._files if not sources.is_installed(file)]
 
-    def touched(self) -> str:
-        """A file that has changed, or may have, since it was executed; empty if there is none."""
-        for file, before in self._files.items():
-            now = _state(file)
+    def touched(self, *, quickly: bool = False) -> str:
+        """A file that has changed, or may have, since it was executed; empty if there is none.
+
+        `quickly` leaves out installed packages most of the time: they are a thousand files, and change when somebody
+        installs something.
+        """
+        now_s = time.monotonic()
+        if quickly and now_s - self._all_looked_at_s < _INSTALLED_EVERY_S:
+            return self._first_touched(self._own)
+        self._all_looked_at_s = now_s
+        return self._first_touched(self._files)
+
+    def _first_touched(self, files: Iterable[str]) -> str:
+        for file in files:
+            before, now = self._files[file], _state(file)
             if now != before or (now is not None and max(now[0], now[1]) >= self._began_ns):
                 return file
         return ""

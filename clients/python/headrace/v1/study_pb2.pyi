@@ -2236,6 +2236,7 @@ class WorkerStatus(_message.Message):
     CORDONS_FIELD_NUMBER: _builtins.int
     SUSPENDED_FIELD_NUMBER: _builtins.int
     NEXT_TRY_TIME_FIELD_NUMBER: _builtins.int
+    REUSED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`workers/{worker}`."""
     connected: _builtins.bool
@@ -2257,6 +2258,10 @@ class WorkerStatus(_message.Message):
     suspended: _builtins.str
     """Why the worker is suspended: several attempts in a row did not reach their programs. Nothing starts on it for
     a while. Empty if it is not suspended.
+    """
+    reused: _builtins.str
+    """How many trials ran in a process that had run another one, and why other processes ended, since the worker
+    started; empty if no study reuses processes there.
     """
     @_builtins.property
     def slots(self) -> _containers.RepeatedCompositeFieldContainer[Global___SlotStatus]: ...
@@ -2311,10 +2316,11 @@ class WorkerStatus(_message.Message):
         cordons: _abc.Iterable[Global___DeviceCordon] | None = ...,
         suspended: _builtins.str = ...,
         next_try_time: _timestamp_pb2.Timestamp | None = ...,
+        reused: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["certificate_end", b"certificate_end", "drain_time", b"drain_time", "last_seen", b"last_seen", "next_try_time", b"next_try_time", "reservation", b"reservation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["avoided_by", b"avoided_by", "certificate_end", b"certificate_end", "connected", b"connected", "cordoned", b"cordoned", "cordons", b"cordons", "cpus", b"cpus", "drain_time", b"drain_time", "draining", b"draining", "labels", b"labels", "last_seen", b"last_seen", "name", b"name", "next_try_time", b"next_try_time", "rejected", b"rejected", "reservation", b"reservation", "slots", b"slots", "suspended", b"suspended", "trouble", b"trouble", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["avoided_by", b"avoided_by", "certificate_end", b"certificate_end", "connected", b"connected", "cordoned", b"cordoned", "cordons", b"cordons", "cpus", b"cpus", "drain_time", b"drain_time", "draining", b"draining", "labels", b"labels", "last_seen", b"last_seen", "name", b"name", "next_try_time", b"next_try_time", "rejected", b"rejected", "reservation", b"reservation", "reused", b"reused", "slots", b"slots", "suspended", b"suspended", "trouble", b"trouble", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -189,6 +189,11 @@ def trial_warned(number: int, warning: str) -> Event:
     return Event(number=number, kind="trial_warned", message=message, detail={"warning": warning})
 
 
+def process_not_reused(number: int, left_behind: str) -> Event:
+    """A process of a study that reuses processes ended with its trial."""
+    return trial_warned(number, f"its process ran no other trial: {left_behind}")
+
+
 def code_changed(
     lease: Lease, digest: str, files: Sequence[str], first_seen: Sequence[str], *, refused: bool
 ) -> Event:

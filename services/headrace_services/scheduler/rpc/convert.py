@@ -408,6 +408,7 @@ def worker(view: WorkerView) -> study_pb2.WorkerStatus:
         version=view.version,
         trouble=view.trouble,
         rejected=view.rejected,
+        reused=view.reused,
         avoided_by=view.avoided_by,
         cpus=view.cpus,
         certificate_end=_time(view.certificate_until),

@@ -206,6 +206,7 @@ def _exited(message: worker_pb2.Exited, number: int, worker_id: int) -> ExitedAr
         unsaved=WARNING.kept(message.unsaved),
         by_itself=message.by_itself,
         stored=tuple(message.stored),
+        left_behind=WARNING.kept(message.left_behind),
     )
 
 

@@ -100,6 +100,7 @@ class WorkerView:
     last_seen: datetime
     trouble: str
     rejected: str
+    reused: str
     slots: list[SlotView] = field(default_factory=list)
     cpus: int = 0
     kept: KeptView | None = None
@@ -165,6 +166,7 @@ async def workers(
             last_seen=row.last_seen,
             trouble=_without_others(row.trouble, own),
             rejected=_without_others(row.rejected, own),
+            reused=row.reused,
             cpus=row.cpus,
             kept=kept.get(row.id),
             avoided_by=avoided_by.get(row.incarnation, []),

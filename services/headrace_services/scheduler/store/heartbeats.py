@@ -30,6 +30,8 @@ class Beat:
     """The worker's own trouble, in its words; empty if all is well."""
     rejected: str = ""
     """What the worker says about the rejected messages that it keeps; empty if there are none."""
+    reused: str = ""
+    """What the worker says about processes that run several trials; empty if none does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ async def note(conn: AsyncConnection, beats: Iterable[Beat], ttl_s: float) -> di
                 "connected": b.connected,
                 "trouble": b.trouble,
                 "rejected": b.rejected,
+                "reused": b.reused,
             }
             for b in noted
         ]
@@ -116,6 +119,7 @@ _said = given(
         "connected": _w.c.connected,
         "trouble": _w.c.trouble,
         "rejected": _w.c.rejected,
+        "reused": _w.c.reused,
     }
 )
 _until = now + bindparam("ttl_s", type_=Float) * text("interval '1 second'")
@@ -128,6 +132,7 @@ _NOTE = Statement(
             trouble=_said.c.trouble,
             # The end of a stream says nothing about them: they exist while the worker is away too.
             rejected=case((_said.c.connected, _said.c.rejected), else_=_w.c.rejected),
+            reused=case((_said.c.connected, _said.c.reused), else_=_w.c.reused),
             last_seen=case((_said.c.connected, now), else_=_w.c.last_seen),
             expires_at=case((_said.c.connected, _until), else_=_w.c.expires_at),
         )
