@@ -58,6 +58,34 @@ def options():
 def scale(x):
     return x
 """
+FUSED = """
+from headrace import trial
+
+class Group:
+    def __init__(self): self.rows = {}
+    @property
+    def ids(self): return list(self.rows)
+    def add(self, members, states=None):
+        ids = [len(self.rows) + place for place in range(len(members))]
+        for place, one in zip(ids, members):
+            self.rows[place] = float(one["lr"])
+        return ids
+    def drop(self, members):
+        for one in members:
+            del self.rows[one]
+    def member_state(self, member): return {"model": {"w": self.rows[member]}, "optimizer": {}}
+    def step(self):
+        self.rows = {one: value * 0.9 + LEAK for one, value in self.rows.items()}
+        return list(self.rows.values())
+
+def train(bundle: trial.Bundle):
+    group = Group()
+    bundle.track(group=group, member=lambda one: {"lr": one.params["lr"], "seed": one.seed})
+    for _ in bundle.steps():
+        bundle.report(loss=group.step())
+    import json
+    json.JSONDecoder.uses = 1
+"""
 STUDY = """
 name: reused
 objective: {metric: loss, goal: minimize}
@@ -270,6 +298,19 @@ def test_a_configuration_that_is_infeasible_keeps_the_process(check: Callable[..
         "from headrace import trial\ndef train(t):\n    if t.seed: raise trial.Infeasible('no')",
     )
     assert check(source).verdict is ReuseVerdict.PASSED
+
+
+@pytest.mark.parametrize(
+    ("leak", "verdict"),
+    [("0", ReuseVerdict.PASSED), ("hasattr(__import__('json').JSONDecoder, 'uses')", ReuseVerdict.FAILED)],
+)
+@pytest.mark.cases(1)
+def test_a_function_that_fuses_is_checked_with_one_member(
+    check: Callable[..., ReuseReport], leak: str, verdict: ReuseVerdict
+) -> None:
+    report = check(FUSED.replace("LEAK", leak), callable="train", params={"lr": 0.5}, max_steps=3)
+    assert report.verdict is verdict, render_reuse(report)
+    assert report.steps == 3
 
 
 def project(folder: Path, trial: str, source: str = SOUND) -> Path:

@@ -54,6 +54,7 @@ def checked(program: Leaking, folder: Path, read: str) -> ReuseReport:
         callable="train",
         max_steps=2,
         folder=folder,
+        ships=True,
         limit_s=6000.0,
         launch=launch_segment,
     )
@@ -61,7 +62,7 @@ def checked(program: Leaking, folder: Path, read: str) -> ReuseReport:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that a program may move away."""
+    """A folder of which each process gets a copy, as a program may move it away."""
     monkeypatch.setattr(reuse_runner, "READS", 50_000)
     folder = tmp_path / "project"
     folder.mkdir()

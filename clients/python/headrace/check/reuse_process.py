@@ -62,7 +62,7 @@ class _Process(Handover):
     def __init__(self, control: Control, reuse: Reuse) -> None:
         self._control, self._first, self._looks = control, reuse.first, reuse.reads > 0
         self._state = ProcessState(reuse.reads)
-        self._ran_one = False
+        self._looked = False
         self._files = EarlierFiles(reuse.since_ns, Path(control.result_file))
         self._function: Callable[..., Any] | None = None
         self._defaults: Defaults | None = None
@@ -122,11 +122,15 @@ class _Process(Handover):
         """Before each trial, and after the last: what has the one before changed?"""
         if not self._looks:
             return
-        if self._ran_one:
-            self._used = replace(self._used, changed=(*self._used.changed, self._state.changes()))
-        else:
-            self._ran_one = True
-            self._state.look()
+        try:
+            if self._looked:
+                self._used = replace(self._used, changed=(*self._used.changed, self._state.changes()))
+            else:
+                self._looked = True
+                self._state.look()
+        except Exception:  # noqa: BLE001 - without its names, the difference is known all the same
+            traceback.print_exc()
+            self._looks = False
 
     def _ran(self, imported: Callable[[str], object], *, observed: bool) -> Ran:
         try:

@@ -168,8 +168,8 @@ def _undecided(report: ReuseReport) -> Iterator[str]:
         yield f"  all else is equal, so the rest can be judged without {listed(tuple(names))}: {ignored}"
     elif report.left_files:
         yield (
-            f"  the runs left {listed(report.left_files)} in their folder, and one that looks for such a file finds that "
-            "of the run before"
+            f"  the runs left {listed(report.left_files)} in their folder, and one that looks for such a file finds "
+            "that of the run before"
         )
         yield "  remedy: put t.id into its name, or write it anew before it is read"
     else:
