@@ -13,3 +13,18 @@ def test_setting_is_restored(program: Leaking, tmp_path: Path) -> None:
     result = run(program, tmp_path)
     assert result.reasons == ("", ""), result
     assert len(set(result.values)) == 1, result
+
+
+def test_niceness_is_restored_or_ends_the_process(tmp_path: Path) -> None:
+    """Only the superuser may raise a process's priority again."""
+    program = Leaking(
+        name="niceness",
+        source="import os\ndef train(t):\n    os.nice(1)\n",
+        finder=Finder.SETTING,
+        words="os.getpriority(os.PRIO_PROCESS, 0)",
+    )
+    result = run(program, tmp_path)
+    if result.reasons[0]:
+        assert "it changed the niceness, which cannot be restored" in result.reasons[0]
+    else:
+        assert len(set(result.values)) == 1

@@ -8,6 +8,8 @@ what it changed in the user's own modules is looked for. An error on the way is 
 
 import gc
 import os
+import sys
+from typing import Any
 
 from headrace.trial.reuse.imports import Imports
 from headrace.trial.reuse.leftovers import Leftovers
@@ -15,7 +17,7 @@ from headrace.trial.reuse.memory import empty_cache
 from headrace.trial.reuse.module_state import ModuleState
 from headrace.trial.reuse.settings import Settings
 
-_MANY_OBJECTS = 50_000
+_MANY_OBJECTS = 10_000
 """So many new objects come from an import: they are set aside, as those of earlier imports are."""
 
 
@@ -58,6 +60,7 @@ class Baseline:
         gc.collect()
         if left := self._settings.restore():
             return left
+        _forget_compiled()
         empty_cache()
         if left_behind := self._leftovers.find():
             return left_behind[0]
@@ -85,3 +88,12 @@ class Baseline:
 
     def _fail(self, error: Exception) -> None:
         self._failed = f"it cannot be checked: {type(error).__name__}: {error}"
+
+
+def _forget_compiled() -> None:
+    """Drops what `torch.compile` has made. How it compiles depends on the shapes that it has met before, and after
+    a few it stops compiling.
+    """
+    compiler: Any = sys.modules.get("torch._dynamo")
+    if compiler is not None and not getattr(compiler.__spec__, "_initializing", False):
+        compiler.reset()

@@ -110,8 +110,8 @@ class Exits:
         """The first such function, and the remedy; empty if there is none."""
         if self._registered:
             return f"it registered {self._registered[0]} with atexit: {_CALL_IT}"
-        if atexit._ncallbacks() != self._count and _is_held_by_users(self._register):
-            self._count = atexit._ncallbacks()
+        before, self._count = self._count, atexit._ncallbacks()
+        if self._count > before and _is_held_by_users(self._register):
             return f"it registered a function with atexit: {_CALL_IT}"
         return ""
 

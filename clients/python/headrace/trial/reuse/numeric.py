@@ -77,7 +77,10 @@ def _tensor(value: Any, tensors: Tensors) -> Parts:
         return Parts((*token, id(value), value._version), held, by_identity=True)
     if value.device.type == "meta":
         return Parts(token, held)
-    place = (value.data_ptr(), str(value.device), value.dtype, tuple(value.shape), value.stride())
+    try:
+        place = (value.data_ptr(), str(value.device), value.dtype, tuple(value.shape), value.stride())
+    except RuntimeError:  # a tensor without elements, by which PyTorch compiles
+        return Parts((*token, id(value)), held, by_identity=True)
     if place not in tensors:
         tensors[place] = checksum.of_tensor(value)
     return Parts((*token, tensors[place]), held)
@@ -111,6 +114,13 @@ def _index(value: Any, _: Tensors) -> Parts:
     return Parts(("items", "Index", len(value)), [*held, (".names", tuple(value.names))])
 
 
+def _column_type(value: Any, _: Tensors) -> Parts:
+    # Its attributes hold what pandas has computed.
+    return Parts(
+        ("text", type(value).__name__, str(value)), [(".categories", getattr(value, "categories", None))]
+    )
+
+
 _READERS: dict[str, dict[str, Reader]] = {
     "numpy": {
         "ndarray": _array,
@@ -122,5 +132,10 @@ _READERS: dict[str, dict[str, Reader]] = {
         "random.SeedSequence": _seeds,
     },
     "torch": {"Tensor": _tensor, "Generator": _torch_generator, "dtype": _text, "device": _text},
-    "pandas": {"DataFrame": _frame, "Series": _series, "Index": _index},
+    "pandas": {
+        "DataFrame": _frame,
+        "Series": _series,
+        "Index": _index,
+        "api.extensions.ExtensionDtype": _column_type,
+    },
 }

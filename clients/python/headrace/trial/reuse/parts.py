@@ -137,6 +137,8 @@ def _class(value: Any, _: Tensors) -> Parts:
 
 def _function(value: Any, _: Tensors) -> Parts:
     code = value.__code__
+    if (compiled := value.__dict__.get("_torchdynamo_orig_callable")) is not None:
+        return Parts(("function", id(value)), [("", compiled)], by_identity=True)
     has_own_code = is_own_file(code.co_filename)
     skipped = () if has_own_code else _OF_DISPATCH
     cells = zip(code.co_freevars, value.__closure__ or (), strict=True)
