@@ -15,6 +15,23 @@ def test_setting_is_restored(program: Leaking, tmp_path: Path) -> None:
     assert len(set(result.values)) == 1, result
 
 
+def test_warning_is_shown_in_each_trials_log(tmp_path: Path) -> None:
+    program = Leaking(
+        name="warning",
+        source=(
+            "import warnings, json\n"
+            "SEEN = json.decoder\n"
+            "warnings.showwarning = lambda *_: SEEN.BACKSLASH.update(seen=SEEN.BACKSLASH.get('seen', 0) + 1)\n"
+            "def train(t):\n"
+            "    for _ in range(3):\n"
+            "        warnings.warn('x')\n"
+        ),
+        finder=Finder.SETTING,
+        words="__import__('json').decoder.BACKSLASH.get('seen')",
+    )
+    assert run(program, tmp_path).values == ("None", "1", "2")
+
+
 def test_niceness_is_restored_or_ends_the_process(tmp_path: Path) -> None:
     """Only the superuser may raise a process's priority again."""
     program = Leaking(

@@ -36,12 +36,23 @@ class Children:
         if not _has_children():
             return ""
         _end_pool_of_joblib()
-        _reap()
+        self._reap()
         trackers = {one._pid for one in _trackers()}
         for process in _children():
             if process not in self._before and process not in trackers:
                 return f"it left the process {_command(process)} running: end it before the function returns"
         return ""
+
+    def _reap(self) -> None:
+        """Waits for those that have ended: first as the objects do that started them."""
+        if (multiprocessing := sys.modules.get("multiprocessing")) is not None:
+            multiprocessing.active_children()
+        if (subprocess := sys.modules.get("subprocess")) is not None:
+            subprocess._cleanup()
+        for process in _children():
+            if process not in self._before:
+                with suppress(ChildProcessError):
+                    os.waitpid(process, os.WNOHANG)
 
 
 def descriptors_of_trackers() -> set[int]:
@@ -63,17 +74,6 @@ def _children() -> list[int]:
         with suppress(OSError):
             found += map(int, (task / "children").read_text().split())
     return sorted(found)
-
-
-def _reap() -> None:
-    """Waits for those that have ended: first as the objects do that started them."""
-    if (multiprocessing := sys.modules.get("multiprocessing")) is not None:
-        multiprocessing.active_children()
-    if (subprocess := sys.modules.get("subprocess")) is not None:
-        subprocess._cleanup()
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG) != (0, 0):
-            pass
 
 
 def _end_pool_of_joblib() -> None:

@@ -56,6 +56,43 @@ def _multiprocessing(multiprocessing: Any) -> Iterator[Setting]:
     )
 
 
+def _pandas(pandas: Any) -> Iterator[Setting]:
+    held = getattr(getattr(sys.modules.get("pandas._config"), "config", None), "_global_config", {})
+
+    def write(saved: dict[str, Any]) -> None:
+        for name, value in _options(held):
+            if saved.get(name) != value:
+                pandas.set_option(name, saved.get(name))
+
+    yield Setting("pd.set_option", lambda: dict(_options(held)), write)
+
+
+def _options(held: dict[str, Any], start: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in held.items():
+        if isinstance(value, dict):
+            yield from _options(value, f"{start}{name}.")
+        else:
+            yield start + name, value
+
+
+def _matplotlib(matplotlib: Any) -> Iterator[Setting]:
+    # As dictionaries: the class warns of old names, and chooses a backend when one is read.
+    yield Setting(
+        "plt.rcParams",
+        lambda: dict(dict.items(matplotlib.rcParams)),
+        lambda saved: dict.update(matplotlib.rcParams, saved),
+    )
+
+
+def _pyplot(pyplot: Any) -> Iterator[Setting]:
+    yield Setting("plt.figure", pyplot.get_fignums, lambda saved: _close_figures(pyplot, saved))
+
+
+def _close_figures(pyplot: Any, saved: list[int]) -> None:
+    for number in set(pyplot.get_fignums()) - set(saved):
+        pyplot.close(number)
+
+
 def _sklearn(sklearn: Any) -> Iterator[Setting]:
     yield Setting("sklearn.set_config", sklearn.get_config, lambda saved: sklearn.set_config(**saved))
 
@@ -122,6 +159,9 @@ LIBRARIES: Final[dict[str, Callable[[ModuleType], Iterator[Setting]]]] = {
     "decimal": _decimal,
     "socket": _socket,
     "multiprocessing": _multiprocessing,
+    "pandas": _pandas,
+    "matplotlib": _matplotlib,
+    "matplotlib.pyplot": _pyplot,
     "sklearn": _sklearn,
     "asyncio": _asyncio,
     "torch": _torch,

@@ -1,4 +1,4 @@
-"""How arrays, tensors, their generators and data frames are read, if their libraries are imported."""
+"""How objects of libraries are read, if the library is imported: arrays, tensors, generators, data frames."""
 
 import sys
 from typing import Any
@@ -34,7 +34,7 @@ def _number(value: Any, _: Tensors) -> Parts:
 
 
 def _text(value: Any, _: Tensors) -> Parts:
-    return Parts(("text", type(value).__name__, str(value)))
+    return Parts(("text", type(value).__name__, repr(value)))
 
 
 def _numpy_generator(value: Any, _: Tensors) -> Parts:
@@ -122,6 +122,9 @@ def _column_type(value: Any, _: Tensors) -> Parts:
 
 
 _READERS: dict[str, dict[str, Reader]] = {
+    "decimal": {"Decimal": _text},
+    "fractions": {"Fraction": _text},
+    "uuid": {"UUID": _text},
     "numpy": {
         "ndarray": _array,
         "generic": _number,

@@ -12,7 +12,6 @@ import random
 import re
 import threading
 import types
-import uuid
 import warnings
 import weakref
 from collections import OrderedDict, defaultdict, deque
@@ -21,8 +20,6 @@ from contextlib import suppress
 from contextvars import ContextVar
 from datetime import date, timedelta, tzinfo
 from datetime import time as time_of_day
-from decimal import Decimal
-from fractions import Fraction
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -46,7 +43,7 @@ from headrace.trial.reuse.tokens import (
 _SEQUENCES: Final[tuple[Any, ...]] = (list, tuple, set, frozenset, deque)
 _MAPPINGS: Final[tuple[Any, ...]] = (OrderedDict, dict, types.MappingProxyType)
 _BASIC: Final = (bool, int, float, complex, str, bytes)
-_SAME_TEXT: Final = (Decimal, Fraction, date, time_of_day, timedelta, PurePath, uuid.UUID, range, slice)
+_SAME_TEXT: Final = (date, time_of_day, timedelta, PurePath, range, slice)
 """Classes whose `repr` holds all there is."""
 _OPAQUE: Final = (
     *(

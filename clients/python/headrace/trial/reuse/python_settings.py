@@ -72,7 +72,7 @@ def settings() -> Iterator[Setting]:
     yield Setting("gc.set_threshold", gc.get_threshold, lambda saved: gc.set_threshold(*saved))
     yield Setting("gc.set_debug", gc.get_debug, gc.set_debug)
     yield listed(gc, "callbacks")
-    yield listed(warnings, "filters", _warnings_filtered)
+    yield listed(warnings, "filters", forget_warnings)
     yield attribute(warnings, "showwarning")
     yield from logging_settings.settings()
     yield Setting(
@@ -167,8 +167,9 @@ def _write_limits(saved: tuple[tuple[int, int], ...]) -> None:
             resource.setrlimit(limit, value)
 
 
-def _warnings_filtered() -> None:
-    with warnings.catch_warnings():  # its end makes Python forget what the filters said
+def forget_warnings() -> None:
+    """Warnings are shown again, although they are only shown once."""
+    with warnings.catch_warnings():
         pass
 
 

@@ -48,6 +48,7 @@ class Settings:
 
     def restore(self) -> str:
         """Restores them; returns why the process cannot run another trial, if a setting cannot be restored."""
+        python_settings.forget_warnings()  # the next trial has a log of its own
         now = self._read()
         for name, value in now.items():
             self._saved.setdefault(name, value)
