@@ -267,6 +267,8 @@ def test_no_time_for_the_end_is_passed_in_part(check: Callable[..., ReuseReport]
     report = check(SOUND.replace("steps=3", "steps=4000"), limit_s=0.0)
     assert (report.limit, report.last_step, report.verdict) == (Limit.TIME, 3, ReuseVerdict.PASSED_IN_PART)
     assert report.passed
+    assert f"for lack of time: --time-limit {report.enough_s} covers all" in render_reuse(report)
+    assert report.enough_s >= 60
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -103,7 +103,7 @@ class _Process(Handover):
         """The process would run no further trial."""
         self._note(left_behind)
 
-    def offer(self) -> int:
+    def offer(self, ranks: Sequence[int] = ()) -> int:  # noqa: ARG002 - there is one
         """The process would run another trial, and gets it if there is one."""
         self._note("")
         if self._over:

@@ -39,6 +39,8 @@ class ReuseReport:
     budget: int
     end: End
     limit: Limit | None = None
+    # The time limit that would cover the whole budget at the speed of this run, in seconds.
+    enough_s: int = 0
     metrics: tuple[str, ...] = ()
     # The configurations of B and of A.
     params: dict[str, bool | int | float | str] = field(default_factory=dict)
@@ -189,7 +191,7 @@ def _not_covered(report: ReuseReport) -> Iterator[str]:
         yield f"        the trial ran to its end, after step {report.last_step}"
         return
     why = {
-        Limit.TIME: "for lack of time: --time-limit covers more",
+        Limit.TIME: f"for lack of time: --time-limit {report.enough_s} covers all, at the speed of this run",
         Limit.STEPS: "as --steps says",
         Limit.GANG: "as a gang runs few",
         Limit.UNKNOWN: "as the script names no budget: say --steps N, or check a study file",

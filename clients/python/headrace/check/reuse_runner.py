@@ -120,6 +120,7 @@ class _ReuseCheck(runner.Check):
         mine = alone[0]
         require_sound(mine, self._control, self._reported, self._left_out, least=1)
         report = ReuseReport(
+            enough_s=self._enough_s(mine, restores=0, straight_s=self._clock() - self._began, processes=1),
             script=Path(self._control.script).name,
             steps=len(mine.steps),
             last_step=mine.steps[-1],
