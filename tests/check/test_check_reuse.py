@@ -239,6 +239,22 @@ def test_what_ends_the_process_is_no_gain(
     assert "Nothing is computed wrongly" in render_reuse(report)
 
 
+def test_a_difference_counts_for_more_than_what_ends_the_process_later(
+    check: Callable[..., ReuseReport],
+) -> None:
+    leave = "vendor.CALLS.append(1); len(vendor.CALLS) > 1 and os.pipe()"
+    report = check(reading("len(vendor.CALLS)", leave))
+    assert "a pipe open" in report.left_behind
+    assert report.verdict is ReuseVerdict.FAILED
+
+
+def test_what_only_the_second_trial_leaves_ends_the_process(check: Callable[..., ReuseReport]) -> None:
+    leave = "vendor.CALLS.append(1); len(vendor.CALLS) > 1 and os.pipe()"
+    report = check(reading("0", leave))
+    assert "a pipe open" in report.left_behind
+    assert report.verdict is ReuseVerdict.NO_GAIN
+
+
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("where", ["os.urandom(1)[0]", "id(t) + os.getpid()"])
 def test_a_script_that_is_not_deterministic_is_undecided(

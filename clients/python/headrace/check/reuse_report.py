@@ -67,11 +67,11 @@ class ReuseReport:
     @property
     def verdict(self) -> ReuseVerdict:
         """The outcome in one word."""
-        if self.left_behind:
-            return ReuseVerdict.NO_GAIN
         if self.difference is not None:
             known = self.nondeterminism is None or self.files
             return ReuseVerdict.FAILED if known else ReuseVerdict.UNDECIDED
+        if self.left_behind:
+            return ReuseVerdict.NO_GAIN
         return ReuseVerdict.PASSED if self.limit in (None, Limit.STEPS) else ReuseVerdict.PASSED_IN_PART
 
     @property
