@@ -9,8 +9,11 @@ from command_line import headrace_command
 from forked import launch_segment
 
 from headrace.check import CheckError, ReuseReport, ReuseVerdict, render_reuse, reuse_runner, run_reuse_check
+from headrace.check.main_call import main_call
 from headrace.check.report import Limit
 from headrace.check.reuse_record import Changed
+from headrace.spec import load_study_file
+from headrace.spec.configuration import other_configuration_of
 
 SOUND = """
 import random, numpy, torch
@@ -392,3 +395,44 @@ def test_suspects_are_those_that_the_code_mentions() -> None:
     assert reuse_runner.suspects([[cache, own], []], [[cache, own]]) == ((own,), (cache,))
     assert reuse_runner.suspects([[cache], []], [[cache]]) == ((cache,), ())
     assert reuse_runner.suspects([], []) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("call", "params", "steps"),
+    [
+        ("trial.main(train, defaults={'lr': 0.1}, steps=7)", {"lr": 0.1}, 7),
+        ("trial.main(train, defaults=BEST | {'lr': 0.2}, steps=len(BEST))", {"lr": 0.2, "width": 8}, 1),
+        ("trial.main(train, defaults=of_this_block)", {}, 1),
+        ("trial.main(train)", {}, 1),
+    ],
+)
+def test_the_defaults_of_a_script_are_those_of_its_call(
+    tmp_path: Path, call: str, params: dict[str, float], steps: int
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"from headrace import trial\nif __name__ == '__main__':\n    {call}\n")
+    found = main_call(script)
+    assert found is not None
+    assert found.function == "train"
+    defaults = found.defaults({"BEST": {"width": 8}})
+    assert (defaults.params, defaults.steps) == (params, steps)
+
+
+def test_a_script_that_passes_no_function_of_its_own_has_no_such_call(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("from headrace import trial\nt = trial.current(defaults={'lr': 1})\nprint(t)\n")
+    assert main_call(script) is None
+
+
+@pytest.mark.parametrize(("domain", "differs"), [("low: 1, high: 9", True), ("low: 4, high: 4", False)])
+def test_the_trial_before_has_another_configuration_if_there_is_one(
+    tmp_path: Path, domain: str, differs: bool
+) -> None:
+    (tmp_path / "train.py").write_text(SOUND)
+    study = STUDY.replace("TRIAL", "callable: train:train").replace(
+        "{type: float, low: 0.01, high: 0.1}", f"{{type: int, {domain}}}"
+    )
+    (tmp_path / "study.yaml").write_text(study)
+    spec = load_study_file(tmp_path / "study.yaml").spec
+    values = {"lr": 4}
+    assert (other_configuration_of(spec, values) != values) is differs

@@ -4,33 +4,25 @@ The proof itself is in `headrace.check`. This module has its options, a study fi
 script, and its outcome as text, JSON and exit code.
 """
 
-import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
-from headrace import logins
 from headrace.cli import wording
 from headrace.cli.check_reuse import note_unreported, refuse_ranks, refuse_reuse_of, reuse_checked
+from headrace.cli.check_study import program_of, require_known, say_undecided, ships_to
 from headrace.cli.failure import FAILED, USAGE, CommandError
 from headrace.cli.output import Output
 from headrace.cli.session import AsJson, Session
 from headrace.client.missing import MissingExtraError
 from headrace.client.model import Value
-from headrace.client.shipping import ships
-from headrace.commands import Program, python_program
-from headrace.home import DEFAULT_ADDRESS, NotRunningError, StartingError, address
-from headrace.spec import StudySpec, load_study_file
+from headrace.commands import Program
+from headrace.spec import load_study_file
 from headrace.spec.configuration import configuration_of, mutations_of, other_configuration_of
 from headrace.spec.resources import Processes
 from headrace.spec.yaml import read_yaml
-
-_OPAQUE_REMEDY: Final = (
-    "write the command as `python SCRIPT ...` or `python -m MODULE ...`, with `resources: {processes: per_slot}` in "
-    "place of torchrun, so that Headrace starts the ranks itself; or check the script alone: `headrace check SCRIPT`"
-)
 
 
 def check(
@@ -189,15 +181,15 @@ def _checked(
             )
         wanted = spec.metrics
         file = script
-        _require_known(given, spec, file)
+        require_known(given, spec, file)
         found, origin = configuration_of(spec)
         values = {**found, **given}
         if length.reuse:
             refuse_reuse_of(spec, file)
             first = other_configuration_of(spec, values)
-        program = _program(spec, file, values, function)
+        program = program_of(spec, file, values, function)
         if isinstance(program, str):
-            _say_undecided(output, file.name, program, as_json=as_json)
+            say_undecided(output, file.name, program, as_json=as_json)
             return False
         folder = Path(spec.template.working_dir) if spec.template is not None else None
         env = dict(spec.template.env) if spec.template is not None else {}
@@ -208,7 +200,7 @@ def _checked(
             function = function or named
             if length.reuse and spec.template is not None:
                 function = f"{(spec.template.callable or '').partition(':')[0]}:{function}"
-        if is_shipped := _is_shipped(spec, session.address):
+        if is_shipped := ships_to(spec, session.address):
             output.note("each process runs in a fresh copy of what is shipped, as on a worker")
         rungs, pauses = spec.due_rungs(0)[:-1], spec.pauses
         max_steps, mutations = spec.max_steps, mutations_of(spec, values)
@@ -326,66 +318,6 @@ def _run(
         output.line(render(report))
     note_unreported(output, report, wanted)
     return report.passed
-
-
-def _is_shipped(spec: StudySpec, given: str | None) -> bool:
-    """Whether `headrace run` would ship the folder; `given` is the value of --address."""
-    login = logins.kept()
-    try:
-        to = address(given, login=login.address if login else None)
-    except (NotRunningError, StartingError):  # of `headrace up`, on this machine
-        to = DEFAULT_ADDRESS
-    return spec.template is not None and ships(spec.template, to, None)
-
-
-def _program(
-    spec: StudySpec, file: Path, values: dict[str, Value], function: str | None
-) -> tuple[Path, str] | Program | str:
-    """The script of a study file and its function; for a command, its program, or why that cannot be inspected."""
-    template = spec.template
-    if template is None:
-        raise CommandError(
-            f"{file} names no program: its trials run by ask and tell, so Headrace never pauses them.",
-            remedy="Give the training script instead.",
-            code=USAGE,
-        )
-    folder = Path(template.working_dir)
-    if template.callable is not None:
-        module, _, named = template.callable.partition(":")
-        return folder.joinpath(*module.split(".")).with_suffix(".py"), named
-    args = template.command.fill(values, trial=0, seed=0) if template.command is not None else []
-    if function is not None:
-        raise CommandError(
-            f"--callable {function}: {file} runs a command, which calls its functions itself.",
-            remedy="Leave the option out, or check the script: `headrace check SCRIPT --callable FUNCTION`.",
-            code=USAGE,
-        )
-    program = python_program(args, folder)
-    return program if isinstance(program, Program) else f"`{shlex.join(args)}`: {program}"
-
-
-def _say_undecided(output: Output, name: str, why: str, *, as_json: bool) -> None:
-    """Say that nothing was run, because the check could not see what a pause loses."""
-    if as_json:
-        output.json({"passed": False, "verdict": "undecided", "reason": why, "remedy": _OPAQUE_REMEDY})
-        return
-    output.line(f"UNDECIDED  {name}: check cannot inspect its command, so nothing was run")
-    output.line(f"        {why}")
-    output.line(
-        "        NOT COVERED: whether a pause changes anything: check sees only the Python process that it starts"
-    )
-    output.line(f"     remedy: {_OPAQUE_REMEDY}")
-
-
-def _require_known(given: dict[str, Value], spec: StudySpec, file: Path) -> None:
-    """Raises `CommandError` for a parameter that is not in the study's space."""
-    for name, value in given.items():
-        if name not in spec.space:
-            raise CommandError(
-                f"--param {wording.params({name: value})}: the space of {file} has no parameter {name}.",
-                remedy=f"It has {', '.join(spec.space)}.",
-                code=USAGE,
-            )
 
 
 def _param(text: str) -> tuple[str, Value]:
