@@ -36,5 +36,5 @@ def test_change_is_seen(setup: str, change: str, tmp_path: Path, monkeypatch: py
 
 def _fingerprint(module: ModuleType) -> tuple[object, object]:
     search = Search()
-    nodes = [search.nodes(name, value) for name, value in variables(module) if name not in ("__all__",)]
+    nodes = [search.nodes(name, value) for name, value in variables(module)]
     return nodes, search.identities

@@ -24,7 +24,7 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from headrace import sources
-from headrace.trial.reuse import checksum, numeric
+from headrace.trial.reuse import checksum, library_values
 from headrace.trial.reuse.own import is_own, is_own_file
 from headrace.trial.reuse.tokens import (
     ATOMS,
@@ -94,7 +94,7 @@ def reader(kind: type) -> Reader:
     for classes, found in _READERS:
         if issubclass(kind, classes):
             return found
-    return numeric.reader(kind) or _instance
+    return library_values.reader(kind) or _instance
 
 
 def _sequence(value: Any, _: Tensors) -> Parts:
