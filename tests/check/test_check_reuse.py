@@ -189,6 +189,21 @@ def test_a_file_of_an_earlier_trial_is_named(
 
 
 @pytest.mark.full
+def test_what_a_trial_leaves_in_a_library_that_it_imports_is_named(check: Callable[..., ReuseReport]) -> None:
+    source = reading("len(vendor.CALLS)", "vendor.CALLS.append(1)").replace("import vendor\n", "")
+    report = check(source.replace("def train(t):", "def train(t):\n    import vendor"))
+    assert report.verdict is ReuseVerdict.FAILED, render_reuse(report)
+    assert "vendor.CALLS grew from 0 to 1 entry" in [one.finding for one in report.changed]
+
+
+@pytest.mark.full
+def test_a_file_that_is_only_looked_for_in_a_copy_is_suspected(check: Callable[..., ReuseReport]) -> None:
+    report = check(reading("Path('best.txt').exists()", "Path('best.txt').touch()"), ships=True)
+    assert report.verdict is ReuseVerdict.FAILED
+    assert "trial A left best.txt in the copy of the shipped code" in render_reuse(report)
+
+
+@pytest.mark.full
 def test_a_file_that_is_only_looked_for_is_suspected(check: Callable[..., ReuseReport]) -> None:
     report = check(reading("Path('best.txt').exists()", "Path('best.txt').touch()"))
     assert report.verdict is ReuseVerdict.UNDECIDED

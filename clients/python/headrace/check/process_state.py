@@ -51,10 +51,13 @@ _Prints = dict[str, list[Node]]
 class ProcessState:
     """What was last seen of the modules."""
 
-    def __init__(self, most: int = MOST_OBJECTS) -> None:
+    def __init__(self, most: int = MOST_OBJECTS, used: Iterable[str] = ()) -> None:
+        """`used` are modules of which it is known that the user's functions import them."""
         self._most = most
-        self._seen = _Look(most)
+        self._used = frozenset(map(_library, used))
+        self._seen = _Look(most, self._used)
         self._before: dict[str, _Prints] = {}
+        self._first: frozenset[str] = frozenset()
 
     @property
     def unread(self) -> tuple[str, ...]:
@@ -63,10 +66,17 @@ class ProcessState:
         names = {_library(name) for name in left if _counts(name, sys.modules[name])}
         return tuple(sorted(names - set(map(_library, self._before)))) if self._seen.is_full else ()
 
+    @property
+    def late(self) -> tuple[str, ...]:
+        """The modules that were imported after the first look."""
+        found = sys.modules.items() if self._first else ()
+        return tuple(name for name, module in found if name not in self._first and _counts(name, module))
+
     def look(self) -> None:
         """Reads all modules."""
-        self._seen = _Look(self._most)
+        self._seen = _Look(self._most, self._used)
         self._before = self._seen.modules()
+        self._first = self._first or frozenset(sys.modules)
 
     def changes(self) -> tuple[Changed, ...]:
         """What has changed since the last look, in the modules that were imported then; looks again."""
@@ -85,8 +95,8 @@ class ProcessState:
 class _Look:
     """One look at all modules. What it has met stays alive with it, so that ids stay unique."""
 
-    def __init__(self, most: int) -> None:
-        self._left = most
+    def __init__(self, most: int, used: frozenset[str]) -> None:
+        self._left, self._used = most, used
         self._met: dict[int, tuple[str, int]] = {}
         self._alive: list[Any] = []
         self._tensors: Tensors = {}
@@ -96,7 +106,7 @@ class _Look:
     def modules(self) -> dict[str, _Prints]:
         """The fingerprints of the modules' variables, by module; the user's own and what they import come first."""
         found: dict[str, _Prints] = {"": {name: [(-1, "", atom(value))] for name, value in _of_c()}}
-        for name, module in _in_order(sys.modules.items()):
+        for name, module in _in_order(sys.modules.items(), self._used):
             prints: _Prints = {}
             for variable, value in variables(module):
                 prints[f"{name}.{variable}"] = self._nodes(name, variable, value)
@@ -165,14 +175,16 @@ def _counts(name: str, module: object) -> bool:
     return not (sources.is_own(name) or sources.is_own(getattr(spec, "name", name)))
 
 
-def _in_order(modules: Iterable[tuple[str, ModuleType]]) -> list[tuple[str, ModuleType]]:
+def _in_order(
+    modules: Iterable[tuple[str, ModuleType]], used: frozenset[str]
+) -> list[tuple[str, ModuleType]]:
     """The modules that count: the user's own, then the libraries that those import, then the others. Among the
     libraries, those of few modules come first.
     """
     found = [(name, module) for name, module in list(modules) if _counts(name, module)]
     own = [module for _, module in found if is_own_module(module)]
     sizes = Counter(_library(name) for name, _ in found)
-    used = {
+    used |= {
         _library(name)
         for module in own
         for value in list(vars(module).values())

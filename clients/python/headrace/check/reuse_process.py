@@ -6,6 +6,7 @@ script as in any check (`segment`).
 """
 
 import gc
+import importlib
 import os
 import sys
 import time
@@ -61,7 +62,7 @@ class _Process(Handover):
 
     def __init__(self, control: Control, reuse: Reuse) -> None:
         self._control, self._first, self._looks = control, reuse.first, reuse.reads > 0
-        self._state = ProcessState(reuse.reads)
+        self._state, self._imports = ProcessState(reuse.reads, reuse.imports), reuse.imports
         self._looked = False
         self._files = EarlierFiles(reuse.since_ns, Path(control.result_file))
         self._function: Callable[..., Any] | None = None
@@ -74,7 +75,9 @@ class _Process(Handover):
 
     def used(self) -> Used:
         """What there is to say of this process."""
-        return replace(self._used, files=self._files.found(), unread=self._state.unread)
+        return replace(
+            self._used, files=self._files.found(), late=self._state.late, unread=self._state.unread
+        )
 
     def runtime(self, defaults: Defaults) -> tuple[Runtime, Observer]:
         """Called by a script that asks for its trial itself."""
@@ -93,6 +96,7 @@ class _Process(Handover):
             self._used,
             error="" if ran.infeasible else result.error,
             traceback=result.traceback,
+            written=result.files.written,
         )
         return ran
 
@@ -127,6 +131,9 @@ class _Process(Handover):
                 self._used = replace(self._used, changed=(*self._used.changed, self._state.changes()))
             else:
                 self._looked = True
+                for name in self._imports:
+                    with suppress(Exception):
+                        importlib.import_module(name)
                 self._state.look()
         except Exception:  # noqa: BLE001 - without its names, the difference is known all the same
             traceback.print_exc()

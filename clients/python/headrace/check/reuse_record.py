@@ -30,6 +30,8 @@ class Reuse:
     since_ns: int
     # How many objects to read in search of what each trial changes in the state of all modules; 0: do not look.
     reads: int = 0
+    # Modules to import before that, as trials import them: their state then is what B alone would meet.
+    imports: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,10 @@ class Used:
     traceback: str = ""
     # Files that the compared trial read as an earlier trial had left them.
     files: tuple[str, ...] = ()
+    # The files that the first trial wrote into its process's own copy of the folder.
+    written: tuple[str, ...] = ()
+    # The modules that its trials imported.
+    late: tuple[str, ...] = ()
     # What each of its trials changed, and the libraries that were too many to read.
     changed: tuple[tuple[Changed, ...], ...] = ()
     unread: tuple[str, ...] = ()

@@ -60,8 +60,10 @@ class ReuseReport:
     changed: tuple[Changed, ...] = ()
     also_changed: tuple[Changed, ...] = ()
     unread: tuple[str, ...] = ()
-    # The files that B read as an earlier trial had left them, and those left in the folder that all trials share.
+    # The files that B read as an earlier trial had left them, those that A wrote into the copy of shipped code that
+    # a process has, and those left in the folder that all trials share.
     files: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
     left_files: tuple[str, ...] = ()
 
     @property
@@ -144,7 +146,12 @@ def _failed(report: ReuseReport) -> Iterator[str]:
     if more := len(report.changed[_MOST_NAMED:]) + len(report.also_changed):
         yield f"     {_counted(more, 'more variable')} changed, less suspicious: --json lists them"
     yield f"  {'what follows' if report.changed or report.files else 'but'}: {_parting(report.difference)}"
-    if not (report.changed or report.files):
+    if report.written and not report.files:
+        yield (
+            f"  trial A left {listed(report.written)} in the copy of the shipped code that its process has: if B looks "
+            "for such a file, put t.id into its name"
+        )
+    elif not (report.changed or report.files):
         yield (
             "  nothing that can be inspected explains it: look for state of libraries written in C, other processes "
             f"and caches that the script reads; or {_NO_OTHER_WAY}"

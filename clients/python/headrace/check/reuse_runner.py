@@ -161,7 +161,7 @@ class _ReuseCheck(runner.Check):
     ) -> ReuseReport:
         """What is behind the difference."""
         again, used_alone = self._run("trial B alone, again", looks=True)
-        report = replace(report, files=used.files)
+        report = replace(report, files=used.files, written=used.written)
         parting = _difference(alone, again)
         if parting is not None:
             noise = noise_of(alone, again)
@@ -175,15 +175,23 @@ class _ReuseCheck(runner.Check):
             report = replace(report, metrics=metrics_of(alone), difference=difference)
             if difference is None:
                 return replace(report, files=())
-        _, used_after = self._run("trial B after trial A, again", first, looks=True)
+        _, used_after = self._run("trial B after trial A, again", first, looks=True, imports=used_alone.late)
         changed, others = suspects(used_after.changed, used_alone.changed)
         return replace(report, changed=changed, also_changed=others, unread=used_after.unread)
 
-    def _run(self, what: str, first: FirstTrial | None = None, *, looks: bool = False) -> tuple[Ranks, Used]:
+    def _run(
+        self,
+        what: str,
+        first: FirstTrial | None = None,
+        *,
+        looks: bool = False,
+        imports: tuple[str, ...] = (),
+    ) -> tuple[Ranks, Used]:
         """Runs a process; returns what B did in it, and what else there is to say."""
         self._own.clear()
         assert self._control.reuse is not None
-        reuse = replace(self._control.reuse, first=first, reads=READS if looks else 0)
+        reads = READS if looks else 0
+        reuse = replace(self._control.reuse, first=first, reads=reads, imports=imports)
         results = self._process(what, replace(self._control, reuse=reuse))
         file = used_file(str(self._folder / f"result-{self._started}.json"))
         return results, TypeAdapter(Used).validate_json(file.read_bytes())
