@@ -163,7 +163,9 @@ def test_what_a_trial_leaves_in_a_library_is_named(
     assert report.difference is not None
     assert report.difference.what == "loss"
     assert any(named in one.finding for one in report.changed), report.changed
-    assert f"state that trial A left and trial B met: {report.changed[0].finding}" in render_reuse(report)
+    assert f"state that trial A left, and trial B may have read: {report.changed[0].finding}" in render_reuse(
+        report
+    )
 
 
 @pytest.mark.full

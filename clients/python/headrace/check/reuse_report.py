@@ -141,7 +141,7 @@ def _failed(report: ReuseReport) -> Iterator[str]:
         yield f"  {number}. file: the trial reads {name} as an earlier trial left it, in whichever process"
         yield "     remedy: put t.id into its name, or write it anew before it is read"
     for place, changed in enumerate(report.changed[:_MOST_NAMED], start=number + 1):
-        yield f"  {place}. state that trial A left and trial B met: {changed.finding}"
+        yield f"  {place}. state that trial A left, and trial B may have read: {changed.finding}"
         yield f"     remedy: {changed.remedy}; or {_NO_OTHER_WAY}"
     if more := len(report.changed[_MOST_NAMED:]) + len(report.also_changed):
         yield f"     {_counted(more, 'more variable')} changed, less suspicious: --json lists them"
