@@ -285,6 +285,16 @@ def test_a_script_that_is_not_deterministic_is_undecided(
     assert "this script is not deterministic by itself" in render_reuse(report)
 
 
+@pytest.mark.full
+def test_a_script_that_differs_once_is_not_blamed_on_reuse(check: Callable[..., ReuseReport]) -> None:
+    """Of its six trials, only the third computes something else: the first that runs after another."""
+    report = check(reading("print(1, file=open('../runs', 'a')) or os.stat('../runs').st_size == 6"))
+    assert report.verdict is ReuseVerdict.UNDECIDED, render_reuse(report)
+    assert "two runs that should be equal: loss at step 1 is 2.0 in one, 1.0 in the other" in render_reuse(
+        report
+    )
+
+
 def test_a_time_is_left_out(check: Callable[..., ReuseReport]) -> None:
     source = reading("0").replace("t.report(", "import time; t.report(seconds=time.perf_counter(), ")
     report = check(source)

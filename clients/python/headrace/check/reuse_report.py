@@ -167,8 +167,8 @@ def _undecided(report: ReuseReport) -> Iterator[str]:
     one = report.nondeterminism
     yield "this script is not deterministic by itself, so what reuse changes cannot be told"
     yield (
-        f"  two runs of the same trial, each in a new process: {one.what} at step {one.step} is {one.straight} in one, "
-        f"{one.other} in the other"
+        f"  two runs that should be equal: {one.what} at step {one.step} is {one.straight} in one, {one.other} in the "
+        "other"
     )
     yield f"  after another trial: {_parting(report.difference)}"
     names = [noise.what for noise in report.noise]

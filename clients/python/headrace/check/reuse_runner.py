@@ -2,7 +2,8 @@
 
     B alone → A, then B in one process: equal, or the process would end → done
       → different → B alone again, looking at all modules: different from the first → not deterministic
-        → A, then B once more, looking at all modules: what A changed and B met
+        → A, then B once more, looking at all modules: equal to B alone → not deterministic
+          → different → what A changed and B may have read
 
 B is the trial that is compared, and A the one before it: another configuration, another seed. Both are bounded
 alike. The two looks at the modules take seconds, so they are made only to explain a difference.
@@ -175,7 +176,11 @@ class _ReuseCheck(runner.Check):
             report = replace(report, metrics=metrics_of(alone), difference=difference)
             if difference is None:
                 return replace(report, files=())
-        _, used_after = self._run("trial B after trial A, again", first, looks=True, imports=used_alone.late)
+        once_more, used_after = self._run(
+            "trial B after trial A, again", first, looks=True, imports=used_alone.late
+        )
+        if _difference(alone, once_more) is None:
+            return replace(report, nondeterminism=_difference(after, once_more))
         changed, others = suspects(used_after.changed, used_alone.changed)
         return replace(report, changed=changed, also_changed=others, unread=used_after.unread)
 
@@ -239,15 +244,22 @@ def _target(script: Path, function: str | None) -> str:
     return function if ":" in function else f"{script.stem}:{function}"
 
 
-def _difference(alone: Ranks, other: Ranks) -> Difference | None:
-    """Where B parts from B alone; None if it does not."""
-    mine, theirs = alone[0], other[0]
-    found = Judged.of(alone, [other]).first
-    if not theirs.error or (found is not None and found.what != THE_END):
+def _difference(one: Ranks, other: Ranks) -> Difference | None:
+    """Where B in another process parts from B in one; None if it does not."""
+    mine, theirs = one[0], other[0]
+    found = Judged.of(one, [other]).first
+    if _kind(mine) == _kind(theirs) or (found is not None and found.what != THE_END):
         return found
     step = max(theirs.steps, default=0)
-    return Difference(step=step, what=THE_END, straight=_ended(mine), other=f"an error: {theirs.error}")
+    return Difference(step=step, what=THE_END, straight=_ended(mine), other=_ended(theirs))
+
+
+def _kind(result: SegmentResult) -> str:
+    """The class of its exception: the message may hold an address."""
+    return result.error.partition(":")[0]
 
 
 def _ended(result: SegmentResult) -> str:
-    return f"without an error, after step {result.steps[-1]}"
+    if result.error:
+        return f"an error: {result.error}"
+    return f"without an error, after step {max(result.steps, default=0)}"
