@@ -37,7 +37,7 @@ if __name__ == "__main__":
     trial.main(train, defaults={"lr": 0.05}, steps=3)
 """
 READS = """
-import ctypes, os, sys
+import ctypes, os, socket, sys
 from pathlib import Path
 from headrace import trial
 sys.path.append(str(Path(__file__).with_name("site-packages")))
@@ -244,7 +244,7 @@ def test_a_trial_that_fails_after_another_is_told(check: Callable[..., ReuseRepo
             "it replaced vendor.scale",
             "do so when the module is imported, or restore it before the function returns",
         ),
-        (reading("0", "os.pipe()"), "it left a pipe open", ""),
+        (reading("0", "socket.socket().detach()"), "it left a socket open", ""),
     ],
     ids=["variable", "patch", "leftover"],
 )
@@ -262,16 +262,16 @@ def test_what_ends_the_process_is_no_gain(
 def test_a_difference_counts_for_more_than_what_ends_the_process_later(
     check: Callable[..., ReuseReport],
 ) -> None:
-    leave = "vendor.CALLS.append(1); len(vendor.CALLS) > 1 and os.pipe()"
+    leave = "vendor.CALLS.append(1); len(vendor.CALLS) > 1 and socket.socket().detach()"
     report = check(reading("len(vendor.CALLS)", leave))
-    assert "a pipe open" in report.left_behind
+    assert "a socket open" in report.left_behind
     assert report.verdict is ReuseVerdict.FAILED
 
 
 def test_what_only_the_second_trial_leaves_ends_the_process(check: Callable[..., ReuseReport]) -> None:
-    leave = "vendor.CALLS.append(1); len(vendor.CALLS) > 1 and os.pipe()"
+    leave = "vendor.CALLS.append(1); len(vendor.CALLS) > 1 and socket.socket().detach()"
     report = check(reading("0", leave))
-    assert "a pipe open" in report.left_behind
+    assert "a socket open" in report.left_behind
     assert report.verdict is ReuseVerdict.NO_GAIN
 
 

@@ -20,14 +20,16 @@ def _seen():
         now = os.umask(0)
         os.umask(now)
         return now
-    return zlib.crc32(re.sub(r"0x[0-9a-f]+|[0-9]{9,}", "", repr((READ,))).encode())
+    return zlib.crc32(re.sub(r"0x[0-9a-f]+|[0-9]{9,}|code-[0-9]+", "", repr((READ,))).encode())
 def train(t):
     seen = _seen()
     for _ in t.steps():
         t.report(loss=seen)
     _leak(t)
 """
-"""The trial computes with what it reads, then leaks. What it reads is shown without addresses."""
+"""The trial computes with what it reads, then leaks. What it reads is told without addresses, and without the
+number of its process's folder.
+"""
 UNSEEN = {
     "state of a library's object": ("hasattr(json.JSONDecoder.decode, 'seen')", "JSONDecoder.decode"),
     "file in the folder": (
