@@ -125,6 +125,8 @@ def test_a_sound_script_passes(check: Callable[..., ReuseReport]) -> None:
     assert report.verdict is ReuseVerdict.PASSED, render_reuse(report)
     assert (report.steps, report.params, report.metrics) == (3, {"lr": 0.05}, ("loss", "luck"))
     assert report.import_s > 0
+    assert report.first_steps == 3
+    assert "NOT COVERED" not in render_reuse(report)
     assert "`trial: {reuse: true}` is safe, as far as these runs show" in render_reuse(report)
     assert "s of processor time per attempt after a process's first" in render_reuse(report)
 
@@ -345,7 +347,9 @@ def test_a_configuration_that_is_infeasible_keeps_the_process(check: Callable[..
         "def train(t):",
         "from headrace import trial\ndef train(t):\n    if t.seed: raise trial.Infeasible('no')",
     )
-    assert check(source).verdict is ReuseVerdict.PASSED
+    report = check(source)
+    assert report.verdict is ReuseVerdict.PASSED
+    assert "NOT COVERED: a trial A that trains as long: it ended after 0 steps" in render_reuse(report)
 
 
 @pytest.mark.parametrize(

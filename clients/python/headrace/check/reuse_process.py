@@ -96,6 +96,7 @@ class _Process(Handover):
             self._used,
             error="" if ran.infeasible else result.error,
             traceback=result.traceback,
+            first_steps=len(result.steps),
             written=result.files.written,
         )
         return ran

@@ -56,6 +56,8 @@ class Used:
     # How the first trial failed; empty if it did not, or said that its configuration is infeasible.
     error: str = ""
     traceback: str = ""
+    # How many steps it reported.
+    first_steps: int = 0
     # Files that the compared trial read as an earlier trial had left them.
     files: tuple[str, ...] = ()
     # The files that the first trial wrote into its process's own copy of the folder.

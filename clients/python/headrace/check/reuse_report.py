@@ -45,6 +45,8 @@ class ReuseReport:
     # The configurations of B and of A.
     params: dict[str, bool | int | float | str] = field(default_factory=dict)
     first_params: dict[str, bool | int | float | str] = field(default_factory=dict)
+    # How many steps A reported.
+    first_steps: int = 0
     # The processor time of a process until it calls the function, in seconds: its start and its imports.
     import_s: float = 0.0
     # Why the process would run no further trial; empty if it would.
@@ -194,6 +196,10 @@ def _configurations(report: ReuseReport) -> Iterator[str]:
 
 
 def _not_covered(report: ReuseReport) -> Iterator[str]:
+    if report.first_steps < report.steps:
+        yield (
+            f"        NOT COVERED: a trial A that trains as long: it ended after {_counted(report.first_steps, 'step')}"
+        )
     if report.limit is None:
         yield f"        the trial ran to its end, after step {report.last_step}"
         return

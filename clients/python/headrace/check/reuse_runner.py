@@ -151,8 +151,9 @@ class _ReuseCheck(runner.Check):
         )
         after, used = self._run("trial B after trial A", first)
         self._require_sound_first(used, report)
-        report = replace(report, left_behind=next(filter(None, used.left_behind), ""))
-        if not after[0].attached:
+        left_behind = next(filter(None, used.left_behind), "")
+        report = replace(report, left_behind=left_behind, first_steps=used.first_steps)
+        if left_behind and not after[0].attached:
             return report
         report = replace(report, difference=_difference(alone, after))
         return report if report.difference is None else self._explained(report, alone, after, used, first)
