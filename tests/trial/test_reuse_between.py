@@ -87,13 +87,19 @@ def test_descriptors_of_libraries_add_up(monkeypatch: pytest.MonkeyPatch) -> Non
         os.close(one)
 
 
-def test_pipes_of_cuda_stay() -> None:
+def test_pipes_of_libraries_stay() -> None:
+    """A library that wakes its own thread has both ends; CUDA has pipes to others."""
     found = Descriptors()
     found.take()
     pipe = os.pipe()
+    assert found.changed() == ""
+    leads_out, other_end = os.pipe()
+    os.close(other_end)
     assert "it left a pipe open" in found.changed()
     assert found.changed(cuda_began=True) == ""
     assert found.changed() == ""
+    os.close(leads_out)
+    found.take()
     reads, writes = os.pipe()
     with os.fdopen(writes, "wb", buffering=0):
         assert "it left a pipe open (a FileIO)" in found.changed(cuda_began=True)

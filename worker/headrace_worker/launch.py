@@ -143,7 +143,7 @@ def launch_of(
         user=_spelled(user, quarters),
         withheld=tuple(name for name in selection.withheld if name not in template.env),
         target="" if in_bubbles else _target(assign),  # what is imported ahead is not gated
-        reuse=template.reuse and bool(template.callable) and not in_bubbles and not _is_gang(assign),
+        reuse=template.reuse and bool(template.callable) and not in_bubbles,
         archive=archive,
         quarters=quarters,
     )

@@ -146,12 +146,12 @@ class TrialProcess:
         """Signals the whole group; nothing happens if it is gone."""
         send(self.pid, number)
 
-    def others(self) -> list[int]:
-        """The running processes that it has started: in its group or session, or with its lease. Safe in any
-        thread."""
+    def others(self, expected: Collection[int]) -> list[int]:
+        """The running processes that it has started, in its group or session or with its lease, except those that are
+        expected. Safe in any thread."""
         found = {process.pid for process in _members(self.pid) if alive(process)}
         found.update(stray.pid for stray in _strays(self.marks, "", self.group))
-        return sorted(found - {self.pid})
+        return sorted(found - {self.pid, *expected})
 
     async def group_gone(self) -> None:
         """Kills what the leader left behind and waits until none of it is left."""

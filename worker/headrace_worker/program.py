@@ -236,11 +236,12 @@ class Program:
         """Whether the process may run another trial; waits for its word, if its study reuses processes."""
         if process.line is None:
             return False
-        left_behind = await process.line.left_behind()
-        if left_behind is None or not self._succeeded() or self.signalled:
+        offer = await process.line.heard()
+        if offer is None or not self._succeeded() or self.signalled:
             process.line.close()  # a process that waits for its next trial ends now
             return False
-        if not left_behind and (others := await asyncio.to_thread(process.others)):
+        left_behind = offer.left_behind
+        if not left_behind and (others := await asyncio.to_thread(process.others, offer.ranks)):
             left_behind = f"left {'a process' if len(others) == 1 else f'{len(others)} processes'} running"
         self.left_behind = left_behind
         if left_behind:

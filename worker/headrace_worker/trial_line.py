@@ -13,6 +13,16 @@ _MESSAGE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
+class Offer:
+    """What a process says after a trial."""
+
+    left_behind: str
+    """Why it runs no other trial; empty if it offers itself for one."""
+    ranks: frozenset[int]
+    """The processes of its gang, which wait with it."""
+
+
+@dataclass(frozen=True, slots=True)
 class TrialLine:
     """One connection, of which each message arrives whole."""
 
@@ -33,12 +43,15 @@ class TrialLine:
             return False
         return True
 
-    async def left_behind(self) -> str | None:
+    async def heard(self) -> "Offer | None":
         """Waits until the process offers itself for another trial, or says what its trial left behind. None if it is
         gone, or says neither."""
         try:
             said = await asyncio.get_running_loop().sock_recv(self.socket, _MESSAGE_BYTES)
-            return WARNING.kept(str(json.loads(said)["left_behind"])) if said else None
+            if not said:
+                return None
+            word = json.loads(said)
+            return Offer(WARNING.kept(str(word["left_behind"])), frozenset(map(int, word["ranks"])))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

@@ -9,6 +9,9 @@ the others have a moment to end too.
             → a moment (`_SETTLE_S`), until the cause is certain and reported
             → the others are killed, the daemon is told which rank ended the gang and how, this process ends as it did
 
+With `--reuse` at the end of PROGRAM, a gang runs several trials: when each of its ranks offers itself for another
+one, as to a worker daemon (`handover`), their leader offers the gang, and passes the next trial on to them.
+
 All or none: a gang never outlives one of its ranks by more than that moment. The daemon supervises this process
 as it does any other trial. The errors of other ranks about a missing peer do not count as the cause (`ends`).
 
@@ -16,14 +19,16 @@ Every rank sees all granted devices (`CUDA_VISIBLE_DEVICES`) and uses the one of
 """
 
 import ctypes
+import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,6 +36,7 @@ from headrace.grants import LAST_WORDS, RANK, WORLD_SIZE
 from headrace.ports import any_port
 from headrace.trial import title
 from headrace.trial.ends import End, cause, heard
+from headrace.trial.handover import REUSE, Handover, turn_to
 
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.02
@@ -52,6 +58,27 @@ class _Rank:
     listens: bool = True
     end: End | None = None
     stopped_since: float | None = None
+    # With reuse: the connection over which it gets its trials, and what it said after the last one.
+    line: socket.socket | None = None
+    left_behind: str | None = None
+
+    @property
+    def offers(self) -> bool:
+        """Whether it waits for another trial."""
+        return self.left_behind == ""
+
+    def begin(self, variables: Mapping[str, str]) -> None:
+        """Gives it a trial, whose log is our output."""
+        assert self.line is not None
+        self.left_behind = None
+        socket.send_fds(self.line, [json.dumps(dict(variables)).encode()], [1])
+
+    def hear(self) -> None:
+        """Records what it said after its trial."""
+        if self.line is not None and self.left_behind is None:
+            with suppress(BlockingIOError, ConnectionError):
+                if said := self.line.recv(1 << 16):
+                    self.left_behind = str(json.loads(said)["left_behind"])
 
     def look(self, now: float) -> None:
         """Records what the rank reported, and its end.
@@ -84,10 +111,42 @@ class _Rank:
 class Gang:
     """The ranks of one trial, and their leader."""
 
-    def __init__(self, program: Sequence[str], world: int) -> None:
+    def __init__(self, program: Sequence[str], world: int, *, reuse: bool = False) -> None:
         port = any_port()  # the rendezvous of rank 0 binds it a moment later
         self._told_to_end = False
-        self._ranks = [_start(program, rank, world, port) for rank in range(world)]
+        self._ranks = [_start(program, rank, world, port, reuse=reuse) for rank in range(world)]
+
+    @property
+    def pids(self) -> list[int]:
+        """The ranks' processes."""
+        return [rank.process.pid for rank in self._ranks]
+
+    @property
+    def offers(self) -> bool:
+        """Whether every rank waits for another trial."""
+        return all(rank.offers for rank in self._ranks)
+
+    @property
+    def left_behind(self) -> str:
+        """What a trial left behind on one of the ranks."""
+        return next((f"on rank {one.number}: {one.left_behind}" for one in self._ranks if one.left_behind), "")
+
+    def begin(self, variables: Mapping[str, str]) -> bool:
+        """Gives every rank the gang's trial; False, and they are killed, if one is gone."""
+        if any(rank.process.poll() is not None for rank in self._ranks):
+            self._send(signal.SIGKILL)
+            return False
+        port = any_port()
+        for rank in self._ranks:
+            rank.begin({**variables, **_place(rank.number, len(self._ranks), port)})
+        return True
+
+    def release(self) -> None:
+        """The ranks that wait for another trial get none, and end."""
+        for rank in self._ranks:
+            if rank.line is not None:
+                rank.line.close()
+                rank.line = None
 
     def terminate(self) -> None:
         """Passes on the daemon's request to end the trial."""
@@ -95,23 +154,27 @@ class Gang:
         self._send(signal.SIGTERM)
 
     def wait(self) -> int:
-        """Waits until no rank is running. Returns the exit status of the rank that ended the gang, or else 0."""
+        """Waits until no rank is running, or each waits for another trial. Returns the exit status of the rank that
+        ended the gang, or else 0."""
         leave_by: float | None = None
         look_at = 0.0
         while True:
             now = time.monotonic()
             for rank in self._ranks:
                 rank.look(now)
+                rank.hear()
                 if now >= look_at:
                     rank.look_whether_stopped(now)
             look_at = now + _LOOK_S if now >= look_at else look_at
             ends = [rank.end for rank in self._ranks if rank.end is not None]
             if ends:
                 return self._end(now)
-            codes = [rank.process.poll() for rank in self._ranks]
-            if all(code == 0 for code in codes):
+            done = [rank.offers or rank.process.poll() == 0 for rank in self._ranks]
+            if all(done):
+                if not self.offers:
+                    self.release()
                 return 0
-            if codes[0] == 0 and leave_by is None:
+            if done[0] and leave_by is None:
                 leave_by = now + _LEAVE_S
             if leave_by is not None and now > leave_by:
                 print("headrace: rank 0 is done; stopping the other ranks", file=sys.stderr)
@@ -147,10 +210,29 @@ class Gang:
 def main(program: Sequence[str]) -> int:
     """Runs the program on every rank; returns the exit status of the first that failed, else 0."""
     world = int(os.environ[WORLD_SIZE])
+    if program[-2:-1] == [REUSE]:
+        return _run_several(program[:-2], world, Handover(int(program[-1])))
     title.show_trial(os.environ, more=f", leads {world} processes")
     gang = Gang(program, world)
     signal.signal(signal.SIGTERM, lambda *_: gang.terminate())
     return gang.wait()
+
+
+def _run_several(program: Sequence[str], world: int, handover: Handover) -> int:
+    log = handover.wait()
+    gang = Gang(program, world, reuse=True)  # their environment has room for the names of any lease
+    signal.signal(signal.SIGTERM, lambda *_: gang.terminate())
+    while True:
+        os.close(turn_to(log))
+        handover.take_names()
+        title.show_trial(os.environ, more=f", leads {world} processes")
+        if not gang.begin(handover.variables):
+            return _as_that_one(-signal.SIGKILL)  # nothing of the trial has begun: it gets another process
+        status = gang.wait()
+        if status or not gang.offers:
+            handover.end(gang.left_behind)
+            return status
+        log = handover.offer(gang.pids)
 
 
 def die_with_parent() -> None:
@@ -158,13 +240,26 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def _start(program: Sequence[str], rank: int, world: int, port: int) -> _Rank:
+def _start(program: Sequence[str], rank: int, world: int, port: int, *, reuse: bool) -> _Rank:
     ours, theirs = os.pipe()
     os.set_blocking(ours, False)
-    env = {
-        **os.environ,
+    env = {**os.environ, **_place(rank, world, port), LAST_WORDS: str(theirs)}
+    if not reuse:
+        with _closing(theirs):
+            return _Rank(rank, subprocess.Popen(program, env=env, pass_fds=(theirs,)), ours)
+    line, its_line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    line.setblocking(False)
+    with _closing(theirs), its_line:
+        descriptor = its_line.fileno()
+        arguments = [*program, REUSE, str(descriptor)]
+        process = subprocess.Popen(arguments, env=env, pass_fds=(theirs, descriptor))
+    return _Rank(rank, process, ours, line=line)
+
+
+def _place(rank: int, world: int, port: int) -> dict[str, str]:
+    """A rank's place in its gang, in the variables that torchrun sets."""
+    return {
         RANK: str(rank),
-        LAST_WORDS: str(theirs),
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(world),
@@ -173,10 +268,15 @@ def _start(program: Sequence[str], rank: int, world: int, port: int) -> _Rank:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
+
+
+@contextmanager
+def _closing(descriptor: int) -> Iterator[None]:
+    """Closes a descriptor at the end."""
     try:
-        return _Rank(rank, subprocess.Popen(program, env=env, pass_fds=(theirs,)), ours)
+        yield
     finally:
-        os.close(theirs)
+        os.close(descriptor)
 
 
 def _is_stopped(pid: int) -> bool:

@@ -14,11 +14,13 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from headrace.bounds.sessions import WARNING
 
+REUSE = "--reuse"
+"""The option of a program that runs several trials; the descriptor of its connection follows."""
 _MESSAGE_BYTES = 1 << 16
 
 
@@ -42,7 +44,7 @@ class Handover:
             os._exit(0)
         self.variables = json.loads(message)
         if not self._waiting:
-            self._waiting = {name: os.environ[name] for name in self.variables}
+            self._waiting = {name: os.environ[name] for name in self.variables if name in os.environ}
         return descriptors[0]
 
     def take_names(self) -> None:
@@ -58,20 +60,21 @@ class Handover:
         self._say(WARNING.kept(left_behind))
         self.close()
 
-    def offer(self) -> int:
-        """Offers the process for another trial, and waits for it; returns a descriptor of its log."""
+    def offer(self, ranks: Sequence[int] = ()) -> int:
+        """Offers the process for another trial, and waits for it; returns a descriptor of its log. `ranks` are the
+        processes of a gang that wait with it."""
         _flush()
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         os.close(nowhere)
         _rename(self._waiting)
-        self._say("")
+        self._say("", ranks)
         return self.wait()
 
-    def _say(self, left_behind: str) -> None:
+    def _say(self, left_behind: str, ranks: Sequence[int] = ()) -> None:
         with suppress(OSError):  # the daemon is gone, and this process soon
-            self._daemon.send(json.dumps({"left_behind": left_behind}).encode())
+            self._daemon.send(json.dumps({"left_behind": left_behind, "ranks": ranks}).encode())
 
 
 def turn_to(log: int) -> int:

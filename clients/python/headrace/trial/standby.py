@@ -26,13 +26,12 @@ from typing import Any, NoReturn
 
 from headrace import sources
 from headrace.trial import title
-from headrace.trial.handover import Handover, turn_to
+from headrace.trial.handover import REUSE, Handover, turn_to
 from headrace.trial.leaving import remember_files
 from headrace.trial.output import PatientOutput
 from headrace.trial.target import import_target
 
 STANDBY = "--standby"
-REUSE = "--reuse"
 _CHUNK_BYTES = 1 << 16
 _INSTALLED_EVERY_S = 10.0
 """How often the files of installed packages are compared between two trials."""

@@ -1,7 +1,9 @@
 """The process's open descriptors, compared with those before the trial.
 
-Libraries open some of their own, which stay: CUDA opens devices, pipes and sockets. So a pipe or a socket counts
-as the trial's if an object of Python holds it, or if CUDA was not initialized by this trial. The connection to the
+Libraries open some of their own, which stay: gloo a pipe to wake its thread, CUDA devices, pipes and sockets. So a
+pipe or a socket counts as the trial's if an object of Python holds it, or if it leads out of this process and neither
+CUDA was initialized by this trial nor a gang communicates: PyTorch keeps the sockets of a process's first process group,
+even after `destroy_process_group`. The connection to the
 worker daemon is left out, and so are the standard streams 1 and 2, which lead to another log for each trial.
 """
 
@@ -10,10 +12,12 @@ import gc
 import os
 import socket
 import stat
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
+
+from headrace.grants import RANK
 
 MOST_NEW: Final = 16
 """New descriptors that are no reason to end a process: libraries open a few, such as for events and devices."""
@@ -48,6 +52,7 @@ class Descriptors:
     def __init__(self, daemon: str = "") -> None:
         """`daemon` is the address of the worker daemon, `unix:PATH`."""
         self._daemon = daemon.removeprefix("unix:").removeprefix("//")
+        self._in_gang = RANK in os.environ
         self._open: dict[int, _Descriptor] = {}
         self._of_daemon: set[int] = set()
         self._most: int | None = None
@@ -85,7 +90,8 @@ class Descriptors:
         channels = {number: one for number, one in new.items() if one.is_channel}
         held = _held_by_objects() if channels else {}
         for number, one in channels.items():
-            if number in held or not cuda_began:
+            of_library = cuda_began or self._in_gang or _is_within(one, now.values())
+            if number in held or not of_library:
                 what = "a socket" if stat.S_ISSOCK(one.mode) else "a pipe"
                 return f"it left {what} open{held.get(number, f' (descriptor {number})')}: {_CLOSE}"
         most = self._most or 0
@@ -105,6 +111,12 @@ class Descriptors:
                 with socket.socket(fileno=os.dup(number)) as one:
                     return one.family == socket.AF_UNIX and one.getpeername() == self._daemon
         return False
+
+
+def _is_within(one: _Descriptor, others: Iterable[_Descriptor]) -> bool:
+    """Whether both ends of a pipe are in this process."""
+    ends = [other for other in others if (other.device, other.inode) == (one.device, one.inode)]
+    return stat.S_ISFIFO(one.mode) and one.target.startswith("pipe:") and len(ends) > 1
 
 
 def _read() -> dict[int, _Descriptor]:
