@@ -175,6 +175,10 @@ def test_the_same_bits_as_in_a_process_for_each_attempt(service: Service, kind: 
     assert {key: found["reuse: true"][key] for key in common} == {
         key: found["reuse: false"][key] for key in common
     }
+    if kind == "plain":
+        assert (
+            "of the processor time of the study's first 8 attempts" in service.cli("events", "plainfresh").out
+        )
     reused = processes(service, kind)
     assert max(reused.values()) > 1, service.cli("workers").out + service.cli("events", kind).out
     assert max(processes(service, f"{kind}fresh").values()) == 1

@@ -160,6 +160,7 @@ class Attempt:
         self.decided = False
         # What it left behind in its process, which therefore runs no other trial.
         self.left_behind = ""
+        self._last_word: runtime_pb2.FinishRequest | None = None
         self._fenced = False
         self._restored = False
         # Set while it has a checkpoint to load and the scheduler has not been told that it is loaded.
@@ -324,6 +325,7 @@ class Attempt:
             exiting=request.exiting,
             infeasible=request.infeasible,
         )
+        self._last_word = request
         self.speakers.says(said, pid)
         self.host.heard()
 
@@ -396,6 +398,9 @@ class Attempt:
                 by_itself=succeeded and self.finished is not None and self.finished.by_itself,
                 stored=stored,
                 left_behind=WARNING.kept(self.left_behind),
+                advice=self._place.import_shares.ended(
+                    self.assign.study_uid, self.assign.template, self._last_word
+                ),
             )
         )
         if self._log is not None:

@@ -15,6 +15,7 @@ from headrace_worker.bubble_slots import BubbleSlots
 from headrace_worker.courier import Courier
 from headrace_worker.device_health import DeviceHealth
 from headrace_worker.exits import Verdict, on_failed_device, perhaps_of_device
+from headrace_worker.import_shares import ImportShares
 from headrace_worker.launch import Launch, launch_of
 from headrace_worker.logs import AttemptLog
 from headrace_worker.memory import KernelKills
@@ -72,6 +73,7 @@ class Place:
     keep_log: Callable[[worker_pb2.Assign, AttemptLog], None]
     # What the scheduler has been told about the code that runs here.
     told_code: ToldCode = field(default_factory=ToldCode)
+    import_shares: ImportShares = field(default_factory=ImportShares)
 
     def launch_of(self, assign: worker_pb2.Assign, prepared: Prepared) -> Launch:
         """What to start for an assignment; raises `ValueError` if its template names no program."""

@@ -109,6 +109,7 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "unsaved": WARNING,
         "stored": Items(64, TEXT),
         "left_behind": WARNING,
+        "advice": WARNING,
     },
     "LogChunk": {
         "id": Whole(0, n.EXACT),
@@ -146,6 +147,8 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "step": STEPS,
         "save_time": TIME,
         "unsaved": WARNING,
+        "processor": TIME,
+        "processor_of_imports": TIME,
     },
     "LoadedRequest": {"lease_id": NAME, "grant_id": NAME, "files": FILES},
     "AttachBundleRequest": {"grant_id": NAME},

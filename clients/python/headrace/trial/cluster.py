@@ -4,6 +4,8 @@ A report at a milestone waits as long as the scheduler needs.
 """
 
 import os
+import time
+from datetime import timedelta
 
 from headrace.grants import RANK
 from headrace.trial import convert, ends, gang, stacks, title
@@ -24,6 +26,24 @@ from headrace.v1 import runtime_pb2
 _TELL_S = 10.0
 
 
+class _Processor:
+    """The processor time of this process."""
+
+    def __init__(self) -> None:
+        self._began_s = 0.0
+
+    def begin(self) -> None:
+        """A trial has ended."""
+        self._began_s = time.process_time()
+
+    def since_last_trial(self) -> float:
+        """In seconds, since the trial before this one or the start of the process."""
+        return time.process_time() - self._began_s
+
+
+_processor = _Processor()
+
+
 class ClusterRuntime:
     """The runtime of a process that a worker daemon spawned."""
 
@@ -31,6 +51,8 @@ class ClusterRuntime:
         self._lease_id = lease_id
         self._rank = rank or 0
         self._in_gang = rank is not None
+        # The processor time until the function was imported; None for a program that is no function.
+        self._imports_s: float | None = None
         self._line = Line(address)
         self._code = CodeTeller(self._line, lambda: runtime_pb2.LoadedRequest(lease_id=lease_id))
 
@@ -63,6 +85,7 @@ class ClusterRuntime:
 
     def imported(self) -> None:
         """Reports the imported code, now that the function is imported."""
+        self._imports_s = _processor.since_last_trial()
         self._code.tell()
 
     def restored(self, *, read_time_s: float) -> None:
@@ -91,8 +114,12 @@ class ClusterRuntime:
         ):
             return
         request = convert.finish(self._lease_id, error=error, traceback=traceback, rank=self._rank, own=own)
+        if self._imports_s is not None:
+            request.processor.FromTimedelta(timedelta(seconds=_processor.since_last_trial()))
+            request.processor_of_imports.FromTimedelta(timedelta(seconds=self._imports_s))
         self._line.call(self._line.stub.Finish, request)
         self._line.close()
+        _processor.begin()
 
     def tell_end(self, end: "ends.End") -> None:
         """Reports how the rank ended that ended its gang; called by the leader."""

@@ -129,7 +129,9 @@ class Gang:
     @property
     def left_behind(self) -> str:
         """What a trial left behind on one of the ranks."""
-        return next((f"on rank {one.number}: {one.left_behind}" for one in self._ranks if one.left_behind), "")
+        return next(
+            (f"on rank {one.number}: {one.left_behind}" for one in self._ranks if one.left_behind), ""
+        )
 
     def begin(self, variables: Mapping[str, str]) -> bool:
         """Gives every rank the gang's trial; False, and they are killed, if one is gone."""

@@ -270,6 +270,8 @@ class FinishRequest(_message.Message):
     UNREADABLE_CHECKPOINT_FIELD_NUMBER: _builtins.int
     EXITING_FIELD_NUMBER: _builtins.int
     INFEASIBLE_FIELD_NUMBER: _builtins.int
+    PROCESSOR_FIELD_NUMBER: _builtins.int
+    PROCESSOR_OF_IMPORTS_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     error: _builtins.str
     """Empty for success; otherwise the exception's last line, and its traceback."""
@@ -300,6 +302,14 @@ class FinishRequest(_message.Message):
     """The configuration makes no sense; `error` says why. The trial is not retried, and does not count as failed."""
     @_builtins.property
     def save_time(self) -> _duration_pb2.Duration: ...
+    @_builtins.property
+    def processor(self) -> _duration_pb2.Duration:
+        """The processor time of the process since its start, or since its trial before this one; and the part of it that
+        passed until the function was imported. Absent if the program is not a function.
+        """
+
+    @_builtins.property
+    def processor_of_imports(self) -> _duration_pb2.Duration: ...
     def __init__(
         self,
         *,
@@ -316,10 +326,12 @@ class FinishRequest(_message.Message):
         unreadable_checkpoint: _builtins.bool = ...,
         exiting: _builtins.bool = ...,
         infeasible: _builtins.bool = ...,
+        processor: _duration_pb2.Duration | None = ...,
+        processor_of_imports: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["save_time", b"save_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["processor", b"processor", "processor_of_imports", b"processor_of_imports", "save_time", b"save_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_itself", b"by_itself", "checkpoint_dir", b"checkpoint_dir", "error", b"error", "exit_code", b"exit_code", "exiting", b"exiting", "infeasible", b"infeasible", "lease_id", b"lease_id", "rank", b"rank", "save_time", b"save_time", "step", b"step", "traceback", b"traceback", "unreadable_checkpoint", b"unreadable_checkpoint", "unsaved", b"unsaved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_itself", b"by_itself", "checkpoint_dir", b"checkpoint_dir", "error", b"error", "exit_code", b"exit_code", "exiting", b"exiting", "infeasible", b"infeasible", "lease_id", b"lease_id", "processor", b"processor", "processor_of_imports", b"processor_of_imports", "rank", b"rank", "save_time", b"save_time", "step", b"step", "traceback", b"traceback", "unreadable_checkpoint", b"unreadable_checkpoint", "unsaved", b"unsaved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -866,6 +866,7 @@ class Exited(_message.Message):
     BY_ITSELF_FIELD_NUMBER: _builtins.int
     STORED_FIELD_NUMBER: _builtins.int
     LEFT_BEHIND_FIELD_NUMBER: _builtins.int
+    ADVICE_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     outcome: Global___ExitOutcome.ValueType
     error: _builtins.str
@@ -896,6 +897,8 @@ class Exited(_message.Message):
     """With `reuse`: what the trial left behind, so that its process ran no other trial, for people. Empty if it may run
     another one, or ended for a reason that `outcome` tells.
     """
+    advice: _builtins.str
+    """What would make the study's trials cheaper, for people; the worker says it once for a study."""
     @_builtins.property
     def lease(self) -> _event_pb2.LeaseRef: ...
     @_builtins.property
@@ -927,10 +930,11 @@ class Exited(_message.Message):
         by_itself: _builtins.bool = ...,
         stored: _abc.Iterable[_builtins.str] | None = ...,
         left_behind: _builtins.str = ...,
+        advice: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_itself", b"by_itself", "checkpoint", b"checkpoint", "device_failures", b"device_failures", "device_words", b"device_words", "error", b"error", "exit_code", b"exit_code", "lease", b"lease", "left_behind", b"left_behind", "log_tail", b"log_tail", "out_of_memory", b"out_of_memory", "outcome", b"outcome", "sequence", b"sequence", "stored", b"stored", "unsaved", b"unsaved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "by_itself", b"by_itself", "checkpoint", b"checkpoint", "device_failures", b"device_failures", "device_words", b"device_words", "error", b"error", "exit_code", b"exit_code", "lease", b"lease", "left_behind", b"left_behind", "log_tail", b"log_tail", "out_of_memory", b"out_of_memory", "outcome", b"outcome", "sequence", b"sequence", "stored", b"stored", "unsaved", b"unsaved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -103,8 +103,11 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
         return stale_leases.gone(state, message)
     if not lease.live and stale_leases.may_reclaim(state, lease):
         lease = state.reclaim(lease)
-    if message.left_behind and (not lease.live or state.is_fresh(lease, message.sequence)):
-        state.emit(events.process_not_reused(lease.number, message.left_behind))
+    if not lease.live or state.is_fresh(lease, message.sequence):
+        if message.left_behind:
+            state.emit(events.process_not_reused(lease.number, message.left_behind))
+        if message.advice:
+            state.emit(events.trial_warned(lease.number, message.advice))
     if not lease.live:
         trial = state.trials[lease.number]
         over = trial.state is State.TERMINATED and trial.attempt == lease.attempt

@@ -108,6 +108,8 @@ class ExitedArrived(Leased, frozen=True, kw_only=True):
     that returned. Then it is no sign of trouble that it reported nothing more."""
     stored: tuple[str, ...] = ()
     """If its checkpoint could not be loaded, the addresses of the checkpoints stored beside it."""
+    advice: str = ""
+    """What would make the study's trials cheaper."""
     left_behind: str = ""
     """What it left behind in a process that its study reuses, so that the process ran no other trial."""
 

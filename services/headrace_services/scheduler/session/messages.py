@@ -207,6 +207,7 @@ def _exited(message: worker_pb2.Exited, number: int, worker_id: int) -> ExitedAr
         by_itself=message.by_itself,
         stored=tuple(message.stored),
         left_behind=WARNING.kept(message.left_behind),
+        advice=WARNING.kept(message.advice),
     )
 
 

@@ -1,10 +1,10 @@
 """The process's open descriptors, compared with those before the trial.
 
-Libraries open some of their own, which stay: gloo a pipe to wake its thread, CUDA devices, pipes and sockets. So a
-pipe or a socket counts as the trial's if an object of Python holds it, or if it leads out of this process and neither
-CUDA was initialized by this trial nor a gang communicates: PyTorch keeps the sockets of a process's first process group,
-even after `destroy_process_group`. The connection to the
-worker daemon is left out, and so are the standard streams 1 and 2, which lead to another log for each trial.
+Libraries open some of their own, which stay: gloo a pipe to wake its thread, CUDA devices, pipes and sockets. PyTorch
+keeps the sockets of a process's first process group, even after `destroy_process_group`. So a pipe or a socket counts
+as the trial's if an object of Python holds it, or if it leads out of this process, CUDA was not initialized by this
+trial, and no gang communicates. The connection to the worker daemon is left out, and so are the standard streams 1
+and 2, which lead to another log for each trial.
 """
 
 import fcntl
