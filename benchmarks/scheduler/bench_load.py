@@ -83,7 +83,8 @@ class Run:
             SimulatedWorker(f"w{n}", options.slots, self._crowd, lambda: self._over)
             for n in range(options.streams)
         ]
-        probes = [100, max(101, options.trials // 10), int(options.trials * 0.97)]
+        # The last one while trials are left to start: a lone worker whose trial is paused needs another.
+        probes = [100, max(101, options.trials // 10), int(options.trials * 0.9)]
         async with AsyncClient(address) as client:
             handle = await client.create_study("bench", study(options.trials))
             running = [asyncio.create_task(worker.run(address)) for worker in workers]

@@ -138,15 +138,21 @@ class SimulatedWorker:
                     tasks.add(task)
                     task.add_done_callback(tasks.discard)
             case "decision":
-                waiting = self._waiting.pop(response.decision.report_sequence, None)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(response.decision.decision)
+                self._decided(response.decision)
+            case "decisions":
+                for decision in response.decisions.decisions:
+                    self._decided(decision)
             case "ack":
                 self._figures.committed += len(response.ack.sequences)
             case "cancel":
                 self._held.pop(response.cancel.lease.lease_id, None)
             case _:
                 pass
+
+    def _decided(self, said: worker_pb2.LeaseDecision) -> None:
+        waiting = self._waiting.pop(said.report_sequence, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(said.decision)
 
     async def _trial(self, assign: worker_pb2.Assign) -> None:
         step, milestone = assign.resume_step, assign.next_milestone

@@ -55,7 +55,7 @@ def test_a_drain_that_is_not_waited_for(
     assert "headrace undrain node-1" in done.err
     assert not fake.requests["GetTrial"]
     told = json.loads(invoke("drain", "node-1", "--no-wait", "--json").out)
-    assert told["worker"]["draining"] == "a user drains it"
+    assert told["worker"]["draining"] == "a user drained it"
     assert [one["trial"] for one in told["trials"]] == ["digits/1", "digits/2"]
 
 

@@ -260,7 +260,7 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
 
     def DrainWorker(self, request: Any, context: grpc.ServicerContext) -> Any:
         worker = self._change_worker(
-            "DrainWorker", request, context, draining=request.reason or "a user drains it"
+            "DrainWorker", request, context, draining=request.reason or "a user drained it"
         )
         return study_pb2.DrainWorkerResponse(worker=worker)
 

@@ -295,7 +295,7 @@ async def test_strangers_behind_a_proxy_share_the_places_and_end_alone() -> None
         await asyncio.sleep(3.3)
         assert not any(proxy.closed for proxy in proxies)
         number = proxies[0].call(CHECK, body=message(b"x" * 2000), end=True)
-        assert b"2000 bytes, and 1000 are the most" in (await site.ends(proxies[0], number)).headers[-1]
+        assert b"2000 bytes, and 1000 is the limit" in (await site.ends(proxies[0], number)).headers[-1]
 
 
 async def test_a_look_that_fails_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:

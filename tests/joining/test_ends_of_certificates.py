@@ -69,7 +69,7 @@ async def test_a_revocation_lasts_as_long_as_any_certificate_though_lifetimes_we
             await joins.check(conn, long)
         (long,) = await pass_by(conn, 20 * DAY, long)
         assert await joins.forget_old(conn, 10) == 1, "it ended ten days ago"
-        with pytest.raises(WorkerIdentityError, match="ended on"):
+        with pytest.raises(WorkerIdentityError, match="expired on"):
             await joins.check(conn, long)
 
 
@@ -79,11 +79,11 @@ async def test_a_certificate_that_has_ended_lets_nobody_in(engine: AsyncEngine) 
         shown = await joined(conn, HOUR)
         assert 3590 < await joins.check(conn, shown) <= 3600
         (ended,) = await pass_by(conn, HOUR, shown)
-        with pytest.raises(WorkerIdentityError, match="'w' ended on") as refused:
+        with pytest.raises(WorkerIdentityError, match="'w' expired on") as refused:
             await joins.check(conn, ended)
         assert "--worker w" in refused.value.remedy
         now: datetime = await joins.database_time(conn)
-        with pytest.raises(WorkerIdentityError, match="ended on"):
+        with pytest.raises(WorkerIdentityError, match="expired on"):
             await joins.renew(conn, ended, key_digest=KEY, now=now, until=now + HOUR)
 
 

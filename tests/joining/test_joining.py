@@ -410,8 +410,8 @@ def test_the_commands(site: JoinedSite) -> None:
         (one["what"], one["level"]): one["text"]
         for one in json.loads(command(site, "doctor", "--json", fails=None))
     }
-    assert "its certificate ends in 36" in found["scheduler", "ok"]
-    assert "of the workers: the first ends in" in found["certificates", "ok"]
+    assert "its certificate expires in 36" in found["scheduler", "ok"]
+    assert "of the workers: the first expires in" in found["certificates", "ok"]
 
 
 def test_a_certificate_that_has_ended_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -436,7 +436,7 @@ def test_a_certificate_that_has_ended_is_reported(monkeypatch: pytest.MonkeyPatc
     assert [worker.name for worker in certificates.ended(workers)] == ["a"]
     first = certificates.first_end(workers)
     assert first is not None
-    assert certificates.in_words(first) == "ends in 3 h 00 min"
+    assert certificates.in_words(first) == "expires in 3 h 00 min"
     assert certificates.in_words(now) == "has expired"
 
 

@@ -89,7 +89,7 @@ async def test_a_drained_worker_s_trials_save_at_their_next_report_and_continue_
     await going.do(machines.hold, machines.DRAIN, reason="new driver")
     noted = await going.beat(first, second)
     assert noted.wish == machines.Wish(reason="new driver", grace_s=None, leave=True)
-    why = f"worker '{going.name}' drains: new driver"
+    why = f"worker '{going.name}' is draining: new driver"
     assert {(lease.id, said) for lease, said in noted.leaving} == {(first.id, why), (second.id, why)}
     assert await going.slots() == [False, False]
     assert (await site.tell(first, 3, 0.5, saved=False)).action == "CONTINUE", "it saved nothing"
@@ -112,14 +112,14 @@ async def test_a_drain_outlives_reconnects_and_restarts_until_it_is_taken_back(e
     await going.do(machines.hold, machines.DRAIN, grace_s=5.0)
     await going.connect()
     noted = await going.beat(lease)
-    assert noted.wish == machines.Wish(reason="a user drains it", grace_s=5.0, leave=True)
+    assert noted.wish == machines.Wish(reason="a user drained it", grace_s=5.0, leave=True)
     assert len(noted.leaving) == 1
     await going.start()
     noted = await going.beat()
     assert noted.wish is not None
     assert not noted.wish.leave, "a daemon that was started since stays: else it would be started for ever"
     assert await going.slots() == [False]
-    assert (await going.shown()).draining == "a user drains it"
+    assert (await going.shown()).draining == "a user drained it"
     await going.do(machines.release)
     noted = await going.beat(lease)
     assert (noted.wish, noted.leaving) == (None, ())
@@ -135,7 +135,9 @@ async def test_a_daemon_that_leaves_by_itself_is_drained_until_the_next_one_come
     going = await Machine(site, "going").start()
     [lease] = await site.kick()
     await going.do(machines.leaves, going.session, "SIGTERM")
-    assert [why for _, why in (await going.beat(lease)).leaving] == [f"worker '{going.name}' drains: SIGTERM"]
+    assert [why for _, why in (await going.beat(lease)).leaving] == [
+        f"worker '{going.name}' is draining: SIGTERM"
+    ]
     await going.connect(leaving="SIGTERM")
     assert await going.slots() == [False], "a scheduler that knows nothing of it hears it at once"
     assert (await going.shown()).draining == "SIGTERM"
@@ -206,7 +208,7 @@ async def test_the_end_of_the_grace_charges_nobody_however_often_it_comes(engine
     await site.kick()
     for attempt in range(1, 13):
         lease = site.leases[f"{(await site.study()).uid}.0.{attempt}"]
-        await site.step(gone(lease, "RELEASED", error="worker 'w' drains: SIGTERM"))
+        await site.step(gone(lease, "RELEASED", error="worker 'w' is draining: SIGTERM"))
     trial = await site.trial(0)
     assert (trial.failures, trial.losses_in_row, trial.attempt) == (0, 0, 13)
 

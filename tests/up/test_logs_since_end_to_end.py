@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 
 import pytest
 from ready_home import furnish
@@ -73,8 +73,7 @@ def test_what_was_printed_since(running: Up, tmp_path: Path) -> None:
     service = Service(running.home, tmp_path)
     (tmp_path / "waiting.py").write_text(PROGRAM)
     (tmp_path / "waits.yaml").write_text(STUDY)
-    study = Thread(target=lambda: service.cli("run", "waits.yaml"))
-    study.start()
+    assert service.cli("run", "waits.yaml", "--detach").code == 0
     pause = Event()
 
     def log() -> Path:
@@ -99,7 +98,7 @@ def test_what_was_printed_since(running: Up, tmp_path: Path) -> None:
     assert "early" in service.cli("logs", "waits", "0", "--since", "1d").out
     running.until(marked, "a mark behind the second word")
     (tmp_path / "end").touch()
-    study.join(120)
+    running.until(lambda: service.json("show", "waits")["state"] == "completed", "the study has ended", 120)
     assert service.cli(*options, "-f").out == "late\nend\n"
     assert service.cli(*options, "-n", "1").out == "end\n"
     stored = log_times.path_of(path)

@@ -153,7 +153,7 @@ async def test_a_user_s_grace_ends_a_trial_that_saves_nothing(
     withdraw.grace.FromMilliseconds(100)
     stream.send(withdraw=withdraw)
     exited = await ended(scheduler)
-    assert (exited.outcome, exited.error) == (RELEASED, "worker 'w1' drains: reboot")
+    assert (exited.outcome, exited.error) == (RELEASED, "worker 'w1' is draining: reboot")
     await asyncio.wait_for(site.daemons[0][1], 60)
     site.daemons.clear()
 
@@ -213,4 +213,4 @@ async def test_a_file_that_is_there_already_is_refused(tmp_path: Path) -> None:
     )
     _, said = await process.communicate()
     assert process.returncode == 2
-    assert b"is there already" in said
+    assert b"already exists" in said

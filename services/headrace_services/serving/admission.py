@@ -39,6 +39,7 @@ from headrace_services.identity.permissions import PERMISSIONS, Permission
 from headrace_services.serving.callers import KnownCallers, Slot, StrangersCalls
 from headrace_services.serving.connections import Connections
 from headrace_services.serving.limits import Known, Strangers
+from headrace_services.serving.writes import uncut
 
 log = logging.getLogger(__name__)
 
@@ -203,9 +204,10 @@ class _Method:
     async def _answered(self, requests: Any, context: Context) -> Any:
         if not inspect.isasyncgenfunction(self._behaviour):
             return await self._behaviour(requests, context)
+        write = uncut(context.write)
         async with aclosing(self._behaviour(requests, context)) as responses:
             async for response in responses:
-                await context.write(response)
+                await write(response)
         return None
 
 

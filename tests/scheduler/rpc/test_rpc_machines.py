@@ -78,9 +78,9 @@ async def test_a_worker_that_is_away_is_drained_when_it_comes_back(site: RpcSite
     await connect(site.engine, ttl_s=-1)
     drained = (await site.call("DrainWorker", pb.DrainWorkerRequest(worker="workers/node-1"))).worker
     assert not drained.connected
-    assert drained.draining == "a user drains it"
+    assert drained.draining == "a user drained it"
     await connect(site.engine)
-    assert (await status(site)).draining == "a user drains it"
+    assert (await status(site)).draining == "a user drained it"
 
 
 async def test_a_daemon_that_leaves_by_itself_cannot_be_held_back(site: RpcSite) -> None:

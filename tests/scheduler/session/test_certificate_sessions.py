@@ -38,7 +38,7 @@ async def test_a_certificate_that_has_ended_opens_no_session_and_judges_no_folde
     await shows(engine, monkeypatch, timedelta(seconds=seconds))
     async with serving(engine, TIMING, certified=True) as replica, worker(replica) as scripted:
         await scripted.hello()
-        assert "'w' ended on" in await refused(scripted)
+        assert "'w' expired on" in await refused(scripted)
         async with grpc.aio.insecure_channel(replica.address) as channel:
             asked = worker_pb2.JudgeFoldersRequest(folders=["a-b"])
             with pytest.raises(grpc.aio.AioRpcError) as failure:
@@ -59,7 +59,7 @@ async def test_a_session_ends_with_its_certificate(
     monkeypatch.setattr(joins, "check", soon_over)
     async with serving(engine, TIMING, certified=True) as replica, worker(replica) as scripted:
         await scripted.hello()
-        assert "'w' ended on" in await refused(scripted)
+        assert "'w' expired on" in await refused(scripted)
         await until_disconnected(engine)
 
 

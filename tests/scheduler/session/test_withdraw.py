@@ -54,7 +54,7 @@ async def test_a_drain_and_its_end_are_reported_at_once_and_after_a_reconnect(
         withdraw = await w.hears("withdraw")
         assert (withdraw.reason, withdraw.grace.seconds, withdraw.leave) == ("reboot", 60, True)
         vacate = await w.hears("vacate")
-        assert (vacate.lease.lease_id, vacate.reason) == (lease.lease_id, "worker 'w' drains: reboot")
+        assert (vacate.lease.lease_id, vacate.reason) == (lease.lease_id, "worker 'w' is draining: reboot")
     await change(engine, machines.release)
     async with worker(replica) as w:
         await gpus(w, held=[lease], withdrawn=True)
@@ -69,7 +69,7 @@ async def test_a_daemon_that_says_that_it_leaves_gets_nothing_more(
         await gpus(w, 2)
         site, lease = await with_a_trial(engine, replica, w)
         await beat(w, 1, lease, leaving="SIGTERM")
-        assert (await w.hears("vacate")).reason == "worker 'w' drains: SIGTERM"
+        assert (await w.hears("vacate")).reason == "worker 'w' is draining: SIGTERM"
         other = await study(engine, resources={"gpus": 1})
         replica.hub.kick(other.study_id)
         report = worker_pb2.Report(sequence=1, lease=lease, step=3, metrics={"loss": 0.5})

@@ -149,7 +149,7 @@ class Worker:
     gets no trials.
     """
     drained_since: datetime | None = None
-    """Since when, if a user drains it."""
+    """Since when, if a user drained it."""
     cordoned: str = ""
     """Why a user cordoned it, so that nothing new starts there; empty if it is not cordoned."""
     cordons: tuple[Cordon, ...] = ()

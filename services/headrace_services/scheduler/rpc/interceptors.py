@@ -28,6 +28,7 @@ from headrace_services.scheduler.rpc.spec_faults import in_own_words
 from headrace_services.scheduler.store.database import is_away, is_strained
 from headrace_services.scheduler.store.defects import reason_of
 from headrace_services.serving.admission import AdmissionInterceptor
+from headrace_services.serving.writes import uncut
 
 log = logging.getLogger(__name__)
 
@@ -128,9 +129,10 @@ def _stream(behaviour: Behaviour, method: str) -> Behaviour:
                 await behaviour(request, context)
                 return
             # Closed at once when the client goes away, not whenever it is collected.
+            write = uncut(context.write)
             async with aclosing(behaviour(request, context)) as responses:
                 async for response in responses:
-                    await context.write(response)
+                    await write(response)
 
     return call
 

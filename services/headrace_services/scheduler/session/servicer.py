@@ -31,6 +31,7 @@ from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.worker_session import SupersededError, Timing, WorkerSession
 from headrace_services.scheduler.store import checkpoint_stores, joins, leftovers, lineage, workers
 from headrace_services.scheduler.store.database import transaction
+from headrace_services.serving.writes import uncut
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +111,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         try:
             self._hub.wake_waiting_studies()
             async with lasts:
-                await session.run(hello, request_iterator, context.write)
+                await session.run(hello, request_iterator, uncut(context.write))
         except TimeoutError:
             if certificate is None or not lasts.expired():
                 raise

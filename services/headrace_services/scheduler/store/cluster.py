@@ -110,7 +110,7 @@ class WorkerView:
     draining: str = ""
     """Why it is drained; empty if it is not."""
     drain_time: datetime | None = None
-    """Since when, if a user drains it."""
+    """Since when, if a user drained it."""
     cordoned: str = ""
     """Why nothing new starts on it; empty if trials may start."""
     cordons: list[CordonView] = field(default_factory=list)

@@ -180,7 +180,7 @@ async def check(conn: AsyncConnection, shown: WorkerCertificate) -> float:
 def has_ended(shown: WorkerCertificate) -> WorkerIdentityError:
     """The error for a worker whose certificate has ended."""
     return WorkerIdentityError(
-        f"the certificate of worker '{shown.worker}' ended on {shown.until:%Y-%m-%d %H:%M} UTC",
+        f"the certificate of worker '{shown.worker}' expired on {shown.until:%Y-%m-%d %H:%M} UTC",
         remedy=f"Join again with a new token: `headrace worker-token create --worker {shown.worker}`.",
     )
 

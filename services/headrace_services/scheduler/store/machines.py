@@ -224,7 +224,7 @@ def cordons_of(worker_ids: Iterable[int]) -> Any:
 def draining(row: Any) -> str:
     """Why a worker is drained, from its row; empty if it is not."""
     if row.hold == DRAIN:
-        return row.hold_why or "a user drains it"
+        return row.hold_why or "a user drained it"
     return str(row.leaving)
 
 
@@ -271,7 +271,7 @@ def _asking(grants: Any) -> ClauseElement:
 
 
 def _all_of_the_worker() -> Any:
-    why = "worker '" + _w.c.name + "' drains" + case((WHY != "", ": " + WHY), else_="")
+    why = "worker '" + _w.c.name + "' is draining" + case((WHY != "", ": " + WHY), else_="")
     query = select(_g.c.id, _g.c.study_id, true(), why).distinct()
     query = query.join_from(_le, _g, _g.c.id == _le.c.grant_id).join(_w, _w.c.id == _le.c.worker_id)
     return query.where(_le.c.worker_id == _worker, _le.c.live, _g.c.live, DRAINS)
