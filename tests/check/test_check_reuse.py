@@ -400,16 +400,16 @@ def test_a_leak_is_an_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ("trial", "options", "message"),
     [
         ("command: [python, train.py]", (), "only a callable's process can run several"),
-        ("callable: train:train", ("--ranks", "2"), "the ranks of a gang are not reused yet"),
+        ("callable: train:train", ("--ranks", "2"), "--reuse cannot check a gang of ranks yet"),
         (
             "callable: train:train}\nresources: {gpus: 2, processes: per_slot",
             (),
-            "the ranks of a gang are not reused yet",
+            "--reuse cannot check a gang of ranks yet",
         ),
     ],
     ids=["command", "ranks", "gang"],
 )
-def test_what_is_never_reused_is_refused(
+def test_what_cannot_be_checked_for_reuse_is_refused(
     tmp_path: Path, trial: str, options: tuple[str, ...], message: str
 ) -> None:
     done = headrace_command("check", "study.yaml", "--reuse", *options, folder=project(tmp_path, trial))

@@ -26,6 +26,7 @@ from headrace.check.process_state import ProcessState
 from headrace.check.reuse_record import FirstTrial, Reuse, Used, used_file
 from headrace.check.segment import Segment
 from headrace.check.snapshot import Control, SegmentResult
+from headrace.grants import RANK
 from headrace.trial import raised
 from headrace.trial.bundle import takes_bundle
 from headrace.trial.bundle_run import run_bundle
@@ -42,6 +43,7 @@ from headrace.trial.target import import_target
 def run_reused(control: Control, reuse: Reuse) -> SegmentResult:
     """Runs the trials, writes what there is to say of the process, and returns what the compared trial did."""
     os.environ.update(control.env)
+    os.environ.pop(RANK, None)  # it is no gang
     os.chdir(control.folder)
     if control.is_copy:
         digest.alike(control.folder.rstrip("0123456789"))

@@ -49,7 +49,7 @@ def refuse_reuse_of(spec: StudySpec, file: Path) -> None:
         )
     if spec.resources.processes is Processes.PER_SLOT:
         raise CommandError(
-            f"{file} has `processes: per_slot`, and the ranks of a gang are not reused yet.",
+            f"{file} has `processes: per_slot`, and --reuse cannot check a gang of ranks yet.",
             remedy="Leave --reuse out, or give its trials a single process.",
             code=USAGE,
         )
@@ -59,7 +59,7 @@ def refuse_ranks(ranks: int) -> None:
     """Raises `CommandError` for more than one rank."""
     if ranks > 1:
         raise CommandError(
-            f"--ranks {ranks}: the ranks of a gang are not reused yet.",
+            f"--ranks {ranks}: --reuse cannot check a gang of ranks yet.",
             remedy="Leave --reuse or --ranks out.",
             code=USAGE,
         )
