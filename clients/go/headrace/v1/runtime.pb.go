@@ -483,9 +483,13 @@ type FinishRequest struct {
 	// other than 0 is then a failure.
 	Exiting bool `protobuf:"varint,13,opt,name=exiting,proto3" json:"exiting,omitempty"`
 	// The configuration makes no sense; `error` says why. The trial is not retried, and does not count as failed.
-	Infeasible    bool `protobuf:"varint,14,opt,name=infeasible,proto3" json:"infeasible,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Infeasible bool `protobuf:"varint,14,opt,name=infeasible,proto3" json:"infeasible,omitempty"`
+	// The processor time of the process since its start, or since its trial before this one; and the part of it that
+	// passed until the function was imported. Absent if the program is not a function.
+	Processor          *durationpb.Duration `protobuf:"bytes,15,opt,name=processor,proto3" json:"processor,omitempty"`
+	ProcessorOfImports *durationpb.Duration `protobuf:"bytes,16,opt,name=processor_of_imports,json=processorOfImports,proto3" json:"processor_of_imports,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *FinishRequest) Reset() {
@@ -607,6 +611,20 @@ func (x *FinishRequest) GetInfeasible() bool {
 		return x.Infeasible
 	}
 	return false
+}
+
+func (x *FinishRequest) GetProcessor() *durationpb.Duration {
+	if x != nil {
+		return x.Processor
+	}
+	return nil
+}
+
+func (x *FinishRequest) GetProcessorOfImports() *durationpb.Duration {
+	if x != nil {
+		return x.ProcessorOfImports
+	}
+	return nil
 }
 
 type FinishResponse struct {
@@ -1220,7 +1238,7 @@ const file_headrace_v1_runtime_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"C\n" +
 	"\x0eReportResponse\x121\n" +
-	"\bdecision\x18\x01 \x01(\v2\x15.headrace.v1.DecisionR\bdecision\"\xa8\x03\n" +
+	"\bdecision\x18\x01 \x01(\v2\x15.headrace.v1.DecisionR\bdecision\"\xae\x04\n" +
 	"\rFinishRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\tR\x05error\x12\x1c\n" +
@@ -1237,7 +1255,9 @@ const file_headrace_v1_runtime_proto_rawDesc = "" +
 	"\aexiting\x18\r \x01(\bR\aexiting\x12\x1e\n" +
 	"\n" +
 	"infeasible\x18\x0e \x01(\bR\n" +
-	"infeasible\"\x10\n" +
+	"infeasible\x127\n" +
+	"\tprocessor\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\tprocessor\x12K\n" +
+	"\x14processor_of_imports\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\x12processorOfImports\"\x10\n" +
 	"\x0eFinishResponse\"t\n" +
 	"\rLoadedRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x19\n" +
@@ -1331,35 +1351,37 @@ var file_headrace_v1_runtime_proto_depIdxs = []int32{
 	21, // 6: headrace.v1.ReportRequest.schedules:type_name -> headrace.v1.Schedules
 	22, // 7: headrace.v1.ReportResponse.decision:type_name -> headrace.v1.Decision
 	19, // 8: headrace.v1.FinishRequest.save_time:type_name -> google.protobuf.Duration
-	23, // 9: headrace.v1.LoadedRequest.files:type_name -> headrace.v1.SourceFile
-	1,  // 10: headrace.v1.AttachBundleResponse.members:type_name -> headrace.v1.AttachResponse
-	2,  // 11: headrace.v1.TurnRequest.restored:type_name -> headrace.v1.RestoredRequest
-	4,  // 12: headrace.v1.TurnRequest.reports:type_name -> headrace.v1.ReportRequest
-	6,  // 13: headrace.v1.TurnRequest.finished:type_name -> headrace.v1.FinishRequest
-	14, // 14: headrace.v1.TurnResponse.decisions:type_name -> headrace.v1.MemberDecision
-	1,  // 15: headrace.v1.TurnResponse.joined:type_name -> headrace.v1.AttachResponse
-	22, // 16: headrace.v1.MemberDecision.decision:type_name -> headrace.v1.Decision
-	0,  // 17: headrace.v1.TrialRuntimeService.Attach:input_type -> headrace.v1.AttachRequest
-	2,  // 18: headrace.v1.TrialRuntimeService.Restored:input_type -> headrace.v1.RestoredRequest
-	4,  // 19: headrace.v1.TrialRuntimeService.Report:input_type -> headrace.v1.ReportRequest
-	6,  // 20: headrace.v1.TrialRuntimeService.Finish:input_type -> headrace.v1.FinishRequest
-	8,  // 21: headrace.v1.TrialRuntimeService.Loaded:input_type -> headrace.v1.LoadedRequest
-	10, // 22: headrace.v1.TrialRuntimeService.AttachBundle:input_type -> headrace.v1.AttachBundleRequest
-	12, // 23: headrace.v1.TrialRuntimeService.Turn:input_type -> headrace.v1.TurnRequest
-	15, // 24: headrace.v1.TrialRuntimeService.FinishBundle:input_type -> headrace.v1.FinishBundleRequest
-	1,  // 25: headrace.v1.TrialRuntimeService.Attach:output_type -> headrace.v1.AttachResponse
-	3,  // 26: headrace.v1.TrialRuntimeService.Restored:output_type -> headrace.v1.RestoredResponse
-	5,  // 27: headrace.v1.TrialRuntimeService.Report:output_type -> headrace.v1.ReportResponse
-	7,  // 28: headrace.v1.TrialRuntimeService.Finish:output_type -> headrace.v1.FinishResponse
-	9,  // 29: headrace.v1.TrialRuntimeService.Loaded:output_type -> headrace.v1.LoadedResponse
-	11, // 30: headrace.v1.TrialRuntimeService.AttachBundle:output_type -> headrace.v1.AttachBundleResponse
-	13, // 31: headrace.v1.TrialRuntimeService.Turn:output_type -> headrace.v1.TurnResponse
-	16, // 32: headrace.v1.TrialRuntimeService.FinishBundle:output_type -> headrace.v1.FinishBundleResponse
-	25, // [25:33] is the sub-list for method output_type
-	17, // [17:25] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	19, // 9: headrace.v1.FinishRequest.processor:type_name -> google.protobuf.Duration
+	19, // 10: headrace.v1.FinishRequest.processor_of_imports:type_name -> google.protobuf.Duration
+	23, // 11: headrace.v1.LoadedRequest.files:type_name -> headrace.v1.SourceFile
+	1,  // 12: headrace.v1.AttachBundleResponse.members:type_name -> headrace.v1.AttachResponse
+	2,  // 13: headrace.v1.TurnRequest.restored:type_name -> headrace.v1.RestoredRequest
+	4,  // 14: headrace.v1.TurnRequest.reports:type_name -> headrace.v1.ReportRequest
+	6,  // 15: headrace.v1.TurnRequest.finished:type_name -> headrace.v1.FinishRequest
+	14, // 16: headrace.v1.TurnResponse.decisions:type_name -> headrace.v1.MemberDecision
+	1,  // 17: headrace.v1.TurnResponse.joined:type_name -> headrace.v1.AttachResponse
+	22, // 18: headrace.v1.MemberDecision.decision:type_name -> headrace.v1.Decision
+	0,  // 19: headrace.v1.TrialRuntimeService.Attach:input_type -> headrace.v1.AttachRequest
+	2,  // 20: headrace.v1.TrialRuntimeService.Restored:input_type -> headrace.v1.RestoredRequest
+	4,  // 21: headrace.v1.TrialRuntimeService.Report:input_type -> headrace.v1.ReportRequest
+	6,  // 22: headrace.v1.TrialRuntimeService.Finish:input_type -> headrace.v1.FinishRequest
+	8,  // 23: headrace.v1.TrialRuntimeService.Loaded:input_type -> headrace.v1.LoadedRequest
+	10, // 24: headrace.v1.TrialRuntimeService.AttachBundle:input_type -> headrace.v1.AttachBundleRequest
+	12, // 25: headrace.v1.TrialRuntimeService.Turn:input_type -> headrace.v1.TurnRequest
+	15, // 26: headrace.v1.TrialRuntimeService.FinishBundle:input_type -> headrace.v1.FinishBundleRequest
+	1,  // 27: headrace.v1.TrialRuntimeService.Attach:output_type -> headrace.v1.AttachResponse
+	3,  // 28: headrace.v1.TrialRuntimeService.Restored:output_type -> headrace.v1.RestoredResponse
+	5,  // 29: headrace.v1.TrialRuntimeService.Report:output_type -> headrace.v1.ReportResponse
+	7,  // 30: headrace.v1.TrialRuntimeService.Finish:output_type -> headrace.v1.FinishResponse
+	9,  // 31: headrace.v1.TrialRuntimeService.Loaded:output_type -> headrace.v1.LoadedResponse
+	11, // 32: headrace.v1.TrialRuntimeService.AttachBundle:output_type -> headrace.v1.AttachBundleResponse
+	13, // 33: headrace.v1.TrialRuntimeService.Turn:output_type -> headrace.v1.TurnResponse
+	16, // 34: headrace.v1.TrialRuntimeService.FinishBundle:output_type -> headrace.v1.FinishBundleResponse
+	27, // [27:35] is the sub-list for method output_type
+	19, // [19:27] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_runtime_proto_init() }

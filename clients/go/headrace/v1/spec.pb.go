@@ -4381,7 +4381,10 @@ type TrialTemplate struct {
 	Requirements string `protobuf:"bytes,11,opt,name=requirements,proto3" json:"requirements,omitempty"`
 	// How long a trial may run, in all its attempts together; absent means no limit. After that it is asked to
 	// leave, and has `grace` to do so.
-	Timeout       *durationpb.Duration `protobuf:"bytes,12,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	Timeout *durationpb.Duration `protobuf:"bytes,12,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// For a callable: whether a process may run several trials of the study, one after another. It ends by itself if a
+	// trial left something behind that the next one would meet.
+	Reuse         bool `protobuf:"varint,13,opt,name=reuse,proto3" json:"reuse,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4509,6 +4512,13 @@ func (x *TrialTemplate) GetTimeout() *durationpb.Duration {
 		return x.Timeout
 	}
 	return nil
+}
+
+func (x *TrialTemplate) GetReuse() bool {
+	if x != nil {
+		return x.Reuse
+	}
+	return false
 }
 
 type isTrialTemplate_Program interface {
@@ -4990,7 +5000,7 @@ const file_headrace_v1_spec_proto_rawDesc = "" +
 	"\n" +
 	"FilesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe3\x04\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf9\x04\n" +
 	"\rTrialTemplate\x12\x1c\n" +
 	"\bcallable\x18\x01 \x01(\tH\x00R\bcallable\x124\n" +
 	"\acommand\x18\x02 \x01(\v2\x18.headrace.v1.CommandLineH\x00R\acommand\x12\x1f\n" +
@@ -5005,7 +5015,8 @@ const file_headrace_v1_spec_proto_rawDesc = "" +
 	"\x04code\x18\n" +
 	" \x01(\v2\x11.headrace.v1.CodeR\x04code\x12\"\n" +
 	"\frequirements\x18\v \x01(\tR\frequirements\x123\n" +
-	"\atimeout\x18\f \x01(\v2\x19.google.protobuf.DurationR\atimeout\x1a6\n" +
+	"\atimeout\x18\f \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12\x14\n" +
+	"\x05reuse\x18\r \x01(\bR\x05reuse\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\t\n" +

@@ -1216,7 +1216,10 @@ type Heartbeat struct {
 	// The number of durable messages that are not acknowledged yet.
 	Unacknowledged int64 `protobuf:"varint,44,opt,name=unacknowledged,proto3" json:"unacknowledged,omitempty"`
 	// The id in the marker of the worker's store now, as in Store.
-	StoreId       string `protobuf:"bytes,47,opt,name=store_id,json=storeId,proto3" json:"store_id,omitempty"`
+	StoreId string `protobuf:"bytes,47,opt,name=store_id,json=storeId,proto3" json:"store_id,omitempty"`
+	// How many trials ran in a process that had run another one, and why other processes ended, since the daemon
+	// started, for people. Empty if no study has `reuse`.
+	Reused        string `protobuf:"bytes,48,opt,name=reused,proto3" json:"reused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1310,6 +1313,13 @@ func (x *Heartbeat) GetUnacknowledged() int64 {
 func (x *Heartbeat) GetStoreId() string {
 	if x != nil {
 		return x.StoreId
+	}
+	return ""
+}
+
+func (x *Heartbeat) GetReused() string {
+	if x != nil {
+		return x.Reused
 	}
 	return ""
 }
@@ -1715,7 +1725,12 @@ type Exited struct {
 	ByItself bool `protobuf:"varint,44,opt,name=by_itself,json=byItself,proto3" json:"by_itself,omitempty"`
 	// With UNREADABLE_CHECKPOINT and NO_CHECKPOINT: the URIs of the trial's complete checkpoints in the store,
 	// newest first.
-	Stored        []string `protobuf:"bytes,46,rep,name=stored,proto3" json:"stored,omitempty"`
+	Stored []string `protobuf:"bytes,46,rep,name=stored,proto3" json:"stored,omitempty"`
+	// With `reuse`: what the trial left behind, so that its process ran no other trial, for people. Empty if it may run
+	// another one, or ended for a reason that `outcome` tells.
+	LeftBehind string `protobuf:"bytes,48,opt,name=left_behind,json=leftBehind,proto3" json:"left_behind,omitempty"`
+	// What would make the study's trials cheaper, for people; the worker says it once for a study.
+	Advice        string `protobuf:"bytes,49,opt,name=advice,proto3" json:"advice,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1839,6 +1854,20 @@ func (x *Exited) GetStored() []string {
 		return x.Stored
 	}
 	return nil
+}
+
+func (x *Exited) GetLeftBehind() string {
+	if x != nil {
+		return x.LeftBehind
+	}
+	return ""
+}
+
+func (x *Exited) GetAdvice() string {
+	if x != nil {
+		return x.Advice
+	}
+	return ""
 }
 
 // Answers Hello.
@@ -3192,7 +3221,7 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
 	"\x05stage\x18\x02 \x01(\x05R\x05stage\x12\x18\n" +
 	"\areplica\x18\x03 \x01(\x05R\areplica\x12\x12\n" +
-	"\x04duty\x18\x04 \x01(\x01R\x04duty\"\xd6\x02\n" +
+	"\x04duty\x18\x04 \x01(\x01R\x04duty\"\xee\x02\n" +
 	"\tHeartbeat\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12:\n" +
 	"\ttelemetry\x18\x02 \x03(\v2\x1c.headrace.v1.DeviceTelemetryR\ttelemetry\x12)\n" +
@@ -3202,7 +3231,8 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\adefects\x18* \x03(\v2\x19.headrace.v1.DeviceDefectR\adefects\x12\x18\n" +
 	"\aleaving\x18+ \x01(\tR\aleaving\x12&\n" +
 	"\x0eunacknowledged\x18, \x01(\x03R\x0eunacknowledged\x12\x19\n" +
-	"\bstore_id\x18/ \x01(\tR\astoreId\"<\n" +
+	"\bstore_id\x18/ \x01(\tR\astoreId\x12\x16\n" +
+	"\x06reused\x180 \x01(\tR\x06reused\"<\n" +
 	"\fDeviceDefect\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"u\n" +
@@ -3234,7 +3264,7 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12+\n" +
 	"\x05lease\x18\x02 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x126\n" +
 	"\tread_time\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\breadTime\x12,\n" +
-	"\x04code\x18\f \x01(\v2\x18.headrace.v1.AttemptCodeR\x04code\"\xce\x03\n" +
+	"\x04code\x18\f \x01(\v2\x18.headrace.v1.AttemptCodeR\x04code\"\x87\x04\n" +
 	"\x06Exited\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12+\n" +
 	"\x05lease\x18\x02 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x122\n" +
@@ -3250,7 +3280,10 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"checkpoint\x12\x18\n" +
 	"\aunsaved\x18+ \x01(\tR\aunsaved\x12\x1b\n" +
 	"\tby_itself\x18, \x01(\bR\bbyItself\x12\x16\n" +
-	"\x06stored\x18. \x03(\tR\x06stored\"\xe2\x02\n" +
+	"\x06stored\x18. \x03(\tR\x06stored\x12\x1f\n" +
+	"\vleft_behind\x180 \x01(\tR\n" +
+	"leftBehind\x12\x16\n" +
+	"\x06advice\x181 \x01(\tR\x06advice\"\xe2\x02\n" +
 	"\aWelcome\x12H\n" +
 	"\x12heartbeat_interval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\x126\n" +
 	"\tlease_ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bleaseTtl\x12)\n" +

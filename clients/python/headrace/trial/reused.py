@@ -12,12 +12,14 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.trial import script
 from headrace.trial.handover import Handover, turn_to
-from headrace.trial.reuse.between import Baseline
 from headrace.trial.standby import Code, start_anew
+
+if TYPE_CHECKING:
+    from headrace.trial.reuse.between import Baseline
 
 MOST_TRIALS = 1000
 """After so many trials a process ends. What none of the checks can see, such as fragmented memory, then has an end
@@ -41,6 +43,8 @@ class RunOne(Protocol):
 
 def run_several(run_one: RunOne, handover: Handover) -> int:
     """Runs trials as long as the daemon has some and each left the process as it was; returns the exit status."""
+    from headrace.trial.reuse.between import Baseline  # 30 ms, which a process for one trial saves
+
     code, baseline, folder = Code(), Baseline(), ""
 
     def imported(working_dir: str) -> None:
@@ -65,7 +69,7 @@ def run_several(run_one: RunOne, handover: Handover) -> int:
     raise AssertionError("the last trial always leaves something behind")
 
 
-def _left_behind(baseline: Baseline, code: Code, trials: int) -> str:
+def _left_behind(baseline: "Baseline", code: Code, trials: int) -> str:
     """Why the process runs no other trial; empty if it may."""
     if script.has_current():
         return "it called trial.current(), which finishes its trial at the end of the process"
