@@ -33,7 +33,7 @@ def main(url: str, name: str, configurations: str, seed: str) -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.RandomSampler(seed=int(seed))
     study = optuna.load_study(study_name=name, storage=url, sampler=sampler, pruner=HALVING)
-    # Counts trials that run, too: the study gets the exact number.
+    # Counts trials that run, too: the study gets this number, or one more if both processes ask at once.
     enough = optuna.study.MaxTrialsCallback(int(configurations), states=None)
     study.optimize(objective, callbacks=[enough])
 
