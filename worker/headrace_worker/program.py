@@ -85,6 +85,7 @@ class Program:
         self._stood_by: Launch | None = None
         self.left_behind = ""
         """What the trial left behind, so that the process runs no other one."""
+        self._kind = "trial"
 
     async def run(
         self,
@@ -146,7 +147,7 @@ class Program:
             if not kept:
                 if process.line is not None:
                     process.line.close()
-                    self._standbys.spent(self._slots, self.left_behind)
+                    self._standbys.spent(self._slots, self._kind)
                 await process.group_gone()
             self.process = None
             self._launch = None  # a late call prepares nothing
@@ -240,8 +241,9 @@ class Program:
         if offer is None or not self._succeeded() or self.signalled:
             process.line.close()  # a process that waits for its next trial ends now
             return False
-        left_behind = offer.left_behind
+        left_behind, self._kind = offer.left_behind, offer.kind
         if not left_behind and (others := await asyncio.to_thread(process.others, offer.ranks)):
+            self._kind = "left"
             left_behind = f"left {'a process' if len(others) == 1 else f'{len(others)} processes'} running"
         self.left_behind = left_behind
         if left_behind:

@@ -1,9 +1,19 @@
-"""How often processes ran several trials, and why they ended, for people."""
+"""How often processes ran several trials, and why they ended, for people.
+
+Users of all projects see it, so it names nothing of a program: `headrace why` tells a trial's own project.
+"""
 
 from collections import Counter
 
-_SHOWN = 3
-_DISTINCT = 64
+_KINDS = {
+    "trial": "their trials did not succeed",
+    "left": "left something behind",
+    "state": "changed their own modules",
+    "setting": "changed a setting for good",
+    "code": "their code has changed",
+    "many": "ran many trials",
+}
+_OTHER = "other reasons"
 
 
 class Counts:
@@ -14,21 +24,16 @@ class Counts:
         """The trials that ran in a process that had run another one."""
         self._ended: Counter[str] = Counter()
 
-    def ended(self, left_behind: str) -> None:
-        """A process ended because of what its trial left behind; empty: for a reason that the trial's end tells."""
-        if left_behind in self._ended or len(self._ended) < _DISTINCT:
-            self._ended[left_behind] += 1
+    def ended(self, kind: str) -> None:
+        """A process ran no other trial. `trial`: for a reason that the trial's own end tells."""
+        self._ended[_KINDS.get(kind, _OTHER)] += 1
 
     def in_words(self) -> str:
         """All of it in one line; empty if there is nothing to say."""
         if not self.again and not self._ended:
             return ""
         said = f"{self.again} trials ran in a process that had run another one"
-        ended = [
-            (why or "its trial did not succeed", count) for why, count in self._ended.most_common(_SHOWN)
-        ]
-        if ended:
-            said += f"; {self._ended.total()} processes ended: " + ", ".join(
-                f"{why} ({count})" if count > 1 else why for why, count in ended
-            )
+        if self._ended:
+            kinds = ", ".join(f"{why} ({count})" for why, count in self._ended.most_common())
+            said += f"; processes that ended: {kinds}"
         return said

@@ -158,10 +158,10 @@ class Standbys:
         self._reused.setdefault(slots, []).append(found)
         self._arm(found, slots)
 
-    def spent(self, slots: tuple[int, ...], left_behind: str) -> None:
-        """A process with `reuse` ran its last trial on these slots."""
+    def spent(self, slots: tuple[int, ...], kind: str) -> None:
+        """A process with `reuse` ran its last trial on these slots, for this kind of reason."""
         self._spent.add(slots)
-        self.counts.ended(left_behind)
+        self.counts.ended(kind)
 
     def idle(self, slots: tuple[int, ...]) -> None:
         """A trial on these slots is over: their standby process stays a little longer."""

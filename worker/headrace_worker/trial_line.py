@@ -18,6 +18,8 @@ class Offer:
 
     left_behind: str
     """Why it runs no other trial; empty if it offers itself for one."""
+    kind: str
+    """The kind of that, as in `headrace.trial.handover`."""
     ranks: frozenset[int]
     """The processes of its gang, which wait with it."""
 
@@ -51,7 +53,8 @@ class TrialLine:
             if not said:
                 return None
             word = json.loads(said)
-            return Offer(WARNING.kept(str(word["left_behind"])), frozenset(map(int, word["ranks"])))
+            ranks = frozenset(map(int, word["ranks"]))
+            return Offer(WARNING.kept(str(word["left_behind"])), str(word["kind"]), ranks)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

@@ -106,7 +106,7 @@ class _Process(Handover):
     def close(self) -> None:
         """The process gets no other trial."""
 
-    def end(self, left_behind: str) -> None:
+    def end(self, left_behind: str, kind: str = "") -> None:  # noqa: ARG002 - a handover's
         """The process would run no further trial."""
         self._note(left_behind)
 

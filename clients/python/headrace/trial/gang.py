@@ -61,6 +61,7 @@ class _Rank:
     # With reuse: the connection over which it gets its trials, and what it said after the last one.
     line: socket.socket | None = None
     left_behind: str | None = None
+    kind: str = ""
 
     @property
     def offers(self) -> bool:
@@ -78,7 +79,8 @@ class _Rank:
         if self.line is not None and self.left_behind is None:
             with suppress(BlockingIOError, ConnectionError):
                 if said := self.line.recv(1 << 16):
-                    self.left_behind = str(json.loads(said)["left_behind"])
+                    word = json.loads(said)
+                    self.left_behind, self.kind = str(word["left_behind"]), str(word["kind"])
 
     def look(self, now: float) -> None:
         """Records what the rank reported, and its end.
@@ -127,11 +129,12 @@ class Gang:
         return all(rank.offers for rank in self._ranks)
 
     @property
-    def left_behind(self) -> str:
-        """What a trial left behind on one of the ranks."""
-        return next(
-            (f"on rank {one.number}: {one.left_behind}" for one in self._ranks if one.left_behind), ""
+    def left_behind(self) -> tuple[str, str]:
+        """What a trial left behind on one of the ranks, and its kind."""
+        found = (
+            (f"on rank {one.number}: {one.left_behind}", one.kind) for one in self._ranks if one.left_behind
         )
+        return next(found, ("", ""))
 
     def begin(self, variables: Mapping[str, str]) -> bool:
         """Gives every rank the gang's trial; False, and they are killed, if one is gone."""
@@ -232,7 +235,7 @@ def _run_several(program: Sequence[str], world: int, handover: Handover) -> int:
             return _as_that_one(-signal.SIGKILL)  # nothing of the trial has begun: it gets another process
         status = gang.wait()
         if status or not gang.offers:
-            handover.end(gang.left_behind)
+            handover.end(*gang.left_behind)
             return status
         log = handover.offer(gang.pids)
 

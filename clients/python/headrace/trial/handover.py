@@ -55,9 +55,10 @@ class Handover:
         """The daemon gives this process no further trial."""
         self._daemon.close()
 
-    def end(self, left_behind: str) -> None:
-        """Says why this process runs no further trial."""
-        self._say(WARNING.kept(left_behind))
+    def end(self, left_behind: str, kind: str = "") -> None:
+        """Says why this process runs no further trial: because a trial `left` something, changed the `state` of its
+        modules or a `setting` for good, because its `code` has changed, or as it has run `many`."""
+        self._say(WARNING.kept(left_behind), kind=kind)
         self.close()
 
     def offer(self, ranks: Sequence[int] = ()) -> int:
@@ -72,9 +73,9 @@ class Handover:
         self._say("", ranks)
         return self.wait()
 
-    def _say(self, left_behind: str, ranks: Sequence[int] = ()) -> None:
+    def _say(self, left_behind: str, ranks: Sequence[int] = (), kind: str = "") -> None:
         with suppress(OSError):  # the daemon is gone, and this process soon
-            self._daemon.send(json.dumps({"left_behind": left_behind, "ranks": ranks}).encode())
+            self._daemon.send(json.dumps({"left_behind": left_behind, "kind": kind, "ranks": ranks}).encode())
 
 
 def turn_to(log: int) -> int:

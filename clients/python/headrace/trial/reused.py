@@ -58,8 +58,9 @@ def run_several(run_one: RunOne, handover: Handover) -> int:
         if ran.status and not ran.infeasible:
             handover.close()
             return ran.status
-        if left_behind := _left_behind(baseline, code, trials):
-            handover.end(left_behind)
+        kind, left_behind = _left_behind(baseline, code, trials)
+        if left_behind:
+            handover.end(left_behind, kind)
             return 0
         os.close(turn_to(handover.offer()))
         handover.take_names()
@@ -69,13 +70,13 @@ def run_several(run_one: RunOne, handover: Handover) -> int:
     raise AssertionError("the last trial always leaves something behind")
 
 
-def _left_behind(baseline: "Baseline", code: Code, trials: int) -> str:
-    """Why the process runs no other trial; empty if it may."""
+def _left_behind(baseline: "Baseline", code: Code, trials: int) -> tuple[str, str]:
+    """Why the process runs no other trial, and the kind of that; empty if it may."""
     if script.has_current():
-        return "it called trial.current(), which finishes its trial at the end of the process"
+        return "left", "it called trial.current(), which finishes its trial at the end of the process"
     if found := baseline.after_trial():
-        return found
+        return baseline.kind, found
     code.look()
     if changed := code.touched(quickly=True):
-        return f"{Path(changed).name} has changed since it was imported"
-    return f"it ran {trials} trials" if trials == MOST_TRIALS else ""
+        return "code", f"{Path(changed).name} has changed since it was imported"
+    return "many", f"it ran {trials} trials" if trials == MOST_TRIALS else ""

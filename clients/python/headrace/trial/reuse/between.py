@@ -31,6 +31,8 @@ class Baseline:
         self._imports = Imports(self._import_begins, self._import_ends)
         self._taken = False
         self._failed = ""
+        self.kind = ""
+        """The kind of the reason that `after_trial` has returned, as `Handover.end` takes it."""
 
     def take(self) -> None:
         """Right before a trial's function is called. From the second trial on, only connections are new."""
@@ -55,15 +57,19 @@ class Baseline:
             return self._failed
 
     def _after_trial(self) -> str:
+        self.kind = "left"
         if loop := self._leftovers.loop_left():
             return loop
         gc.collect()
+        self.kind = "setting"
         if left := self._settings.restore():
             return left
         _forget_compiled()
         empty_cache()
+        self.kind = "left"
         if left_behind := self._leftovers.find():
             return left_behind[0]
+        self.kind = "state"
         if changed := self._state.changed():
             return changed
         if len(gc.get_objects(generation=2)) > _MANY_OBJECTS:
@@ -87,6 +93,7 @@ class Baseline:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
+        self.kind = ""
         self._failed = f"it cannot be checked: {type(error).__name__}: {error}"
 
 

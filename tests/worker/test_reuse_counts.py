@@ -1,0 +1,18 @@
+"""What a worker says about the processes that it reuses."""
+
+from headrace_worker.reuse_counts import Counts
+
+
+def test_nothing_is_said_before_there_is_something() -> None:
+    assert Counts().in_words() == ""
+
+
+def test_each_kind_of_reason_is_counted() -> None:
+    counts = Counts()
+    counts.again = 46
+    for kind in ("state", "left", "state", "trial", "what a program makes up"):
+        counts.ended(kind)
+    assert counts.in_words() == (
+        "46 trials ran in a process that had run another one; processes that ended: changed their own modules (2), "
+        "left something behind (1), their trials did not succeed (1), other reasons (1)"
+    )
