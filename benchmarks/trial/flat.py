@@ -88,7 +88,7 @@ def main() -> None:
                     [*command, "show", "flat", "--json"], env=variables, capture_output=True, check=True
                 )
                 shown = json.loads(said.stdout)
-                state, counts = shown["state"], shown["counts"]
+                state, counts = shown["state"], shown["trials"]
                 samples.append(sample(up, counts["completed"] + counts["failed"], began))
                 print(json.dumps(samples[-1]), flush=True)
             said = subprocess.run(

@@ -1,16 +1,20 @@
 """Studies with `trial: {reuse: true}` report the same bits as with a process for each attempt."""
 
 import json
+import random
 import shutil
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from ready_home import furnish
 from test_outcomes_end_to_end import Service
-from test_up_end_to_end import up
+from test_up_end_to_end import Up, up
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(400)]
 
@@ -139,13 +143,21 @@ PROGRAMS = {
 }
 
 
+class Site(Service):
+    """A service, and its processes."""
+
+    running: Up
+
+
 @pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
+def service() -> Iterator[Site]:
     folder = Path(tempfile.mkdtemp(prefix="hr-"))  # short: Unix sockets are created in it
     home = folder / "home"
     furnish(home)
-    with up(home, slots=2):
-        yield Service(home, folder)
+    with up(home, slots=2) as running:
+        found = Site(home, folder)
+        found.running = running
+        yield found
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -182,3 +194,38 @@ def test_the_same_bits_as_in_a_process_for_each_attempt(service: Service, kind: 
     reused = processes(service, kind)
     assert max(reused.values()) > 1, service.cli("workers").out + service.cli("events", kind).out
     assert max(processes(service, f"{kind}fresh").values()) == 1
+
+
+def test_kills_of_reused_processes_and_of_workers_change_no_result(service: Site) -> None:
+    """A kill is charged to the trial that runs, if any, and a worker's death to nobody."""
+    study = STUDY.replace("trials: 8", "trials: 24").replace("REUSE", "reuse: REUSE")
+    slower = PLAIN.replace("        t.report", "        time.sleep(0.1)\n        t.report").replace(
+        "import random\n", "import random\nimport time\n"
+    )
+    done = service.run("calm", slower, study.replace("reuse: REUSE", "reuse: true"))
+    assert done.code == 0, done.out + done.err
+    assert service.run("killed", slower, study.replace("reuse: REUSE", "reuse: true"), "--detach").code == 0
+    chance, kills = random.Random(5), Counter[str]()
+    pause = threading.Event()
+
+    def over() -> bool:
+        return service.json("show", "killed")["state"] != "active"
+
+    while not over():
+        pause.wait(chance.uniform(0.2, 1.5))
+        with suppress(psutil.Error, AssertionError):  # one that is just being started again
+            worker = service.running.child(" worker ")
+            trials = [one for one in worker.children() if "headrace" in " ".join(one.cmdline())]
+            victim = worker if kills.total() % 4 == 3 or not trials else chance.choice(trials)
+            victim.kill()
+            kills["a worker" if victim == worker else "a trial's process"] += 1
+        if kills.total() >= 12:
+            service.running.until(over, "the study ends", 240)
+    assert min(kills["a worker"], kills["a trial's process"]) >= 2, kills
+    assert service.json("show", "killed")["state"] == "completed"
+    counts = service.json("show", "killed")["trials"]
+    assert (counts["failed"], counts["total"]) == (0, 24)
+    calm, killed = curves(service, "calm"), curves(service, "killed")
+    common = calm.keys() & killed.keys()
+    assert len(common) >= 30
+    assert {key: calm[key] for key in common} == {key: killed[key] for key in common}
