@@ -128,7 +128,7 @@ gangs: setup ## Pause, move and kill gangs of 4 ranks, FSDP2 and ZeRO-2, and com
 	@python tests/chaos/long.py gang-fsdp gang-zero $(ARGS)
 
 policies: setup ## Play 10,000 random histories of every policy against its oracle (a quarter of an hour; KIND=asha for one)
-	@HEADRACE_HISTORIES=10000 pytest -n 2 --dist worksteal tests/policies/test_policy_contract.py -k "(histories or mirror)$(if $(KIND), and $(KIND))" --durations=30 $(ARGS)
+	@HEADRACE_HISTORIES=10000 pytest -n 2 --dist worksteal -o timeout=3600 -o faulthandler_timeout=0 tests/policies/test_policy_contract.py -k "(histories or mirror)$(if $(KIND), and $(KIND))" --durations=30 $(ARGS)
 
 yardstick: setup ## Draw 2,000 random modules and 2,000 programs that remember from each of four seeds, and compare groups of them with torch.optim (half an hour of one quiet core)
 	@ulimit -v 12000000; for seed in 1 2 3 4; do HEADRACE_MODULES=2000 HEADRACE_MODULES_SEED=$$seed OMP_NUM_THREADS=1 \
