@@ -136,7 +136,7 @@ def test_a_rank_is_heard_at_whatever_instant_it_speaks_and_ends(
 ) -> None:
     said = {0: ("RuntimeError: Connection closed by peer", 0), 1: ("ValueError: boom", at_look)}
 
-    def start(_program: object, rank: int, _world: int, _port: int) -> gang._Rank:
+    def start(_program: object, rank: int, _world: int, _port: int, *, reuse: bool) -> gang._Rank:
         ours, theirs = os.pipe()
         os.set_blocking(ours, False)
         error, look = said[rank]

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -176,3 +177,17 @@ def test_resident_bytes_without_mapped_files(tmp_path: Path) -> None:
     held = b"x" * (64 << 20)
     assert memory.resident_bytes() - before > 60 << 20
     del held
+
+
+def test_a_watchdog_that_a_trial_left_armed_ends_no_other_trial() -> None:
+    program = (
+        "import faulthandler, time\n"
+        "from headrace.trial.reuse.between import Baseline\n"
+        "baseline = Baseline()\n"
+        "baseline.take()\n"
+        "faulthandler.dump_traceback_later(0.2, exit=True)\n"
+        "print(baseline.after_trial())\n"
+        "time.sleep(0.5)\n"  # longer than the watchdog waits
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "")

@@ -13,6 +13,6 @@ def test_each_kind_of_reason_is_counted() -> None:
     for kind in ("state", "left", "state", "trial", "what a program makes up"):
         counts.ended(kind)
     assert counts.in_words() == (
-        "46 trials ran in a process that had run another one; processes that ended: changed their own modules (2), "
-        "left something behind (1), their trials did not succeed (1), other reasons (1)"
+        "46 trials ran in a reused process; processes ended because: the trial changed its own modules (2), "
+        "the trial left something behind (1), the trial did not succeed (1), another reason (1)"
     )

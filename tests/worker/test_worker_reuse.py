@@ -146,14 +146,14 @@ async def test_one_that_is_killed_while_it_waits_costs_no_trial_anything(trials:
 async def test_changed_code_is_imported_again(trials: Trials) -> None:
     first = await trials.begin(reuse=True)
     await trials.end()
-    trials.write(PROGRAM.replace("VERSION = 1", "VERSION = 2"))
+    trials.write(PROGRAM.replace("VERSION = 1", "VERSION = 2  # of another size"))
     second = await trials.begin(reuse=True)
     assert (first["version"], second["version"]) == (1, 2)
     await trials.end()
     third = await trials.begin(reuse=True)
-    trials.write(PROGRAM.replace("VERSION = 1", "VERSION = 3"))
+    trials.write(PROGRAM.replace("VERSION = 1", "VERSION = 3  # again of another size"))
     exited = await trials.end()
-    assert exited.left_behind == "study_module.py has changed since it was imported"
+    assert exited.left_behind == "study_module.py was written after the process had imported it"
     assert (third["version"], (await trials.begin(reuse=True))["version"]) == (2, 3)
 
 
@@ -178,3 +178,35 @@ async def test_an_idle_slot_lets_go_and_the_daemon_leaves_nothing(
     assert psutil.pid_exists(second["pid"])
     await trials.site.stop()
     assert not psutil.pid_exists(second["pid"])
+
+
+async def test_resource_trackers_of_libraries_are_no_leftovers(trials: Trials) -> None:
+    trials.write(
+        at_the_end(
+            """
+            from multiprocessing import shared_memory
+            block = shared_memory.SharedMemory(create=True, size=10)
+            block.close()
+            block.unlink()
+            """
+        )
+    )
+    first = await trials.begin(reuse=True)
+    assert (await trials.end()).left_behind == ""
+    assert (await trials.begin(reuse=True))["pid"] == first["pid"]
+
+
+async def test_a_process_that_waits_is_no_trial_s_by_name_and_runs_its_exit_functions(trials: Trials) -> None:
+    trials.write(
+        PROGRAM.replace(
+            "\ndef train",
+            "\nimport atexit\natexit.register(lambda: Path(MARKS, 'exited').touch())\n\ndef train",
+        )
+    )
+    first = await trials.begin(reuse=True)
+    await trials.end()
+    process = psutil.Process(first["pid"])
+    await until(lambda: process.name() == "headrace waits", "its name is no trial's")
+    assert "waits for another trial" in " ".join(process.cmdline())
+    await trials.site.stop()
+    assert (trials.site.marks / "exited").exists()

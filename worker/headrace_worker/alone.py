@@ -80,7 +80,9 @@ class Alone:
             output.note(str(error))
             return not_started(str(error), by_machine=False)
         attempt.speakers.exits(exit_code)
-        attempt.left_behind = self._program.left_behind
+        if left_behind := self._program.left_behind:
+            attempt.left_behind = left_behind
+            output.note(f"its process runs no other trial: {left_behind}")
         tail = output.tail()
         verdict = classify(
             exit_code,

@@ -265,6 +265,8 @@ class Bundle:
             self.code = RunningCode(self._template.code.digest)
             await self.loaded(await asyncio.to_thread(self._place.named_files, self._template, launch.args))
             exit_code = await program.run(launch, output, self._started, self._when_there_is_room)
+            if program.left_behind:
+                output.note(f"its process runs no other bundle: {program.left_behind}")
         except (CannotStartError, OSError, ValueError) as error:
             output.note(str(error))
             by_machine = isinstance(error, OSError) or (

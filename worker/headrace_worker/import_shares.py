@@ -38,7 +38,7 @@ class ImportShares:
         spent.attempts += 1
         spent.imports_s += request.processor_of_imports.ToTimedelta().total_seconds()
         spent.processor_s += request.processor.ToTimedelta().total_seconds()
-        if spent.said or spent.attempts < _ATTEMPTS or spent.imports_s < _SHARE * spent.processor_s:
+        if spent.said or spent.attempts < _ATTEMPTS or spent.imports_s <= _SHARE * spent.processor_s:
             return ""
         spent.said = True
         share = spent.imports_s / max(spent.processor_s, spent.imports_s, 1e-9)

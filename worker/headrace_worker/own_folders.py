@@ -33,6 +33,12 @@ def clear(launch: Launch) -> None:
         launch.quarters.clear()
 
 
+def names(launch: Launch) -> list[str]:
+    """The folders."""
+    code = [] if launch.archive is None else [launch.working_dir]
+    return code if launch.quarters is None else [*code, str(launch.quarters.tmp)]
+
+
 def of_another_process(launch: Launch) -> Launch:
     """The same launch in new folders of its own."""
     if launch.archive is not None:

@@ -125,7 +125,7 @@ class Program:
             if self._attached or self.signalled or self._kill_at != _NEVER:
                 return found
             # It was killed while it waited, which is not this trial's fault.
-            self._imported, self._launch = False, launch
+            self._imported, self._launch, self._heard_at = False, launch, _now()
         process = await self._start(launch, output, when_there_is_room)
         return await self._live(process, launch, started)
 
@@ -232,23 +232,28 @@ class Program:
         finally:
             exited.cancel()
             offers.cancel()
+            await asyncio.wait({offers})  # it must not listen any more when the connection is closed
 
     async def _offers(self, process: TrialProcess) -> bool:
         """Whether the process may run another trial; waits for its word, if its study reuses processes."""
         if process.line is None:
             return False
         offer = await process.line.heard()
-        if offer is None or not self._succeeded() or self.signalled:
-            process.line.close()  # a process that waits for its next trial ends now
-            return False
-        left_behind, self._kind = offer.left_behind, offer.kind
-        if not left_behind and (others := await asyncio.to_thread(process.others, offer.ranks)):
-            self._kind = "left"
-            left_behind = f"left {'a process' if len(others) == 1 else f'{len(others)} processes'} running"
-        self.left_behind = left_behind
-        if left_behind:
-            process.line.close()
-        return not left_behind
+        if offer is not None and offer.left_behind:
+            self.left_behind, self._kind = offer.left_behind, offer.kind
+        if offer is not None and offer.waits and self._may_stay():
+            others = await asyncio.to_thread(process.others, offer.expected)
+            if not others and self._may_stay():
+                return True
+            if others:
+                running = "a process" if len(others) == 1 else f"{len(others)} processes"
+                self.left_behind = f"it left {running} running: end them before the function returns"
+                self._kind = "left"
+        process.line.close()  # a process that waits for its next trial ends now
+        return False
+
+    def _may_stay(self) -> bool:
+        return self._succeeded() and not self.signalled
 
     def _silence_ends_at(self) -> float:
         return _NEVER if self._excused() else self._heard_at + self._silence_s

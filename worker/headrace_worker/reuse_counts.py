@@ -6,14 +6,14 @@ Users of all projects see it, so it names nothing of a program: `headrace why` t
 from collections import Counter
 
 _KINDS = {
-    "trial": "their trials did not succeed",
-    "left": "left something behind",
-    "state": "changed their own modules",
-    "setting": "changed a setting for good",
-    "code": "their code has changed",
-    "many": "ran many trials",
+    "trial": "the trial did not succeed",
+    "left": "the trial left something behind",
+    "state": "the trial changed its own modules",
+    "setting": "the trial changed a setting for good",
+    "code": "the code changed",
+    "many": "it had run many trials",
 }
-_OTHER = "other reasons"
+_OTHER = "another reason"
 
 
 class Counts:
@@ -32,8 +32,8 @@ class Counts:
         """All of it in one line; empty if there is nothing to say."""
         if not self.again and not self._ended:
             return ""
-        said = f"{self.again} trials ran in a process that had run another one"
+        said = f"{self.again} {'trial' if self.again == 1 else 'trials'} ran in a reused process"
         if self._ended:
             kinds = ", ".join(f"{why} ({count})" for why, count in self._ended.most_common())
-            said += f"; processes that ended: {kinds}"
+            said += f"; processes ended because: {kinds}"
         return said

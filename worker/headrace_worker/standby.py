@@ -28,6 +28,7 @@ import signal
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -45,6 +46,8 @@ from headrace_worker.trial_line import TrialLine
 log = logging.getLogger(__name__)
 
 IDLE_S = 60.0
+LEAVE_S = 2.0
+"""How long a process that has run trials may take to exit."""
 MEMORY_KEPT_FREE = 0.2
 """No process is started ahead if less than this fraction of the machine's memory is available."""
 _ROOM = 384
@@ -58,6 +61,8 @@ class _Standby:
     process: TrialProcess
     line: TrialLine
     idle: asyncio.TimerHandle | None = None
+    has_run: bool = False
+    """Whether it has run a trial: then it may run the exit functions of its program before it ends."""
 
     def suits(self, launch: Launch) -> bool:
         """Whether it can run a launch, which has no names either."""
@@ -129,7 +134,7 @@ class Standbys:
         """Makes it the launch's process; None if it is gone."""
         if found.idle is not None:
             found.idle.cancel()
-        if not found.line.give(_named(launch), attempt_log):
+        if not found.line.give(_named(launch), own_folders.names(found.launch), attempt_log):
             await _end(found)
             return None
         if not launch.reuse:
@@ -140,17 +145,18 @@ class Standbys:
     async def spawn(self, launch: Launch, attempt_log: AttemptLog) -> TrialProcess:
         """Starts the launch's process, which may run further trials. Raises `CannotStartError`."""
         found = await _spawn(launch, _nameless(launch), self._family, attempt_log.file)
-        process = await self._take(found, launch, attempt_log)
-        if process is None:
-            raise CannotStartError("the process ended before it got its trial", by_machine=True)
-        return process
+        found.line.give(
+            _named(launch), own_folders.names(launch), attempt_log
+        )  # if it has ended, its end says why
+        marks = (found.process.marks[0], launch.env[LEASE_VARIABLE])
+        return replace(found.process, marks=marks, line=found.line)
 
     async def keep(self, process: TrialProcess, slots: tuple[int, ...]) -> None:
         """A process offers itself for another trial. It is ended if the daemon keeps none."""
         assert process.line is not None
         assert process.launch is not None
         waiting = replace(process, marks=process.marks[:1], line=None)
-        found = _Standby(process.launch, waiting, process.line)
+        found = _Standby(process.launch, waiting, process.line, has_run=True)
         self._spent.discard(slots)
         if not self._open:
             await _end(found)
@@ -261,11 +267,11 @@ async def _spawn(launch: Launch, nameless: Launch, family: str, output: BinaryIO
     arguments = (*waits, *reuse) if output is None else (*reuse, str(theirs.fileno()))
     nobody = f"{family}{uuid.uuid4().hex}".ljust(_ROOM, ".")  # its own: it marks what the process starts
     env = {**launch.env, **dict.fromkeys(_names(launch), nobody)}
-    with theirs, tempfile.TemporaryFile() as printed:
+    with theirs, nullcontext(output) if output else tempfile.TemporaryFile() as printed:
         try:
             process = await TrialProcess.spawn(
                 replace(launch, args=(*launch.args, *arguments), env=env),
-                output or printed,
+                printed,
                 inherited=(theirs.fileno(),),
             )
         except BaseException:
@@ -278,6 +284,9 @@ async def _end(standby: _Standby) -> None:
     if standby.idle is not None:
         standby.idle.cancel()
     standby.line.close()
+    if standby.has_run:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(standby.process.wait(), LEAVE_S)
     standby.process.send(signal.SIGKILL)
     await standby.process.wait()
     await standby.process.group_gone()

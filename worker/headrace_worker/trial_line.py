@@ -3,7 +3,7 @@
 import asyncio
 import json
 import socket as sockets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.bounds.sessions import WARNING
@@ -12,16 +12,18 @@ from headrace_worker.logs import AttemptLog
 _MESSAGE_BYTES = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
     """What a process says after a trial."""
 
+    waits: bool
+    """Whether it offers itself for another one."""
     left_behind: str
-    """Why it runs no other trial; empty if it offers itself for one."""
+    """Why it runs no other one."""
     kind: str
     """The kind of that, as in `headrace.trial.handover`."""
-    ranks: frozenset[int]
-    """The processes of its gang, which wait with it."""
+    expected: frozenset[int]
+    """The processes that may run while it waits: those of its gang, and resource trackers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +39,31 @@ class TrialLine:
         ours.setblocking(False)
         return cls(ours), theirs
 
-    def give(self, names: Mapping[str, str], attempt_log: AttemptLog) -> bool:
-        """Gives the process a trial: the variables that name its lease, and its log. False if the process is gone."""
+    def give(self, names: Mapping[str, str], folders: Sequence[str], attempt_log: AttemptLog) -> bool:
+        """Gives the process a trial: the variables that name its lease, the folders that are the process's own, and its
+        log. False if the process is gone."""
+        message = {"names": dict(names), "folders": folders}
         try:
-            sockets.send_fds(self.socket, [json.dumps(names).encode()], [attempt_log.file.fileno()])
+            sockets.send_fds(self.socket, [json.dumps(message).encode()], [attempt_log.file.fileno()])
         except OSError:
             return False
         return True
 
     async def heard(self) -> "Offer | None":
         """Waits until the process offers itself for another trial, or says what its trial left behind. None if it is
-        gone, or says neither."""
+        gone, or says neither. It may say anything: the program has the connection too."""
         try:
             said = await asyncio.get_running_loop().sock_recv(self.socket, _MESSAGE_BYTES)
             if not said:
                 return None
             word = json.loads(said)
-            ranks = frozenset(map(int, word["ranks"]))
-            return Offer(WARNING.kept(str(word["left_behind"])), str(word["kind"]), ranks)
-        except (OSError, ValueError, KeyError, TypeError):
+            return Offer(
+                waits=word["waits"] is True,
+                left_behind=WARNING.kept(str(word["left_behind"])),
+                kind=str(word["kind"]),
+                expected=frozenset(map(int, word["expected"])),
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None
 
     def close(self) -> None:

@@ -164,7 +164,7 @@ class Told:
 
     def __str__(self) -> str:
         side = "last" if self.end else "first"
-        return f"of a longer text the {side} {number(self.longest)} characters are kept, and NUL is replaced"
+        return f"of a longer text the {side} {number(self.longest)} characters are kept; what is no text is replaced"
 
     def check(self) -> Check | None:
         return None
@@ -173,7 +173,8 @@ class Told:
         """The text as stored."""
         if len(text) > self.longest:
             text = f"…{text[-self.longest + 1 :]}" if self.end else f"{text[: self.longest - 1]}…"
-        return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+        # Half of a surrogate pair, as in the name of a file that is not UTF-8, fits into no message.
+        return text.encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 @dataclass(frozen=True, slots=True)

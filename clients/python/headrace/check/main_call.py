@@ -35,7 +35,7 @@ class MainCall:
         code = compile(ast.Expression(self.arguments[name]), f"<{name} of trial.main>", "eval")
         try:
             return eval(code, dict(variables))  # noqa: S307 - the script's own text
-        except NameError:
+        except (Exception, SystemExit):  # noqa: BLE001 - such as of sys.argv, which a worker does not pass
             return otherwise
 
 

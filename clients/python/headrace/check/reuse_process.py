@@ -72,7 +72,7 @@ class _Process(Handover):
         self._segment = Segment(control if reuse.first is None else _control_of(control, reuse.first))
         self._used = Used()
         self._over = False
-        self.variables = {}
+        self.variables, self.folders = {}, ()
         self.result = self._segment.result()
 
     def used(self) -> Used:
@@ -110,7 +110,7 @@ class _Process(Handover):
         """The process would run no further trial."""
         self._note(left_behind)
 
-    def offer(self, ranks: Sequence[int] = ()) -> int:  # noqa: ARG002 - there is one
+    def offer(self, expected: Sequence[int] = ()) -> int:  # noqa: ARG002 - there is one
         """The process would run another trial, and gets it if there is one."""
         self._note("")
         if self._over:

@@ -105,7 +105,7 @@ def finding_and_remedy(left_behind: str) -> tuple[str, str]:
     finding, _, remedy = left_behind.rpartition(": ")
     if finding:
         return finding, remedy
-    edited = left_behind.endswith("has changed since it was imported")
+    edited = left_behind.endswith("was written after the process had imported it")
     return left_behind, "check again, and leave the code as it is meanwhile" if edited else _NO_OTHER_WAY
 
 

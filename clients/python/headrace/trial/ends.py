@@ -80,6 +80,13 @@ def open_line() -> None:
         os.set_inheritable(_line, False)
 
 
+def keep_line() -> None:
+    """The pipe to the leader stays for the program that replaces this one."""
+    if _line is not None and _line >= 0:
+        os.environ[LAST_WORDS] = str(_line)
+        os.set_inheritable(_line, True)
+
+
 def speak(*, error: str, traceback: str, unreadable: bool = False, infeasible: bool = False) -> bool:
     """Reports to the gang's leader why this rank fails; False if there is no leader. Only the first call counts."""
     global _line

@@ -60,27 +60,28 @@ class _Rank:
     stopped_since: float | None = None
     # With reuse: the connection over which it gets its trials, and what it said after the last one.
     line: socket.socket | None = None
-    left_behind: str | None = None
+    offers: bool = False
+    left_behind: str = ""
     kind: str = ""
+    expected: Sequence[int] = ()
 
-    @property
-    def offers(self) -> bool:
-        """Whether it waits for another trial."""
-        return self.left_behind == ""
-
-    def begin(self, variables: Mapping[str, str]) -> None:
+    def begin(self, variables: Mapping[str, str], folders: Sequence[str]) -> None:
         """Gives it a trial, whose log is our output."""
         assert self.line is not None
-        self.left_behind = None
-        socket.send_fds(self.line, [json.dumps(dict(variables)).encode()], [1])
+        self.offers, self.left_behind = False, ""
+        message = {"names": dict(variables), "folders": folders}
+        socket.send_fds(self.line, [json.dumps(message).encode()], [1])
 
     def hear(self) -> None:
-        """Records what it said after its trial."""
-        if self.line is not None and self.left_behind is None:
-            with suppress(BlockingIOError, ConnectionError):
-                if said := self.line.recv(1 << 16):
-                    word = json.loads(said)
-                    self.left_behind, self.kind = str(word["left_behind"]), str(word["kind"])
+        """Records what it said after its trial. What cannot be read is no offer."""
+        if self.line is None or self.offers or self.left_behind:
+            return
+        with suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            if said := self.line.recv(1 << 16):
+                word = json.loads(said)
+                self.left_behind, self.kind = str(word["left_behind"]), str(word["kind"])
+                self.expected = list(map(int, word["expected"]))
+                self.offers = word["waits"] is True
 
     def look(self, now: float) -> None:
         """Records what the rank reported, and its end.
@@ -119,9 +120,9 @@ class Gang:
         self._ranks = [_start(program, rank, world, port, reuse=reuse) for rank in range(world)]
 
     @property
-    def pids(self) -> list[int]:
-        """The ranks' processes."""
-        return [rank.process.pid for rank in self._ranks]
+    def expected(self) -> list[int]:
+        """The ranks' processes, and those that they expect."""
+        return [pid for rank in self._ranks for pid in (rank.process.pid, *rank.expected)]
 
     @property
     def offers(self) -> bool:
@@ -136,15 +137,18 @@ class Gang:
         )
         return next(found, ("", ""))
 
-    def begin(self, variables: Mapping[str, str]) -> bool:
+    def begin(self, variables: Mapping[str, str], folders: Sequence[str]) -> bool:
         """Gives every rank the gang's trial; False, and they are killed, if one is gone."""
-        if any(rank.process.poll() is not None for rank in self._ranks):
-            self._send(signal.SIGKILL)
-            return False
         port = any_port()
-        for rank in self._ranks:
-            rank.begin({**variables, **_place(rank.number, len(self._ranks), port)})
-        return True
+        try:
+            if all(rank.process.poll() is None for rank in self._ranks):
+                for rank in self._ranks:
+                    rank.begin({**variables, **_place(rank.number, len(self._ranks), port)}, folders)
+                return True
+        except OSError:  # it is gone, though not reaped yet
+            pass
+        self._send(signal.SIGKILL)
+        return False
 
     def release(self) -> None:
         """The ranks that wait for another trial get none, and end."""
@@ -231,13 +235,16 @@ def _run_several(program: Sequence[str], world: int, handover: Handover) -> int:
         os.close(turn_to(log))
         handover.take_names()
         title.show_trial(os.environ, more=f", leads {world} processes")
-        if not gang.begin(handover.variables):
+        if not gang.begin(handover.variables, handover.folders):
             return _as_that_one(-signal.SIGKILL)  # nothing of the trial has begun: it gets another process
         status = gang.wait()
         if status or not gang.offers:
-            handover.end(*gang.left_behind)
+            left_behind, kind = gang.left_behind
+            if left_behind:
+                handover.end(left_behind, kind)
+            handover.close()
             return status
-        log = handover.offer(gang.pids)
+        log = handover.offer(gang.expected)
 
 
 def die_with_parent() -> None:

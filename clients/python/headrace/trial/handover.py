@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from headrace.bounds.sessions import WARNING
+from headrace.trial import title
+from headrace.trial.leaving import leave
 
 REUSE = "--reuse"
 """The option of a program that runs several trials; the descriptor of its connection follows."""
@@ -33,6 +35,8 @@ class Handover:
         self._waiting: dict[str, str] = {}
         self.variables: Mapping[str, str] = {}
         """The names of the present lease."""
+        self.folders: Sequence[str] = ()
+        """The folders that only this process has."""
 
     def wait(self) -> int:
         """Waits for a trial, and takes its names; returns a descriptor of its log. A process that is no longer
@@ -40,9 +44,12 @@ class Handover:
         message, descriptors = b"", list[int]()
         with suppress(ConnectionError):
             message, descriptors, _, _ = socket.recv_fds(self._daemon, _MESSAGE_BYTES, 1)
+        if not message and self._waiting:
+            leave(0)  # trials have run here: what is registered for the exit of the process is theirs
         if not message:
             os._exit(0)
-        self.variables = json.loads(message)
+        word = json.loads(message)
+        self.variables, self.folders = word["names"], word["folders"]
         if not self._waiting:
             self._waiting = {name: os.environ[name] for name in self.variables if name in os.environ}
         return descriptors[0]
@@ -58,24 +65,28 @@ class Handover:
     def end(self, left_behind: str, kind: str = "") -> None:
         """Says why this process runs no further trial: because a trial `left` something, changed the `state` of its
         modules or a `setting` for good, because its `code` has changed, or as it has run `many`."""
-        self._say(WARNING.kept(left_behind), kind=kind)
+        self._say(left_behind=WARNING.kept(left_behind), kind=kind)
         self.close()
 
-    def offer(self, ranks: Sequence[int] = ()) -> int:
-        """Offers the process for another trial, and waits for it; returns a descriptor of its log. `ranks` are the
-        processes of a gang that wait with it."""
+    def offer(self, expected: Sequence[int] = ()) -> int:
+        """Offers the process for another trial, and waits for it; returns a descriptor of its log. `expected` are the
+        processes that may run meanwhile: those of its gang, and resource trackers."""
         _flush()
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         os.close(nowhere)
         _rename(self._waiting)
-        self._say("", ranks)
+        title.show_waiting()
+        self._say(waits=True, expected=expected)
         return self.wait()
 
-    def _say(self, left_behind: str, ranks: Sequence[int] = (), kind: str = "") -> None:
+    def _say(
+        self, *, waits: bool = False, left_behind: str = "", kind: str = "", expected: Sequence[int] = ()
+    ) -> None:
+        word = {"waits": waits, "left_behind": left_behind, "kind": kind, "expected": expected}
         with suppress(OSError):  # the daemon is gone, and this process soon
-            self._daemon.send(json.dumps({"left_behind": left_behind, "kind": kind, "ranks": ranks}).encode())
+            self._daemon.send(json.dumps(word).encode())
 
 
 def turn_to(log: int) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.trial import script
+from headrace.trial import ends, script
 from headrace.trial.handover import Handover, turn_to
 from headrace.trial.standby import Code, start_anew
 
@@ -43,13 +43,15 @@ class RunOne(Protocol):
 
 def run_several(run_one: RunOne, handover: Handover) -> int:
     """Runs trials as long as the daemon has some and each left the process as it was; returns the exit status."""
-    from headrace.trial.reuse.between import Baseline  # 30 ms, which a process for one trial saves
+    # 30 ms, which a process for one trial saves
+    from headrace.trial.reuse.between import Baseline
+    from headrace.trial.reuse.children import trackers
 
-    code, baseline, folder = Code(), Baseline(), ""
+    code, baseline, folder, has_begun = Code(), Baseline(handover.folders), "", False
 
     def imported(working_dir: str) -> None:
-        nonlocal folder
-        folder = working_dir
+        nonlocal folder, has_begun
+        folder, has_begun = working_dir, True
         code.look()
         baseline.take()
 
@@ -58,14 +60,15 @@ def run_several(run_one: RunOne, handover: Handover) -> int:
         if ran.status and not ran.infeasible:
             handover.close()
             return ran.status
-        kind, left_behind = _left_behind(baseline, code, trials)
+        kind, left_behind = _left_behind(baseline, code, trials) if has_begun else ("", "")
         if left_behind:
             handover.end(left_behind, kind)
             return 0
-        os.close(turn_to(handover.offer()))
+        os.close(turn_to(handover.offer(trackers())))
         handover.take_names()
         if code.touched(quickly=True):
             handover.close()
+            ends.keep_line()
             start_anew(os.environ, folder)
     raise AssertionError("the last trial always leaves something behind")
 
@@ -78,5 +81,5 @@ def _left_behind(baseline: "Baseline", code: Code, trials: int) -> tuple[str, st
         return baseline.kind, found
     code.look()
     if changed := code.touched(quickly=True):
-        return "code", f"{Path(changed).name} has changed since it was imported"
+        return "code", f"{Path(changed).name} was written after the process had imported it"
     return "many", f"it ran {trials} trials" if trials == MOST_TRIALS else ""

@@ -37,6 +37,12 @@ def show_standby(target: str) -> None:
     _show("headrace: stands by for ", target, "")
 
 
+def show_waiting() -> None:
+    """Gives this process the title of one that has run a trial and waits for the next one."""
+    _show("headrace: ", "waits for another trial", "")
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, b"headrace waits", 0, 0, 0)
+
+
 def _show(before: str, name: str, after: str) -> None:
     try:
         stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()

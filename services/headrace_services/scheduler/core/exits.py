@@ -103,11 +103,7 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
         return stale_leases.gone(state, message)
     if not lease.live and stale_leases.may_reclaim(state, lease):
         lease = state.reclaim(lease)
-    if not lease.live or state.is_fresh(lease, message.sequence):
-        if message.left_behind:
-            state.emit(events.process_not_reused(lease.number, message.left_behind))
-        if message.advice:
-            state.emit(events.trial_warned(lease.number, message.advice))
+    _tell(state, lease, message)
     if not lease.live:
         trial = state.trials[lease.number]
         over = trial.state is State.TERMINATED and trial.attempt == lease.attempt
@@ -163,6 +159,17 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
     if message.log_tail and state.trials[number].state is State.TERMINATED:
         state.update(number, log_tail=message.log_tail)  # of the end that is shown
     return Accepted()
+
+
+def _tell(state: CycleState, lease: Lease, message: ExitedArrived) -> None:
+    """Says what the worker has noticed. A message that is repeated after a decision ended the lease is told again: such
+    a lease remembers none."""
+    if message.sequence is not None and message.sequence <= lease.last_sequence:
+        return
+    if message.left_behind:
+        state.emit(events.process_not_reused(lease.number, message.left_behind))
+    if message.advice:
+        state.emit(events.trial_warned(lease.number, message.advice))
 
 
 def expired(state: CycleState, message: LeaseExpired) -> Outcome:

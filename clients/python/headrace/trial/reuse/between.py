@@ -6,15 +6,18 @@ After each trial, in this order: garbage is collected, settings are restored, an
 what it changed in the user's own modules is looked for. An error on the way is a reason to end, like a finding.
 """
 
+import faulthandler
 import gc
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from headrace.trial.reuse.imports import Imports
 from headrace.trial.reuse.leftovers import Leftovers
 from headrace.trial.reuse.memory import empty_cache
 from headrace.trial.reuse.module_state import ModuleState
+from headrace.trial.reuse.own_folders import OwnFolders
 from headrace.trial.reuse.settings import Settings
 
 _MANY_OBJECTS = 10_000
@@ -24,7 +27,9 @@ _MANY_OBJECTS = 10_000
 class Baseline:
     """The process as it was before its first trial."""
 
-    def __init__(self) -> None:
+    def __init__(self, folders: Sequence[str] = ()) -> None:
+        """`folders` are the process's own: its copy of the code, and its folder for temporary files."""
+        self._folders = OwnFolders(folders)
         self._settings = Settings()
         self._state = ModuleState()
         self._leftovers = Leftovers(os.environ.get("HEADRACE_RUNTIME", ""))
@@ -43,6 +48,7 @@ class Baseline:
             self._taken = True
             self._imports.watch()
             self._leftovers.take()
+            self._folders.take()
             self._settings.take()
             self._state.take()
         except Exception as error:  # noqa: BLE001 - the trial runs in any case, and is the process's last
@@ -61,6 +67,7 @@ class Baseline:
         if loop := self._leftovers.loop_left():
             return loop
         gc.collect()
+        faulthandler.cancel_dump_traceback_later()
         self.kind = "setting"
         if left := self._settings.restore():
             return left
@@ -69,6 +76,8 @@ class Baseline:
         self.kind = "left"
         if left_behind := self._leftovers.find():
             return left_behind[0]
+        if written := self._folders.changed():
+            return written
         self.kind = "state"
         if changed := self._state.changed():
             return changed

@@ -37,9 +37,9 @@ class Children:
             return ""
         _end_pool_of_joblib()
         self._reap()
-        trackers = {one._pid for one in _trackers()}
+        spared = {*self._before, *trackers()}
         for process in _children():
-            if process not in self._before and process not in trackers:
+            if process not in spared:
                 return f"it left the process {_command(process)} running: end it before the function returns"
         return ""
 
@@ -53,6 +53,11 @@ class Children:
             if process not in self._before:
                 with suppress(ChildProcessError):
                     os.waitpid(process, os.WNOHANG)
+
+
+def trackers() -> list[int]:
+    """The process ids of the resource trackers."""
+    return [one._pid for one in _trackers()]
 
 
 def descriptors_of_trackers() -> set[int]:
@@ -96,6 +101,6 @@ def _trackers() -> Iterator[Any]:
 
 def _command(process: int) -> str:
     with suppress(OSError):
-        words = Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace").split("\0")
-        return f"{process} ({' '.join(words).strip()[:60]})"
+        name = Path(f"/proc/{process}/comm").read_text(errors="replace").strip()
+        return f"{name} ({process})"  # its arguments may be secrets
     return str(process)

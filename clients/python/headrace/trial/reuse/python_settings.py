@@ -66,6 +66,7 @@ def settings() -> Iterator[Setting]:
     )
     yield Setting("sys.setrecursionlimit", sys.getrecursionlimit, sys.setrecursionlimit)
     yield Setting("sys.setswitchinterval", sys.getswitchinterval, sys.setswitchinterval)
+    yield Setting("sys.set_int_max_str_digits", sys.get_int_max_str_digits, sys.set_int_max_str_digits)
     yield attribute(sys, "dont_write_bytecode")
     yield Setting("threading.stack_size", threading.stack_size, threading.stack_size)
     yield Setting("gc.enable", gc.isenabled, lambda saved: gc.enable() if saved else gc.disable())
@@ -123,7 +124,11 @@ def _read_folder() -> tuple[str, int, int]:
 
 
 def _read_umask() -> int:
-    now = os.umask(0o077)
+    with open("/proc/self/status", "rb") as status:  # noqa: PTH123 - each time
+        for line in status:
+            if line.startswith(b"Umask:"):
+                return int(line.split()[1], 8)
+    now = os.umask(0o077)  # other threads may be creating files at this moment
     os.umask(now)
     return now
 
