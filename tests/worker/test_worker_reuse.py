@@ -210,3 +210,17 @@ async def test_a_process_that_waits_is_no_trial_s_by_name_and_runs_its_exit_func
     assert "waits for another trial" in " ".join(process.cmdline())
     await trials.site.stop()
     assert (trials.site.marks / "exited").exists()
+
+
+async def test_after_many_trials_a_process_ends(trials: Trials) -> None:
+    trials.write(
+        PROGRAM.replace("\ndef train", "\nimport headrace.trial.reused as r\nr.MOST_TRIALS = 3\n\ndef train")
+    )
+    pids, said = [], []
+    for _ in range(4):
+        pids.append((await trials.begin(reuse=True))["pid"])
+        said.append((await trials.end()).left_behind)
+    assert said == ["", "", "it ran 3 trials", ""]
+    assert [pid == pids[0] for pid in pids] == [True, True, True, False]
+    counts = trials.site.daemons[-1][0].reused()
+    assert counts == "2 trials ran in a reused process; processes ended because: it had run many trials (1)"
