@@ -83,7 +83,7 @@ def main() -> None:
             subprocess.run([*command, "run", str(study), "--detach"], env=variables, check=True, cwd=folder)
             state = "active"
             while state == "active":
-                time.sleep(EVERY_S)
+                time.sleep(EVERY_S)  # between two samples
                 said = subprocess.run(
                     [*command, "show", "flat", "--json"], env=variables, capture_output=True, check=True
                 )

@@ -113,7 +113,7 @@ def main(record: str, *command: str) -> int:
                 print(process.pid, *process.cmdline(), file=sys.stderr)
                 process.kill()
             return 1
-        time.sleep(0.02)
+        time.sleep(0.02)  # the kernel does not say when orphans end
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     waited_for, read = used.ru_utime + used.ru_stime, reader.stop()
     print(f"{wall_s:.2f} s; processor seconds: {waited_for:.2f} waited for, {read:.2f} read", flush=True)

@@ -75,7 +75,7 @@ def service(home: Path, variables: Mapping[str, str], log: Path) -> Iterator[psu
         while not (home / "address").exists():
             if process.poll() is not None or time.monotonic() - began > READY_WITHIN_S:
                 raise RuntimeError(f"headrace up is not ready:\n{log.read_text(errors='replace')}")
-            time.sleep(0.05)
+            time.sleep(0.05)  # before the clock starts
         yield psutil.Process(process.pid)
     finally:
         process.terminate()

@@ -22,7 +22,7 @@ def test_it_is_given_once_for_a_study_after_a_few_attempts() -> None:
     given = [shares.ended("a", FRESH, said(5, 6)) for _ in range(20)]
     assert [bool(one) for one in given] == [False] * 7 + [True] + [False] * 12
     assert given[7].startswith(
-        "83% of the processor time of the study's first 8 attempts on this worker was for imp"
+        "83% of the processor time of the study's first 8 attempts on this worker went into"
     )
     assert "headrace check --reuse" in given[7]
     assert [bool(shares.ended("b", FRESH, said(5, 6))) for _ in range(8)] == [False] * 7 + [True]

@@ -14,5 +14,5 @@ def test_each_kind_of_reason_is_counted() -> None:
         counts.ended(kind)
     assert counts.in_words() == (
         "46 trials ran in a reused process; processes ended because: the trial changed its own modules (2), "
-        "the trial left something behind (1), the trial did not succeed (1), another reason (1)"
+        "the trial left something behind (1), the trial failed, or its lease ended (1), another reason (1)"
     )

@@ -28,7 +28,7 @@ class ImportShares:
     def ended(
         self, study_uid: str, template: spec_pb2.TrialTemplate, request: runtime_pb2.FinishRequest | None
     ) -> str:
-        """An attempt ended with this word; returns an advice, once for a study, or nothing."""
+        """An attempt ended with this message; returns advice, once for a study, or nothing."""
         if request is None or template.reuse or not request.HasField("processor"):
             return ""
         spent = self._studies.setdefault(study_uid, _Spent())
@@ -43,6 +43,6 @@ class ImportShares:
         spent.said = True
         share = spent.imports_s / max(spent.processor_s, spent.imports_s, 1e-9)
         return (
-            f"{share:.0%} of the processor time of the study's first {spent.attempts} attempts on this worker was for "
-            "imports: try `trial: {reuse: true}`; `headrace check --reuse` tells whether it is safe"
+            f"{share:.0%} of the processor time of the study's first {spent.attempts} attempts on this worker went "
+            "into imports: try `trial: {reuse: true}`; `headrace check --reuse` tells whether it is safe"
         )

@@ -28,6 +28,7 @@ AFTER_TERM_S = 5.0
 """The time between SIGTERM and SIGKILL for a process that has already had its grace."""
 _NEVER = float("inf")
 _LAST_WORD_S = 1.0
+"""How long the last word of a process that has exited may take to arrive."""
 WhenThereIsRoom = Callable[[Callable[[], None]], Awaitable[None]]
 """Runs work that writes to the disk, as soon as the disk has room."""
 

@@ -6,7 +6,7 @@ Users of all projects see it, so it names nothing of a program: `headrace why` t
 from collections import Counter
 
 _KINDS = {
-    "trial": "the trial did not succeed",
+    "trial": "the trial failed, or its lease ended",
     "left": "the trial left something behind",
     "state": "the trial changed its own modules",
     "setting": "the trial changed a setting for good",

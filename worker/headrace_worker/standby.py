@@ -145,9 +145,8 @@ class Standbys:
     async def spawn(self, launch: Launch, attempt_log: AttemptLog) -> TrialProcess:
         """Starts the launch's process, which may run further trials. Raises `CannotStartError`."""
         found = await _spawn(launch, _nameless(launch), self._family, attempt_log.file)
-        found.line.give(
-            _named(launch), own_folders.names(launch), attempt_log
-        )  # if it has ended, its end says why
+        # If it has ended already, its exit status says why.
+        found.line.give(_named(launch), own_folders.names(launch), attempt_log)
         marks = (found.process.marks[0], launch.env[LEASE_VARIABLE])
         return replace(found.process, marks=marks, line=found.line)
 
