@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -13,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from closed_site import WORKER, Addresses, ClosedSite, certificate_for, held_by, tokens_of_callers
+from limited import limited
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace_services.identity import authority
@@ -23,7 +23,7 @@ STARTS_WITHIN_S = 90.0
 
 @asynccontextmanager
 async def closed_processes(
-    engine: AsyncEngine, database_url: str, folder: Path, *, memory_bytes: int = resource.RLIM_INFINITY
+    engine: AsyncEngine, database_url: str, folder: Path, *, memory_bytes: int | None = None
 ) -> AsyncIterator[ClosedSite]:
     """The service; each command may use this much memory. Everything is stopped afterwards."""
     authority.make(ca := folder / "ca", ["localhost", "127.0.0.1"], now=datetime.now(UTC))
@@ -73,15 +73,14 @@ async def closed_processes(
 
 
 def _start(
-    log: Path, environment: Mapping[str, str], memory_bytes: int, *arguments: str
+    log: Path, environment: Mapping[str, str], memory_bytes: int | None, *arguments: str
 ) -> "subprocess.Popen[bytes]":
     with log.open("ab") as out:
         return subprocess.Popen(
-            [sys.executable, "-m", "headrace.cli", *arguments],
+            limited(memory_bytes, sys.executable, "-m", "headrace.cli", *arguments),
             stdout=out,
             stderr=subprocess.STDOUT,
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **environment},
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes)),
         )
 
 

@@ -329,18 +329,17 @@ def test_members_follow_the_budget(stage: Stage) -> None:
 
 @pytest.mark.full
 def test_a_trial_on_a_cpu_stage_runs_where_its_rank_does_and_only_when_that_is_idle(stage: Stage) -> None:
+    mine = os.sched_getaffinity(0)
     program = (
-        "import os, sys; from pathlib import Path; from headrace_torch.bubbles.gate import Gate\n"
+        f"import os, sys; os.sched_setaffinity(0, {mine})\n"
+        "from pathlib import Path; from headrace_torch.bubbles.gate import Gate\n"
         "Gate(Path(sys.argv[1])); print(os.sched_getaffinity(0), os.sched_getscheduler(0) == os.SCHED_IDLE)"
     )
-    mine = os.sched_getaffinity(0)
     one = {min(mine)}
     try:
         os.sched_setaffinity(0, one)
         command = [sys.executable, "-c", program, str(stage.file.path)]
-        others = subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, preexec_fn=lambda: os.sched_setaffinity(0, mine)
-        )
+        others = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         told, _ = others.communicate(timeout=60)
     finally:
         os.sched_setaffinity(0, mine)

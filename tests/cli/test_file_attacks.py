@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import user_files
+from limited import limited
 from tiers import processor_time
 from user_files import raw, text
 
@@ -132,7 +133,7 @@ def attack(command: str, name: str, place: Path) -> tuple[int, str, float]:
     environ = {**os.environ, **prepare(command, name, place)}
     began = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "headrace.cli", *words(command, place)],
+        limited(MEMORY_BYTES, sys.executable, "-m", "headrace.cli", *words(command, place)),
         env=environ,
         cwd=place,
         capture_output=True,
@@ -140,7 +141,6 @@ def attack(command: str, name: str, place: Path) -> tuple[int, str, float]:
         check=False,
         timeout=200,
         stdin=subprocess.DEVNULL,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES)),
     )
     return done.returncode, done.stderr, time.monotonic() - began
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from limited import limited
 
 LIMIT_BYTES = 4 * 1024**3
 CALLER_BYTES = 6 * 1024**3
@@ -132,11 +133,10 @@ def _process(arguments: Sequence[str], log: Path) -> Iterator["subprocess.Popen[
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     with log.open("ab") as out:
         process = subprocess.Popen(
-            [sys.executable, *arguments],
+            limited(LIMIT_BYTES, sys.executable, *arguments),
             stdout=out,
             stderr=subprocess.STDOUT,
             env=environment,
-            preexec_fn=_limit,
         )
     try:
         yield process
@@ -158,10 +158,6 @@ def limited_caller() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
-def _limit() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
 
 
 def _address(process: "subprocess.Popen[bytes]", log: Path) -> str:

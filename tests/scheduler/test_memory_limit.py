@@ -16,6 +16,7 @@ import grpc
 import psutil
 import pytest
 from google.protobuf.duration_pb2 import Duration
+from limited import limited
 
 from headrace.spec import StudySpec, to_proto
 from headrace.v1 import event_pb2, spec_pb2, worker_pb2
@@ -25,7 +26,7 @@ from headrace.v1.worker_pb2_grpc import WorkerServiceStub
 
 pytestmark = pytest.mark.full
 
-LIMIT_KIB = 4 * 1024 * 1024
+LIMIT_BYTES = 4 * 1024**3
 GROWTH_MIB = 100
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 DEADLINE_S = 15.0
@@ -147,10 +148,9 @@ def poison(lease: event_pb2.LeaseRef) -> Iterator[worker_pb2.SessionRequest]:
 @asynccontextmanager
 async def scheduler(database_url: str) -> AsyncIterator[tuple[psutil.Process, str]]:
     """A scheduler under the memory limit, and its address."""
-    command = f'ulimit -v {LIMIT_KIB}; exec "$@"'
     arguments = ["--database-url", database_url, "--listen", "127.0.0.1:0", "--sampler-processes", "1"]
     process = await asyncio.create_subprocess_exec(
-        *("bash", "-c", command, "bash", sys.executable, "-m", "headrace.cli", "scheduler", *arguments),
+        *limited(LIMIT_BYTES, sys.executable, "-m", "headrace.cli", "scheduler", *arguments),
         stdout=asyncio.subprocess.PIPE,
     )
     try:
