@@ -1,6 +1,7 @@
 """The daemon as a process of its own."""
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -14,18 +15,20 @@ class DaemonProcess:
     """Starts `headrace worker` processes on one site."""
 
     def __init__(self, site: Site) -> None:
-        self._site = site
+        self.site = site
         self.processes: list[asyncio.subprocess.Process] = []
 
-    async def start(self, *, home: Path | None = None) -> asyncio.subprocess.Process:
-        settings = self._site.settings
-        log = (self._site.root / "daemon.log").open("ab")
+    async def start(self, *, home: Path | None = None, first: str = "") -> asyncio.subprocess.Process:
+        """Starts one that runs these statements first."""
+        settings = self.site.settings
+        log = (self.site.root / "daemon.log").open("ab")
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", COMMAND, "--scheduler", self._site.scheduler.address),
+            *(sys.executable, "-c", first + COMMAND, "--scheduler", self.site.scheduler.address),
             *("--name", settings.name, "--home", str(home or settings.home), "--store", settings.store_url),
             *("--cpu-slots", "2", "--stop-grace", "3"),
             stdout=log,
             stderr=log,
+            env={**os.environ, "MARKS": str(self.site.marks)},
         )
         log.close()
         self.processes.append(process)
