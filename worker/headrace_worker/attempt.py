@@ -393,6 +393,7 @@ class Attempt:
                 out_of_memory=verdict.out_of_memory,
                 device_words=verdict.device_words,
                 device_failures=verdict.device_failures,
+                shared_fault=verdict.shared_fault,
                 checkpoint=saved,
                 unsaved=WARNING.kept(unsaved),
                 by_itself=succeeded and self.finished is not None and self.finished.by_itself,

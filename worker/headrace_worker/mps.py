@@ -1,0 +1,376 @@
+"""The worker owns MPS on its machine, so that trials that share a GPU really run at the same time.
+
+    no share yet → the control daemon runs (ours, or one that was there) → a server for the trials' user → clients
+
+- **Who is authoritative:** the control daemon, for servers and clients; the process table, for whether it runs and
+  whose it is. This module remembers nothing about it that it cannot read there again. A control daemon that it
+  started has the worker's mark in its environment: after a `kill -9` at any line the next daemon recognizes it.
+- It is started before the first trial with a share, and ended with the worker, unless others use it. One that runs
+  already is used and left alone. A card's compute mode is never changed.
+- While a server is at fault, or is about to be restarted, no client joins.
+- A client is ended rung by rung, and an end in a fault is judged, by the rules of `mps_rules`.
+- If MPS cannot be used, `auto` lets shares take turns on the card and says so; `on` starts none.
+- A control daemon that hangs delays a trial by at most a few timeouts. It never blocks the worker.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from headrace.bounds.sessions import TROUBLE
+from headrace.grants import WHOLE
+from headrace.mps import (
+    MEMORY_LIMIT,
+    PIPE_DIRECTORY,
+    Mode,
+    card_obstacle,
+    look,
+    obstacle,
+)
+from headrace.v1 import worker_pb2
+from headrace_worker.exits import Verdict
+from headrace_worker.mps_control import ANSWER_S, MpsControl, MpsError, is_running, uid_of_process
+from headrace_worker.mps_rules import LADDER, Blame, Company, Evidence, Rung, Step, evidence_of
+
+log = logging.getLogger(__name__)
+
+CONTEXT_BYTES: Final = 768 << 20
+"""What a CUDA context with its libraries may take on a card, beside what the program allocates. The limit of a
+client counts it, the budget of a study does not."""
+SETTLE_S: Final = 3.0
+"""How long an end in the words of a fault waits for the ends of others before it is judged."""
+READY_S: Final = 30.0
+"""How long a trial waits for a server that recovers from a fault."""
+DRAIN_S: Final = 60.0
+"""How long the others may take to save and leave before the server is restarted."""
+_POLL_S: Final = 0.25
+
+
+class NotServedError(Exception):
+    """A trial cannot share its card; the text says why and what to do."""
+
+
+class Mps:
+    """The control daemon of one worker, and its clients."""
+
+    def __init__(
+        self,
+        mode: Mode,
+        control: MpsControl,
+        *,
+        pipe: Path,
+        environ: Mapping[str, str],
+        devices: Sequence[worker_pb2.Device],
+        uid: int,
+        trials_uid: int,
+        owned: Callable[[], Collection[str]] = frozenset,
+        ask_to_leave: Callable[[Collection[str], str], None] = lambda *_: None,
+        end_idle: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`owned` names the cards of large jobs, in whose bubbles trials run. `ask_to_leave` asks clients to save and
+        leave. `end_idle` ends the processes that wait for another trial."""
+        self._mode = mode
+        self._control = control
+        self._pipe = pipe
+        self._environ = environ
+        self._cards = {one.index: one.uuid for one in devices if one.kind == worker_pb2.DEVICE_KIND_GPU}
+        self._uid, self._trials_uid = uid, trials_uid
+        self._owned = owned
+        self._ask_to_leave = ask_to_leave
+        self._end_idle = end_idle
+        self._company = Company()
+        self._joining = asyncio.Lock()
+        self._restarting = asyncio.Lock()
+        self._news = asyncio.Event()
+        self._leaving: set[str] = set()
+        self._server: int | None = None
+        self._is_new = True
+        self._why_not = ""
+        self._restarts = 0
+
+    # Before a trial starts.
+
+    async def check(self) -> str:
+        """Why trials cannot share GPUs here, before any is placed; empty if they can. Raises `ValueError` if MPS is
+        required."""
+        if self._mode is Mode.OFF or not self._cards:
+            return ""
+        facts = await asyncio.to_thread(look, self._pipe, self._environ, list(self._cards.values()))
+        found = [obstacle(facts, uid=self._uid, trials_uid=self._trials_uid), *map(card_obstacle, facts.cards)]
+        self._why_not = "; ".join(str(one) for one in found if one is not None)
+        if self._why_not and self._mode is Mode.ON:
+            raise ValueError(f"--mps on: {self._why_not}")
+        return self._why_not
+
+    async def join(self, client: str, name: str, grant: worker_pb2.Grant) -> dict[str, str]:
+        """Makes MPS ready for a trial; returns what its environment needs, nothing for one that gets no share. Raises
+        `NotServedError`."""
+        if not 0 < grant.milli < WHOLE or len(grant.slots) != 1 or (slot := grant.slots[0]) not in self._cards:
+            return {}
+        card = self._cards[slot]
+        async with self._joining:
+            if card in self._owned():
+                raise NotServedError(
+                    f"GPU {card} belongs to a large job now, and is shared only in that job's bubbles. "
+                    "The trial is tried again elsewhere"
+                )
+            facts = await asyncio.to_thread(look, self._pipe, self._environ, list(self._cards.values()))
+            for one in facts.cards:
+                if one.uuid == card and (closed := card_obstacle(one)) is not None:
+                    raise NotServedError(str(closed))
+            if self._mode is Mode.OFF:
+                return {}
+            if (found := obstacle(facts, uid=self._uid, trials_uid=self._trials_uid)) is not None:
+                return self._without(str(found))
+            try:
+                await self._started()
+                await self._server_ready()
+            except MpsError as error:
+                return self._without(f"the MPS control daemon in {self._pipe}: {error}")
+            self._why_not = ""
+            self._company.joins(client, card, name, _now())
+        limit_mib = (grant.memory_bytes + CONTEXT_BYTES) >> 20
+        limit = {MEMORY_LIMIT: f"0={limit_mib}M"} if grant.memory_bytes else {}
+        return {PIPE_DIRECTORY: str(self._pipe), **limit}
+
+    def _without(self, why: str) -> dict[str, str]:
+        if self._mode is Mode.ON:
+            self._why_not = why
+            raise NotServedError(why)
+        if why != self._why_not:
+            log.warning("shares of a GPU take turns, because MPS cannot be used: %s", why)
+        self._why_not = why
+        return {}
+
+    async def _started(self) -> None:
+        """The control daemon runs. If it is ours from before, the servers that its clients' deaths may have damaged
+        are ended."""
+        await self._control.start()
+        if self._is_new and self._control.is_ours:
+            for server in await self._control.servers():
+                if not await self._control.clients(server):
+                    await self._control.shut_down(server)
+        self._is_new = False
+
+    async def _server_ready(self) -> None:
+        """A server of the trials' user accepts clients. Raises `MpsError`, or `NotServedError` if it takes too
+        long."""
+        ends_at = _now() + READY_S
+        waits_for = "its server does not start"
+        while _now() < ends_at:
+            if self._leaving:
+                waits_for = "its server is about to be restarted"
+            else:
+                await self._refuse_other_users()
+                servers = [one for one in await self._control.servers() if self._is_for_trials(one)]
+                if not servers:
+                    await self._control.start_server(self._trials_uid)
+                elif await self._control.is_at_fault(servers[0]):
+                    waits_for = "its server recovers from a fault once its last client has ended"
+                    if not await self._control.clients(servers[0]):
+                        await self._control.shut_down(servers[0])
+                else:
+                    self._server = servers[0]
+                    return
+            await asyncio.sleep(_POLL_S)
+        raise NotServedError(f"the MPS control daemon in {self._pipe} accepts no client: {waits_for}")
+
+    def _is_for_trials(self, server: int) -> bool:
+        return uid_of_process(server) == self._trials_uid
+
+    async def _refuse_other_users(self) -> None:
+        """A server serves one user. While another user's has clients, ours would wait, possibly for days."""
+        for server in await self._control.servers():
+            uid = uid_of_process(server)
+            if uid is not None and uid != self._trials_uid and (held := await self._control.clients(server)):
+                raise MpsError(
+                    f"its server {server} works for user {uid} ({len(held)} clients), and those of user "
+                    f"{self._trials_uid} would wait for it. Use one user for each machine"
+                )
+
+    def has(self, client: str) -> bool:
+        """Whether a trial is a client that runs."""
+        return self._company.has(client)
+
+    def leave(self, client: str) -> None:
+        """A trial is over, or did not start after all; may be repeated."""
+        if self._company.has(client):
+            self._company.ends(client, Evidence.CLEAN, _now())
+            self._news.set()
+
+    # A trial ends.
+
+    async def let_go(self, client: str, pids: Collection[int]) -> None:
+        """Takes a client's processes off the card, before they are signalled: down the ladder of `mps_rules`. Returns
+        when they may be killed."""
+        if not self._company.has(client):
+            return
+        rung = LADDER[Rung.ASKED, Step.TIME_IS_OVER]
+        try:
+            while rung is not Rung.KILL:
+                step = await self._on(rung, client, pids)
+                if step is not Step.DONE:
+                    log.warning("%s: %s: %s", self._company.name_of(client), rung.name, step.name)
+                rung = LADDER[rung, step]
+        finally:
+            self._leaving.discard(client)
+
+    async def _on(self, rung: Rung, client: str, pids: Collection[int]) -> Step:
+        try:
+            match rung:
+                case Rung.TERMINATE:
+                    return await self._terminate(pids)
+                case Rung.DRAIN:
+                    return await self._drain(client)
+                case _:
+                    return await self._restart(pids)
+        except MpsError as error:
+            log.warning("MPS: %s", error)
+            return Step.FAILED
+
+    async def _terminate(self, pids: Collection[int]) -> Step:
+        for server, client in await self._clients_among(pids):
+            await self._control.terminate_client(server, client)
+        return Step.DONE
+
+    async def _clients_among(self, pids: Collection[int]) -> list[tuple[int, int]]:
+        """Those of these processes that are clients, each with its server."""
+        return [
+            (server, client)
+            for server in await self._control.servers()
+            for client in await self._control.clients(server)
+            if client in pids
+        ]
+
+    async def _drain(self, client: str) -> Step:
+        """Asks all other clients to save and leave: a server that is restarted ends all of them, on all cards."""
+        self._leaving.add(client)
+        name = self._company.name_of(client)
+        others = self._company.running - self._leaving
+        self._ask_to_leave(others, f"MPS is restarted, because {name} cannot be taken off its GPU")
+        ends_at = _now() + DRAIN_S
+        while self._company.running - self._leaving:
+            if _now() >= ends_at:
+                return Step.TIME_IS_OVER
+            await self._wait_for_news(_POLL_S)
+        return Step.DONE
+
+    async def _restart(self, pids: Collection[int]) -> Step:
+        async with self._restarting:
+            servers = {server for server, _ in await self._clients_among(pids)}
+            if servers:
+                self._company.restarts()
+                self._restarts += 1
+            for server in servers:
+                await self._control.shut_down(server)
+            await self._end_poisoned()
+        return Step.DONE
+
+    async def judged(self, client: str, verdict: Verdict, words: str) -> Verdict:
+        """The verdict on a trial, after a look at what happened to the others on its card."""
+        if not self._company.has(client):
+            return verdict
+        evidence = evidence_of(verdict, words)
+        was_there = self._company.in_event(client)
+        self._company.ends(client, evidence, _now())
+        self._news.set()
+        if evidence is Evidence.UNSERVED:
+            error = f"the MPS server did not accept it: {verdict.error}"
+            return replace(verdict, outcome=worker_pb2.EXIT_OUTCOME_UNREACHED, error=TROUBLE.kept(error))
+        crashed_of_it = evidence is Evidence.OWN and was_there and verdict.exit_code < 0
+        if evidence is not Evidence.SHARED and not crashed_of_it:
+            return verdict
+        if not was_there and not self._company.was_alone(client):
+            await self._settle(client)
+        blame, culprit = self._company.blame(client)
+        if blame is Blame.OWN:
+            return verdict
+        await self._end_poisoned()
+        causes = {
+            Blame.ANOTHER: f"{culprit} ended the MPS server of its GPU",
+            Blame.NOBODY: "the MPS server of its GPU failed, and it is not known which of its clients caused that",
+            Blame.WORKER: "the worker restarted the MPS server of its GPU",
+        }
+        return replace(
+            verdict,
+            outcome=worker_pb2.EXIT_OUTCOME_RELEASED,
+            error=TROUBLE.kept(f"{causes[blame]}; the program said: {verdict.error}"),
+            shared_fault=blame is Blame.NOBODY,
+        )
+
+    async def _settle(self, client: str) -> None:
+        """Waits until it is known whether a fault concerns others, or for SETTLE_S."""
+        ends_at = _now() + SETTLE_S
+        while not self._company.in_event(client) and _now() < ends_at:
+            if await self._server_has_failed():
+                self._company.server_failed(client, _now())
+                return
+            await self._wait_for_news(_POLL_S)
+
+    async def _server_has_failed(self) -> bool:
+        server = self._server
+        if server is None:
+            return False
+        if not is_running(server):
+            return True
+        with suppress(MpsError):
+            return await self._control.is_at_fault(server)
+        return False
+
+    async def _end_poisoned(self) -> None:
+        """Processes that wait for another trial have lost their context with the server."""
+        if self._end_idle is not None:
+            await self._end_idle()
+
+    async def _wait_for_news(self, most_s: float) -> None:
+        self._news.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._news.wait(), most_s)
+
+    # What others see.
+
+    @property
+    def words(self) -> str:
+        """How trials share GPUs here, for people; empty if none has."""
+        if self._why_not:
+            return TROUBLE.kept(f"shares of a GPU take turns, without MPS: {self._why_not}")
+        if self._is_new:
+            return ""
+        told = [f"MPS serves {_counted(len(self._company.running), 'trial')}"]
+        told += [f"{_counted(self._company.faults, 'fault')} of its server"] * bool(self._company.faults)
+        told += [f"{_counted(self._restarts, 'restart')}"] * bool(self._restarts)
+        return ", ".join(told)
+
+    def figures(self) -> dict[str, float]:
+        """For metrics. Safe in any thread."""
+        return {
+            "mps_clients": len(self._company.running),
+            "mps_faults": self._company.faults,
+            "mps_restarts": self._restarts,
+        }
+
+    async def close(self) -> None:
+        """Ends the control daemon, if it is ours and nobody uses it."""
+        if not await asyncio.to_thread(lambda: self._control.is_ours):
+            return
+        try:
+            async with asyncio.timeout(2 * ANSWER_S):
+                for server in await self._control.servers():
+                    if held := await self._control.clients(server):
+                        log.info("MPS: %d clients of others remain, so its control daemon does too", len(held))
+                        return
+                await self._control.quit()
+        except (MpsError, TimeoutError) as error:
+            log.warning("MPS: its control daemon did not end: %s", error)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
