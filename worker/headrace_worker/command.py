@@ -155,9 +155,9 @@ def worker(
     mps: Annotated[
         Mode,
         typer.Option(
-            help="Whether trials with a share of a GPU (gpus: 0.25) run at the same time, through NVIDIA's MPS. auto: if "
-            "this machine can, else they take turns; on: a share without MPS is not started; off: they take turns. The "
-            "worker starts and ends MPS's control daemon, and uses one that runs already.",
+            help="Whether trials that share a GPU (gpus: 0.25) run at the same time, through NVIDIA's MPS. auto: if "
+            "this machine can, else they take turns; on: no share starts without MPS; off: they take turns. The worker "
+            "starts and ends MPS's control daemon, or uses one that runs already.",
         ),
     ] = Mode.AUTO,
     metrics_listen: Annotated[

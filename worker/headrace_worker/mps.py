@@ -43,6 +43,8 @@ CONTEXT_BYTES: Final = 768 << 20
 client counts it, the budget of a study does not."""
 SETTLE_S: Final = 3.0
 """How long an end in the words of a fault waits for the ends of others before it is judged."""
+SHOW_S: Final = 0.5
+"""How long ends that a fault caused at the same time may take to show, one after another."""
 READY_S: Final = 30.0
 """How long a trial waits for a server that recovers from a fault."""
 DRAIN_S: Final = 60.0
@@ -72,7 +74,7 @@ class Mps:
         end_idle: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`owned` names the cards of large jobs, in whose bubbles trials run. `ask_to_leave` asks clients to save and
-        leave. `end_idle` ends the processes that wait for another trial."""
+        leave; it is repeated. `end_idle` ends the processes that wait for another trial."""
         self._mode = mode
         self._control = control
         self._pipe = pipe
@@ -100,7 +102,10 @@ class Mps:
         if self._mode is Mode.OFF or not self._cards:
             return ""
         facts = await asyncio.to_thread(look, self._pipe, self._environ, list(self._cards.values()))
-        found = [obstacle(facts, uid=self._uid, trials_uid=self._trials_uid), *map(card_obstacle, facts.cards)]
+        found = [
+            obstacle(facts, uid=self._uid, trials_uid=self._trials_uid),
+            *map(card_obstacle, facts.cards),
+        ]
         self._why_not = "; ".join(str(one) for one in found if one is not None)
         if self._why_not and self._mode is Mode.ON:
             raise ValueError(f"--mps on: {self._why_not}")
@@ -109,7 +114,11 @@ class Mps:
     async def join(self, client: str, name: str, grant: worker_pb2.Grant) -> dict[str, str]:
         """Makes MPS ready for a trial; returns what its environment needs, nothing for one that gets no share. Raises
         `NotServedError`."""
-        if not 0 < grant.milli < WHOLE or len(grant.slots) != 1 or (slot := grant.slots[0]) not in self._cards:
+        if (
+            not 0 < grant.milli < WHOLE
+            or len(grant.slots) != 1
+            or (slot := grant.slots[0]) not in self._cards
+        ):
             return {}
         card = self._cards[slot]
         async with self._joining:
@@ -196,6 +205,10 @@ class Mps:
         """Whether a trial is a client that runs."""
         return self._company.has(client)
 
+    def exits(self, client: str) -> None:
+        """A trial's process has exited; may be repeated."""
+        self._company.exits(client, _now())
+
     def leave(self, client: str) -> None:
         """A trial is over, or did not start after all; may be repeated."""
         if self._company.has(client):
@@ -249,13 +262,13 @@ class Mps:
     async def _drain(self, client: str) -> Step:
         """Asks all other clients to save and leave: a server that is restarted ends all of them, on all cards."""
         self._leaving.add(client)
-        name = self._company.name_of(client)
-        others = self._company.running - self._leaving
-        self._ask_to_leave(others, f"MPS is restarted, because {name} cannot be taken off its GPU")
+        why = f"MPS is restarted, because {self._company.name_of(client)} cannot be taken off its GPU"
+        log.warning("%s", why)
         ends_at = _now() + DRAIN_S
-        while self._company.running - self._leaving:
+        while others := self._company.running - self._leaving:
             if _now() >= ends_at:
                 return Step.TIME_IS_OVER
+            self._ask_to_leave(others, why)
             await self._wait_for_news(_POLL_S)
         return Step.DONE
 
@@ -284,7 +297,7 @@ class Mps:
         crashed_of_it = evidence is Evidence.OWN and was_there and verdict.exit_code < 0
         if evidence is not Evidence.SHARED and not crashed_of_it:
             return verdict
-        if not was_there and not self._company.was_alone(client):
+        if not self._company.was_alone(client):
             await self._settle(client)
         blame, culprit = self._company.blame(client)
         if blame is Blame.OWN:
@@ -303,11 +316,14 @@ class Mps:
         )
 
     async def _settle(self, client: str) -> None:
-        """Waits until it is known whether a fault concerns others, or for SETTLE_S."""
-        ends_at = _now() + SETTLE_S
-        while not self._company.in_event(client) and _now() < ends_at:
-            if await self._server_has_failed():
+        """Waits until it is known whether a fault concerns others, and how those ended who have exited; at most for
+        SETTLE_S."""
+        began_at = _now()
+        while _now() < began_at + SETTLE_S:
+            if not self._company.in_event(client) and await self._server_has_failed():
                 self._company.server_failed(client, _now())
+            shown = _now() >= began_at + SHOW_S
+            if shown and self._company.in_event(client) and self._company.is_settled(client):
                 return
             await self._wait_for_news(_POLL_S)
 
@@ -361,7 +377,9 @@ class Mps:
             async with asyncio.timeout(2 * ANSWER_S):
                 for server in await self._control.servers():
                     if held := await self._control.clients(server):
-                        log.info("MPS: %d clients of others remain, so its control daemon does too", len(held))
+                        log.info(
+                            "MPS: %d clients of others remain, so its control daemon does too", len(held)
+                        )
                         return
                 await self._control.quit()
         except (MpsError, TimeoutError) as error:

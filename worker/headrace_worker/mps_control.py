@@ -9,7 +9,7 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -84,11 +84,9 @@ class MpsControl:
             await _in_time(process.wait(), process, START_S, "it did not start")
         except OSError as error:
             raise MpsError(f"it cannot be started: {error}") from error
-        async with _deadline(START_S, "it started, and then was not there"):
-            while self.found is None:
-                if process.returncode:
-                    raise MpsError(self._why_not_started(process.returncode))
-                await asyncio.sleep(_POLL_S)
+        if process.returncode and self.found is None:
+            raise MpsError(self._why_not_started(process.returncode))
+        await _until(lambda: self.found is not None, START_S, "it started, and then was not there")
 
     def _why_not_started(self, status: int) -> str:
         with suppress(OSError):
@@ -140,9 +138,7 @@ class MpsControl:
     async def shut_down(self, server: int) -> None:
         """Ends a server, whatever its clients do; returns when its process is gone. Raises `MpsError`."""
         await self.ask(f"shutdown_server {server} -f")
-        async with _deadline(ANSWER_S, f"server {server} does not end"):
-            while is_running(server):
-                await asyncio.sleep(_POLL_S)
+        await _until(lambda: not is_running(server), ANSWER_S, f"server {server} does not end")
 
     async def quit(self) -> None:
         """Ends the control daemon; returns when it is gone. Raises `MpsError`."""
@@ -151,9 +147,7 @@ class MpsControl:
             return
         try:
             await self.ask("quit")
-            async with _deadline(ANSWER_S, "it does not end"):
-                while self.found is not None:
-                    await asyncio.sleep(_POLL_S)
+            await _until(lambda: self.found is None, ANSWER_S, "it does not end")
         except MpsError:
             if self.found != running:
                 return
@@ -180,6 +174,15 @@ def uid_of_process(pid: int) -> int | None:
 
 def _numbers(answer: str) -> list[int]:
     return [int(word) for word in answer.split() if word.isdecimal()]
+
+
+async def _until(condition: Callable[[], bool], within_s: float, text: str) -> None:
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + within_s
+    while not condition():
+        if loop.time() >= ends_at:
+            raise MpsError(text)
+        await asyncio.sleep(_POLL_S)
 
 
 @asynccontextmanager

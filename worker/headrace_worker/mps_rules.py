@@ -132,6 +132,8 @@ class Blame(Enum):
 class _Client:
     card: str
     name: str
+    exited_s: float | None = None
+    """When its process exited. Its end is judged later."""
     ended_s: float | None = None
     evidence: Evidence = Evidence.CLEAN
     event: "_Event | None" = None
@@ -142,6 +144,8 @@ class _Event:
     """A fault of the server on one card."""
 
     culprit: str = ""
+    shown_s: float = 0.0
+    """When the first client ended of it."""
     of_worker: bool = False
 
 
@@ -173,21 +177,34 @@ class Company:
         """A client's name, for people."""
         return self._clients[client].name
 
+    def exits(self, client: str, now_s: float) -> None:
+        """A trial's process has exited; how is not known yet."""
+        if self.has(client):
+            own = self._clients[client]
+            own.exited_s = now_s if own.exited_s is None else own.exited_s
+
     def ends(self, client: str, evidence: Evidence, now_s: float) -> None:
-        """A trial's process has ended."""
+        """It is known how a trial's process ended."""
         own = self._clients[client]
-        own.ended_s, own.evidence = now_s, evidence
-        if evidence not in _OF_A_FAULT:
-            return
-        if own.event is not None:
-            if evidence is Evidence.ASSERTION and not own.event.of_worker:
-                own.event.culprit = own.event.culprit or client
-        elif any(
+        own.ended_s, own.evidence = now_s if own.exited_s is None else own.exited_s, evidence
+        event = own.event
+        if event is not None:
+            if not event.culprit and not event.of_worker and _is_cause(own, event.shown_s):
+                event.culprit = client
+        elif evidence in _OF_A_FAULT and any(
             one.evidence in _OF_A_FAULT
             for other, one in self._at(own.card, now_s).items()
             if other != client and one.ended_s is not None
         ):
             self._open(own.card, now_s)
+
+    def is_settled(self, client: str) -> bool:
+        """Whether it is known how everybody ended who was on a client's card and has exited."""
+        card = self._clients[client].card
+        return not any(
+            one.card == card and one.exited_s is not None and one.ended_s is None
+            for one in self._clients.values()
+        )
 
     def server_failed(self, client: str, now_s: float) -> None:
         """The server turned out to be at fault, or gone, after a trial ended in the words of a fault."""
@@ -238,16 +255,23 @@ class Company:
             if one.event is None and (one.ended_s is None or one.evidence is not Evidence.CLEAN)
         }
         shown_s = min(
-            (one.ended_s for one in there.values() if one.evidence in _OF_A_FAULT and one.ended_s is not None),
+            (
+                one.ended_s
+                for one in there.values()
+                if one.evidence in _OF_A_FAULT and one.ended_s is not None
+            ),
             default=now_s,
         )
-        before = {
-            client: one.ended_s
-            for client, one in there.items()
-            if one.ended_s is not None
-            and (one.evidence is Evidence.ASSERTION or (one.evidence is Evidence.OWN and one.ended_s <= shown_s))
-        }
-        event = _Event(culprit=max(before, key=lambda client: before[client], default=""))
+        causes = {client: one.ended_s for client, one in there.items() if _is_cause(one, shown_s)}
+        event = _Event(
+            culprit=max(causes, key=lambda client: causes[client] or 0.0, default=""), shown_s=shown_s
+        )
         self.faults += 1
         for one in there.values():
             one.event = event
+
+
+def _is_cause(one: _Client, shown_s: float) -> bool:
+    """Whether a client's end explains a fault that first ended another one at this time."""
+    ended_before = one.ended_s is not None and one.ended_s <= shown_s
+    return one.evidence is Evidence.ASSERTION or (one.evidence is Evidence.OWN and ended_before)

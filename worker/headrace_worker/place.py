@@ -135,6 +135,8 @@ class Place:
     async def let_go(self, client: str, process: TrialProcess) -> None:
         """Takes a client of MPS off its GPU, with whatever it has started, before it is killed."""
         if self.mps.has(client):
+            if not process.runs:
+                self.mps.exits(client)
             others = await asyncio.to_thread(process.others, ())
             await self.mps.let_go(client, [process.pid, *others] if process.runs else others)
 

@@ -121,11 +121,7 @@ def _shape(state: CycleState, trial: Trial) -> tuple[int, int, int] | None:
     """A trial's size, if later trials may be placed when it is not: configurations differ in size, or some trials
     find seats."""
     spec = state.study.spec
-    return (
-        None
-        if spec.resources.by is None and spec.fuse is None
-        else request_of(spec, trial).shape
-    )
+    return None if spec.resources.by is None and spec.fuse is None else request_of(spec, trial).shape
 
 
 def _may_pass_over(state: CycleState, trial: Trial, hopeless: Set[tuple[int, int, int]]) -> bool:
