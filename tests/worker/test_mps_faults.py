@@ -11,7 +11,7 @@ from scripted_scheduler import ScriptedScheduler, Stream
 
 from headrace_worker import mps
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(120)]
 
 
 @pytest.fixture
@@ -93,6 +93,7 @@ async def test_a_trial_that_is_killed_from_outside_is_the_only_one_that_is_lost(
     assert "studies/s/trials/0 ended the MPS server" in ends["b"].error
 
 
+@pytest.mark.smoke
 async def test_nobody_is_charged_for_the_death_of_a_server(
     site: MpsSite, stream: Stream, home: MpsHome
 ) -> None:
@@ -116,6 +117,7 @@ async def test_the_death_of_the_control_daemon_ends_nobody(
     assert {(outcome(end), end.shared_fault) for end in ends.values()} == {WELL}
 
 
+@pytest.mark.smoke
 async def test_a_trial_that_does_not_end_is_taken_off_the_card_before_it_is_killed(
     site: MpsSite, stream: Stream
 ) -> None:

@@ -24,6 +24,7 @@ START_S: Final = 20.0
 """How long it may take to start, and a server to be ready."""
 _STARTED: Final = "start.log"
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_KILLED_S: Final = 1.0
 _POLL_S: Final = 0.05
 _TOLD: Final = 300
 """This many characters of what it says are repeated."""
@@ -206,5 +207,6 @@ async def _in_time(
             return await work
     finally:
         if process.returncode is None:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, TimeoutError):
                 process.kill()
+                await asyncio.wait_for(process.wait(), _KILLED_S)
