@@ -156,14 +156,11 @@ class Control:
 
     def start(self, uid: int) -> int:
         program = [sys.executable, "-S", "-E", sys.argv[0], "--server", str(uid)]
-        become = {"user": uid} if uid != os.getuid() else {}
-        process = subprocess.Popen(program, stdin=subprocess.DEVNULL, start_new_session=True, **become)  # type: ignore[call-overload]
+        process = subprocess.Popen(program, stdin=subprocess.DEVNULL, start_new_session=True)
         self.servers[process.pid] = (uid, process)
-        place = PIPE / f"server-{process.pid}"
         ends_at = time.monotonic() + 10
-        while not place.exists() and process.poll() is None and time.monotonic() < ends_at:
+        while not self.to(process.pid, "status") and process.poll() is None and time.monotonic() < ends_at:
             time.sleep(0.005)
-        time.sleep(0.01)
         return process.pid
 
     def answer(self, connection: socket.socket) -> None:
@@ -270,6 +267,8 @@ def daemon() -> int:
 
 def server() -> int:
     serve(PIPE / f"server-{os.getpid()}", Server().answer)
+    if (uid := int(sys.argv[2])) != os.getuid():
+        os.setuid(uid)
     while PIPE.exists():
         time.sleep(0.2)
     return 0

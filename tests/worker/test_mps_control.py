@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pwd
 import signal
 import socket
 import subprocess
@@ -14,9 +15,10 @@ from typing import Any
 import psutil
 import pytest
 from mps_site import BESIDE, MpsHome, MpsSite, mps_home, outcome
+from other_user_site import USER, as_root, interpreter
 from scripted_scheduler import ScriptedScheduler, until
 
-from headrace.mps import BINARY, PIPE_DIRECTORY, Mode, control_at
+from headrace.mps import BINARY, PIPE_DIRECTORY, Mode, control_at, uid_of
 from headrace.v1 import worker_pb2
 from headrace_worker import mps, mps_control
 from headrace_worker.devices import discover
@@ -189,11 +191,12 @@ async def test_it_stays_while_others_use_it(workers: Workers, home: MpsHome) -> 
         assert control_at(home.pipe) is not None
 
 
-def _client(home: MpsHome) -> "subprocess.Popen[bytes]":
+def _client(home: MpsHome, user: int | None = None) -> "subprocess.Popen[bytes]":
     body = "import sys, mps_client; card = mps_client.Card(); sys.stdin.read()"
     return subprocess.Popen(
-        [sys.executable, "-c", body],
+        [interpreter() if user is not None else sys.executable, "-c", body],
         stdin=subprocess.PIPE,
+        user=user,
         cwd=Path(__file__).parent,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": CARD, PIPE_DIRECTORY: str(home.pipe)},
     )
@@ -274,9 +277,26 @@ async def test_another_users_clients_are_not_waited_for(
     await owner.join("a", "trial a", SHARE)
     with _client(home):
         await until(_clients)
-        monkeypatch.setattr(mps, "uid_of_process", lambda _: 4242)
+        monkeypatch.setattr(mps, "uid_of", lambda _: 4242)
         assert await owner.join("b", "trial b", SHARE) == {}
         assert "works for user 4242 (1 clients)" in owner.words
+
+
+@as_root
+async def test_a_server_works_for_the_user_of_the_trials(workers: Workers, home: MpsHome) -> None:
+    nobody = pwd.getpwnam(USER).pw_uid
+    owner = workers.make(trials_uid=nobody)
+    await owner.join("a", "trial a", SHARE)
+    (server,) = await home.control.servers()
+    assert uid_of(server) == nobody
+    with _client(home, user=nobody):
+        await until(_clients)
+        assert PIPE_DIRECTORY in await owner.join("b", "trial b", SHARE), "a second one of the same user"
+        with _client(home) as of_root:
+            assert await asyncio.to_thread(of_root.wait) == 1, "it would wait for the other user's clients"
+        for_root = workers.make()
+        assert await for_root.join("c", "trial c", SHARE) == {}
+        assert f"works for user {nobody} (1 clients), and those of user 0 would wait" in for_root.words
 
 
 async def test_no_client_joins_while_the_server_recovers(

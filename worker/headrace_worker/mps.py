@@ -30,10 +30,11 @@ from headrace.mps import (
     card_obstacle,
     look,
     obstacle,
+    uid_of,
 )
 from headrace.v1 import worker_pb2
 from headrace_worker.exits import Verdict
-from headrace_worker.mps_control import ANSWER_S, MpsControl, MpsError, is_running, uid_of_process
+from headrace_worker.mps_control import ANSWER_S, MpsControl, MpsError, is_running
 from headrace_worker.mps_rules import LADDER, Blame, Company, Evidence, Rung, Step, evidence_of
 
 log = logging.getLogger(__name__)
@@ -189,12 +190,12 @@ class Mps:
         raise NotServedError(f"the MPS control daemon in {self._pipe} accepts no client: {waits_for}")
 
     def _is_for_trials(self, server: int) -> bool:
-        return uid_of_process(server) == self._trials_uid
+        return uid_of(server) == self._trials_uid
 
     async def _refuse_other_users(self) -> None:
         """A server serves one user. While another user's has clients, ours would wait, possibly for days."""
         for server in await self._control.servers():
-            uid = uid_of_process(server)
+            uid = uid_of(server)
             if uid is not None and uid != self._trials_uid and (held := await self._control.clients(server)):
                 raise MpsError(
                     f"its server {server} works for user {uid} ({len(held)} clients), and those of user "

@@ -165,14 +165,6 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def uid_of_process(pid: int) -> int | None:
-    """Whose process this is; None if it is gone."""
-    try:
-        return Path(f"/proc/{pid}").stat().st_uid
-    except OSError:
-        return None
-
-
 def _numbers(answer: str) -> list[int]:
     return [int(word) for word in answer.split() if word.isdecimal()]
 

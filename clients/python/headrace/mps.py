@@ -192,10 +192,14 @@ def control_at(pipe: Path) -> Control | None:
         pid = int((pipe / PID_FILE).read_text().strip())
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        uid = Path(f"/proc/{pid}").stat().st_uid
+        uid = uid_of(pid)
     except (OSError, ValueError, IndexError):
         return None
-    if state in "ZX" or not any(Path(os.fsdecode(word)).name == BINARY for word in words if word):
+    if (
+        uid is None
+        or state in "ZX"
+        or not any(Path(os.fsdecode(word)).name == BINARY for word in words if word)
+    ):
         return None
     owner = ""
     with suppress(OSError):
@@ -203,6 +207,16 @@ def control_at(pipe: Path) -> Control | None:
         entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         owner = next((os.fsdecode(one[len(prefix) :]) for one in entries if one.startswith(prefix)), "")
     return Control(pid=pid, uid=uid, owner=owner)
+
+
+def uid_of(pid: int) -> int | None:
+    """Whose process this is; None if it is gone. The owner of its folder in /proc may be root if it changed its user
+    itself."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return next(int(line.split()[2]) for line in lines if line.startswith("Uid:"))
+    except (OSError, StopIteration):
+        return None
 
 
 def has_sockets(pipe: Path) -> bool:
