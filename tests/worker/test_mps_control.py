@@ -20,7 +20,7 @@ from scripted_scheduler import ScriptedScheduler, until
 
 from headrace.mps import BINARY, PIPE_DIRECTORY, Mode, control_at, uid_of
 from headrace.v1 import worker_pb2
-from headrace_worker import mps, mps_control
+from headrace_worker import mps, mps_control, mps_server
 from headrace_worker.devices import discover
 from headrace_worker.mps import Mps, NotServedError
 from headrace_worker.mps_control import MpsControl, MpsError
@@ -141,7 +141,7 @@ from pathlib import Path
 lines, kill_at, pipe = 0, int(sys.argv[1]), Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
 def trace(frame, event, argument):
     global lines
-    if not frame.f_code.co_filename.endswith(("/mps.py", "/mps_control.py")):
+    if not frame.f_code.co_filename.endswith(("/mps.py", "/mps_control.py", "/mps_server.py")):
         return None
     if event == "line":
         lines += 1
@@ -277,7 +277,7 @@ async def test_another_users_clients_are_not_waited_for(
     await owner.join("a", "trial a", SHARE)
     with _client(home):
         await until(_clients)
-        monkeypatch.setattr(mps, "uid_of", lambda _: 4242)
+        monkeypatch.setattr(mps_server, "uid_of", lambda _: 4242)
         assert await owner.join("b", "trial b", SHARE) == {}
         assert "works for user 4242 (1 clients)" in owner.words
 

@@ -486,13 +486,10 @@ class Daemon:
                 attempt.fail(Ending(outcome=worker_pb2.EXIT_OUTCOME_RELEASED, error=why))
 
     def _ask_to_leave(self, leases: Collection[str], why: str) -> None:
-        """Asks trials to save at their next report; ends those that have saved and wait. Nobody is charged for it. May
-        be repeated."""
+        """Asks trials to save at their next report, and ends them then. Nobody is charged for it. May be repeated."""
         for attempt in list(self._attempts.values()):
             if not {attempt.lease.lease_id, attempt.host.mark}.isdisjoint(leases):
-                attempt.reports.leave_soon()
-                if attempt.reports.undecided:
-                    attempt.fail(Ending(outcome=worker_pb2.EXIT_OUTCOME_RELEASED, error=why))
+                attempt.leave_when_saved(Ending(outcome=worker_pb2.EXIT_OUTCOME_RELEASED, error=why))
 
     def _busy_folders(self) -> set[str]:
         """The folders of the studies whose trials run here."""

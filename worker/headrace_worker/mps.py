@@ -26,16 +26,17 @@ from headrace.grants import WHOLE
 from headrace.mps import (
     MEMORY_LIMIT,
     PIPE_DIRECTORY,
+    Facts,
     Mode,
     card_obstacle,
     look,
     obstacle,
-    uid_of,
 )
 from headrace.v1 import worker_pb2
 from headrace_worker.exits import Verdict
-from headrace_worker.mps_control import ANSWER_S, MpsControl, MpsError, is_running
+from headrace_worker.mps_control import ANSWER_S, MpsControl, MpsError
 from headrace_worker.mps_rules import LADDER, Blame, Company, Evidence, Rung, Step, evidence_of
+from headrace_worker.mps_server import MpsServer
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ READY_S: Final = 30.0
 DRAIN_S: Final = 60.0
 """How long the others may take to save and leave before the server is restarted."""
 _POLL_S: Final = 0.25
+_RESTARTS: Final = "its server is about to be restarted"
 
 
 class NotServedError(Exception):
@@ -86,12 +88,10 @@ class Mps:
         self._ask_to_leave = ask_to_leave
         self._end_idle = end_idle
         self._company = Company()
-        self._joining = asyncio.Lock()
         self._restarting = asyncio.Lock()
         self._news = asyncio.Event()
         self._leaving: set[str] = set()
-        self._server: int | None = None
-        self._is_new = True
+        self._server = MpsServer(control, trials_uid)
         self._why_not = ""
         self._restarts = 0
 
@@ -102,12 +102,16 @@ class Mps:
         required."""
         if self._mode is Mode.OFF or not self._cards:
             return ""
-        facts = await asyncio.to_thread(look, self._pipe, self._environ, list(self._cards.values()))
-        found = [
-            obstacle(facts, uid=self._uid, trials_uid=self._trials_uid),
-            *map(card_obstacle, facts.cards),
-        ]
-        self._why_not = "; ".join(str(one) for one in found if one is not None)
+        try:
+            facts = await self._facts()
+        except MpsError as error:
+            self._why_not = str(error)
+        else:
+            found = [
+                obstacle(facts, uid=self._uid, trials_uid=self._trials_uid),
+                *map(card_obstacle, facts.cards),
+            ]
+            self._why_not = "; ".join(str(one) for one in found if one is not None)
         if self._why_not and self._mode is Mode.ON:
             raise ValueError(f"--mps on: {self._why_not}")
         return self._why_not
@@ -122,13 +126,13 @@ class Mps:
         ):
             return {}
         card = self._cards[slot]
-        async with self._joining:
-            if card in self._owned():
-                raise NotServedError(
-                    f"GPU {card} belongs to a large job now, and is shared only in that job's bubbles. "
-                    "The trial is tried again elsewhere"
-                )
-            facts = await asyncio.to_thread(look, self._pipe, self._environ, list(self._cards.values()))
+        if card in self._owned():
+            raise NotServedError(
+                f"GPU {card} belongs to a large job now, and is shared only in that job's bubbles. "
+                "The trial is tried again elsewhere"
+            )
+        try:
+            facts = await self._facts()
             for one in facts.cards:
                 if one.uuid == card and (closed := card_obstacle(one)) is not None:
                     raise NotServedError(str(closed))
@@ -136,16 +140,22 @@ class Mps:
                 return {}
             if (found := obstacle(facts, uid=self._uid, trials_uid=self._trials_uid)) is not None:
                 return self._without(str(found))
-            try:
-                await self._started()
-                await self._server_ready()
-            except MpsError as error:
-                return self._without(f"the MPS control daemon in {self._pipe}: {error}")
-            self._why_not = ""
-            self._company.joins(client, card, name, _now())
+            await self._server_ready()
+        except MpsError as error:
+            return self._without(f"the MPS control daemon in {self._pipe}: {error}")
+        self._why_not = ""
+        self._company.joins(client, card, name, _now())
         limit_mib = (grant.memory_bytes + CONTEXT_BYTES) >> 20
         limit = {MEMORY_LIMIT: f"0={limit_mib}M"} if grant.memory_bytes else {}
         return {PIPE_DIRECTORY: str(self._pipe), **limit}
+
+    async def _facts(self) -> Facts:
+        """What the machine has. A driver that hangs is not waited for. Raises `MpsError`."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await asyncio.to_thread(look, self._pipe, self._environ, list(self._cards.values()))
+        except TimeoutError:
+            raise MpsError("the driver does not answer") from None
 
     def _without(self, why: str) -> dict[str, str]:
         if self._mode is Mode.ON:
@@ -156,51 +166,14 @@ class Mps:
         self._why_not = why
         return {}
 
-    async def _started(self) -> None:
-        """The control daemon runs. If it is ours from before, the servers that its clients' deaths may have damaged
-        are ended."""
-        await self._control.start()
-        if self._is_new and self._control.is_ours:
-            for server in await self._control.servers():
-                if not await self._control.clients(server):
-                    await self._control.shut_down(server)
-        self._is_new = False
-
     async def _server_ready(self) -> None:
         """A server of the trials' user accepts clients. Raises `MpsError`, or `NotServedError` if it takes too
         long."""
         ends_at = _now() + READY_S
-        waits_for = "its server does not start"
-        while _now() < ends_at:
-            if self._leaving:
-                waits_for = "its server is about to be restarted"
-            else:
-                await self._refuse_other_users()
-                servers = [one for one in await self._control.servers() if self._is_for_trials(one)]
-                if not servers:
-                    await self._control.start_server(self._trials_uid)
-                elif await self._control.is_at_fault(servers[0]):
-                    waits_for = "its server recovers from a fault once its last client has ended"
-                    if not await self._control.clients(servers[0]):
-                        await self._control.shut_down(servers[0])
-                else:
-                    self._server = servers[0]
-                    return
+        while waits_for := (_RESTARTS if self._leaving else await self._server.lacks()):
+            if _now() >= ends_at:
+                raise NotServedError(f"the MPS control daemon in {self._pipe} accepts no client: {waits_for}")
             await asyncio.sleep(_POLL_S)
-        raise NotServedError(f"the MPS control daemon in {self._pipe} accepts no client: {waits_for}")
-
-    def _is_for_trials(self, server: int) -> bool:
-        return uid_of(server) == self._trials_uid
-
-    async def _refuse_other_users(self) -> None:
-        """A server serves one user. While another user's has clients, ours would wait, possibly for days."""
-        for server in await self._control.servers():
-            uid = uid_of(server)
-            if uid is not None and uid != self._trials_uid and (held := await self._control.clients(server)):
-                raise MpsError(
-                    f"its server {server} works for user {uid} ({len(held)} clients), and those of user "
-                    f"{self._trials_uid} would wait for it. Use one user for each machine"
-                )
 
     def has(self, client: str) -> bool:
         """Whether a trial is a client that runs."""
@@ -244,21 +217,17 @@ class Mps:
                     return await self._restart(pids)
         except MpsError as error:
             log.warning("MPS: %s", error)
-            return Step.FAILED
+            return Step.FAILED if self._administers else Step.FORBIDDEN
+
+    @property
+    def _administers(self) -> bool:
+        """Whether the control daemon takes orders from this worker: another user's may not."""
+        return (found := self._control.found) is None or self._uid in {0, found.uid}
 
     async def _terminate(self, pids: Collection[int]) -> Step:
-        for server, client in await self._clients_among(pids):
+        for server, client in await self._server.clients_among(pids):
             await self._control.terminate_client(server, client)
         return Step.DONE
-
-    async def _clients_among(self, pids: Collection[int]) -> list[tuple[int, int]]:
-        """Those of these processes that are clients, each with its server."""
-        return [
-            (server, client)
-            for server in await self._control.servers()
-            for client in await self._control.clients(server)
-            if client in pids
-        ]
 
     async def _drain(self, client: str) -> Step:
         """Asks all other clients to save and leave: a server that is restarted ends all of them, on all cards."""
@@ -275,7 +244,7 @@ class Mps:
 
     async def _restart(self, pids: Collection[int]) -> Step:
         async with self._restarting:
-            servers = {server for server, _ in await self._clients_among(pids)}
+            servers = {server for server, _ in await self._server.clients_among(pids)}
             if servers:
                 self._company.restarts()
                 self._restarts += 1
@@ -321,22 +290,12 @@ class Mps:
         SETTLE_S."""
         began_at = _now()
         while _now() < began_at + SETTLE_S:
-            if not self._company.in_event(client) and await self._server_has_failed():
+            if not self._company.in_event(client) and await self._server.has_failed():
                 self._company.server_failed(client, _now())
             shown = _now() >= began_at + SHOW_S
             if shown and self._company.in_event(client) and self._company.is_settled(client):
                 return
             await self._wait_for_news(_POLL_S)
-
-    async def _server_has_failed(self) -> bool:
-        server = self._server
-        if server is None:
-            return False
-        if not is_running(server):
-            return True
-        with suppress(MpsError):
-            return await self._control.is_at_fault(server)
-        return False
 
     async def _end_poisoned(self) -> None:
         """Processes that wait for another trial have lost their context with the server."""
@@ -355,7 +314,7 @@ class Mps:
         """How trials share GPUs here, for people; empty if none has."""
         if self._why_not:
             return TROUBLE.kept(f"shares of a GPU take turns, without MPS: {self._why_not}")
-        if self._is_new:
+        if not self._server.is_used:
             return ""
         told = [f"MPS serves {_counted(len(self._company.running), 'trial')}"]
         told += [f"{_counted(self._company.faults, 'fault')} of its server"] * bool(self._company.faults)
@@ -375,14 +334,8 @@ class Mps:
         if not await asyncio.to_thread(lambda: self._control.is_ours):
             return
         try:
-            async with asyncio.timeout(2 * ANSWER_S):
-                for server in await self._control.servers():
-                    if held := await self._control.clients(server):
-                        log.info(
-                            "MPS: %d clients of others remain, so its control daemon does too", len(held)
-                        )
-                        return
-                await self._control.quit()
+            if held := await self._server.end_control():
+                log.info("MPS: %d clients of others remain, so its control daemon does too", held)
         except (MpsError, TimeoutError) as error:
             log.warning("MPS: its control daemon did not end: %s", error)
 

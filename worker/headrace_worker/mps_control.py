@@ -126,7 +126,7 @@ class MpsControl:
 
     async def is_at_fault(self, server: int) -> bool:
         """Whether a server refuses new clients because of a fault. Raises `MpsError`."""
-        return "FAULT" in (await self.ask(f"get_server_status {server}")).upper()
+        return "FAULT" in (await self.ask(f"get_server_status {server}")).upper().split()
 
     async def start_server(self, uid: int) -> None:
         """Starts a user's server ahead of its first client. Raises `MpsError`."""

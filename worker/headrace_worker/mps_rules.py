@@ -49,6 +49,8 @@ class Step(Enum):
     TIME_IS_OVER = auto()
     DONE = auto()
     FAILED = auto()
+    FORBIDDEN = auto()
+    """The control daemon is another user's. The others are not disturbed for what cannot be done."""
 
 
 LADDER: Final[Mapping[tuple[Rung, Step], Rung]] = {
@@ -56,11 +58,13 @@ LADDER: Final[Mapping[tuple[Rung, Step], Rung]] = {
     (Rung.TERMINATE, Step.DONE): Rung.KILL,
     (Rung.TERMINATE, Step.FAILED): Rung.DRAIN,
     (Rung.TERMINATE, Step.TIME_IS_OVER): Rung.DRAIN,
+    (Rung.TERMINATE, Step.FORBIDDEN): Rung.KILL,
     (Rung.DRAIN, Step.DONE): Rung.RESTART,
     (Rung.DRAIN, Step.TIME_IS_OVER): Rung.RESTART,
     (Rung.RESTART, Step.DONE): Rung.KILL,
     (Rung.RESTART, Step.FAILED): Rung.KILL,
     (Rung.RESTART, Step.TIME_IS_OVER): Rung.KILL,
+    (Rung.RESTART, Step.FORBIDDEN): Rung.KILL,
 }
 
 
@@ -144,6 +148,8 @@ class _Event:
     """A fault of the server on one card."""
 
     culprit: str = ""
+    name: str = ""
+    """The culprit's, for people."""
     shown_s: float = 0.0
     """When the first client ended of it."""
     of_worker: bool = False
@@ -170,8 +176,8 @@ class Company:
 
     @property
     def running(self) -> frozenset[str]:
-        """The clients that run, on all cards."""
-        return frozenset(client for client, one in self._clients.items() if one.ended_s is None)
+        """The clients that run, on all cards. Safe in any thread."""
+        return frozenset(client for client, one in list(self._clients.items()) if one.ended_s is None)
 
     def name_of(self, client: str) -> str:
         """A client's name, for people."""
@@ -180,8 +186,7 @@ class Company:
     def exits(self, client: str, now_s: float) -> None:
         """A trial's process has exited; how is not known yet."""
         if self.has(client):
-            own = self._clients[client]
-            own.exited_s = now_s if own.exited_s is None else own.exited_s
+            self._clients[client].exited_s = now_s
 
     def ends(self, client: str, evidence: Evidence, now_s: float) -> None:
         """It is known how a trial's process ended."""
@@ -190,7 +195,7 @@ class Company:
         event = own.event
         if event is not None:
             if not event.culprit and not event.of_worker and _is_cause(own, event.shown_s):
-                event.culprit = client
+                event.culprit, event.name = client, own.name
         elif evidence in _OF_A_FAULT and any(
             one.evidence in _OF_A_FAULT
             for other, one in self._at(own.card, now_s).items()
@@ -236,7 +241,7 @@ class Company:
         if event.of_worker:
             return Blame.WORKER, ""
         if event.culprit:
-            return Blame.ANOTHER, self._clients[event.culprit].name
+            return Blame.ANOTHER, event.name
         return Blame.NOBODY, ""
 
     def _at(self, card: str, now_s: float) -> dict[str, _Client]:
@@ -263,9 +268,9 @@ class Company:
             default=now_s,
         )
         causes = {client: one.ended_s for client, one in there.items() if _is_cause(one, shown_s)}
-        event = _Event(
-            culprit=max(causes, key=lambda client: causes[client] or 0.0, default=""), shown_s=shown_s
-        )
+        culprit = max(causes, key=lambda client: causes[client] or 0.0, default="")
+        name = there[culprit].name if culprit else ""
+        event = _Event(culprit=culprit, name=name, shown_s=shown_s)
         self.faults += 1
         for one in there.values():
             one.event = event

@@ -122,11 +122,6 @@ class Reports:
         return self._unanswered > 0
 
     @property
-    def undecided(self) -> bool:
-        """Whether the trial has saved, and waits for a decision."""
-        return any(not decision.done() for decision in self._undecided.values())
-
-    @property
     def _unanswered(self) -> int:
         return sum(not answer.done() for answer in self._answers.values())
 
