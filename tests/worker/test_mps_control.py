@@ -18,7 +18,7 @@ from mps_site import BESIDE, MpsHome, MpsSite, mps_home, outcome
 from other_user_site import USER, as_root, interpreter
 from scripted_scheduler import ScriptedScheduler, until
 
-from headrace.mps import BINARY, PIPE_DIRECTORY, Mode, control_at, uid_of
+from headrace.mps import BINARY, PIPE_DIRECTORY, Card, ComputeMode, Facts, Mode, control_at, uid_of
 from headrace.v1 import worker_pb2
 from headrace_worker import mps, mps_control, mps_server
 from headrace_worker.devices import discover
@@ -368,3 +368,17 @@ async def test_the_worker_says_how_its_gpus_are_shared(
     assert found is not None
     assert not psutil.pid_exists(found.pid) or psutil.Process(found.pid).status() == psutil.STATUS_ZOMBIE
     assert signal.SIGKILL not in {one.exit_code for one in stream.all("exited")}
+
+
+async def test_a_card_that_accepts_one_process_is_named_and_gets_no_share(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = Card(uuid=CARD, mode=ComputeMode.EXCLUSIVE)
+    monkeypatch.setattr(mps, "look", lambda pipe, *_: Facts(pipe=pipe, binary="/bin/x", cards=(card,)))
+    owner = workers.make()
+    assert (await owner.check()).startswith(f"no trial can share a GPU: GPU {CARD} is in exclusive mode")
+    with pytest.raises(NotServedError, match="accepts one process at a time"):
+        await owner.join("a", "trial a", SHARE)
+    with pytest.raises(ValueError, match="is in exclusive mode"):
+        await workers.make(mode=Mode.ON).check()
+    assert control_at(workers.home.pipe) is None

@@ -226,8 +226,8 @@ class Daemon:
             ask_to_leave=self._ask_to_leave,
             end_idle=lambda: self._standbys.end_waiting(PIPE_DIRECTORY),
         )
-        if time_sliced := await self._mps.check():
-            log.warning("shares of a GPU take turns here, because MPS cannot be used: %s", time_sliced)
+        if shares := await self._mps.check():
+            log.warning("%s", shares)
 
         def failed() -> None:
             core.defects = {**self._health.defects, **self._bubble_slots.gone}

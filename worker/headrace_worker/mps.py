@@ -93,13 +93,15 @@ class Mps:
         self._leaving: set[str] = set()
         self._server = MpsServer(control, trials_uid)
         self._why_not = ""
+        # Why cards are not shared at all, with MPS or without.
+        self._closed = ""
         self._restarts = 0
 
     # Before a trial starts.
 
     async def check(self) -> str:
-        """Why trials cannot share GPUs here, before any is placed; empty if they can. Raises `ValueError` if MPS is
-        required."""
+        """Says why trials cannot share GPUs here, before any is placed; nothing if they can. Raises `ValueError` if
+        MPS is required."""
         if self._mode is Mode.OFF or not self._cards:
             return ""
         try:
@@ -107,14 +109,11 @@ class Mps:
         except MpsError as error:
             self._why_not = str(error)
         else:
-            found = [
-                obstacle(facts, uid=self._uid, trials_uid=self._trials_uid),
-                *map(card_obstacle, facts.cards),
-            ]
-            self._why_not = "; ".join(str(one) for one in found if one is not None)
-        if self._why_not and self._mode is Mode.ON:
-            raise ValueError(f"--mps on: {self._why_not}")
-        return self._why_not
+            found = obstacle(facts, uid=self._uid, trials_uid=self._trials_uid)
+            self._why_not = "" if found is None else str(found)
+        if (why := self._why_not or self._closed) and self._mode is Mode.ON:
+            raise ValueError(f"--mps on: {why}")
+        return self.words
 
     async def join(self, client: str, name: str, grant: worker_pb2.Grant) -> dict[str, str]:
         """Makes MPS ready for a trial; returns what its environment needs, nothing for one that gets no share. Raises
@@ -133,9 +132,10 @@ class Mps:
             )
         try:
             facts = await self._facts()
-            for one in facts.cards:
-                if one.uuid == card and (closed := card_obstacle(one)) is not None:
-                    raise NotServedError(str(closed))
+            if (
+                closed := next((card_obstacle(one) for one in facts.cards if one.uuid == card), None)
+            ) is not None:
+                raise NotServedError(str(closed))
             if self._mode is Mode.OFF:
                 return {}
             if (found := obstacle(facts, uid=self._uid, trials_uid=self._trials_uid)) is not None:
@@ -153,9 +153,11 @@ class Mps:
         """What the machine has. A driver that hangs is not waited for. Raises `MpsError`."""
         try:
             async with asyncio.timeout(ANSWER_S):
-                return await asyncio.to_thread(look, self._pipe, self._environ, list(self._cards.values()))
+                found = await asyncio.to_thread(look, self._pipe, self._environ, list(self._cards.values()))
         except TimeoutError:
             raise MpsError("the driver does not answer") from None
+        self._closed = "; ".join(str(why) for why in map(card_obstacle, found.cards) if why is not None)
+        return found
 
     def _without(self, why: str) -> dict[str, str]:
         if self._mode is Mode.ON:
@@ -312,14 +314,15 @@ class Mps:
     @property
     def words(self) -> str:
         """How trials share GPUs here, for people; empty if none has."""
+        told = [f"no trial can share a GPU: {self._closed}"] * bool(self._closed)
         if self._why_not:
-            return TROUBLE.kept(f"shares of a GPU take turns, without MPS: {self._why_not}")
-        if not self._server.is_used:
-            return ""
-        told = [f"MPS serves {_counted(len(self._company.running), 'trial')}"]
-        told += [f"{_counted(self._company.faults, 'fault')} of its server"] * bool(self._company.faults)
-        told += [f"{_counted(self._restarts, 'restart')}"] * bool(self._restarts)
-        return ", ".join(told)
+            told.append(f"shares of a GPU take turns, without MPS: {self._why_not}")
+        elif self._server.is_used:
+            found = [f"MPS serves {_counted(len(self._company.running), 'trial')}"]
+            found += [f"{_counted(self._company.faults, 'fault')} of its server"] * bool(self._company.faults)
+            found += [_counted(self._restarts, "restart")] * bool(self._restarts)
+            told.append(", ".join(found))
+        return TROUBLE.kept("; ".join(told))
 
     def figures(self) -> dict[str, float]:
         """For metrics. Safe in any thread."""
