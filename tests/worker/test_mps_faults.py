@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from mps_site import BESIDE, MpsHome, MpsSite, mps_home, outcome
+from bundle_site import PROGRAM
+from mps_site import BESIDE, CARD, HERE, MpsHome, MpsSite, mps_home, outcome
 from scripted_scheduler import ScriptedScheduler, Stream
 
 from headrace.v1 import event_pb2
@@ -190,6 +191,25 @@ async def test_a_trial_that_was_alone_on_the_card_is_charged_for_a_fault(
     (end,) = (await site.ends(stream, 1)).values()
     assert (outcome(end), end.shared_fault) == CHARGED
     assert ILLEGAL in end.device_words
+
+
+async def test_the_members_of_a_bundle_are_not_charged_for_the_trial_beside_them(
+    site: MpsSite, stream: Stream
+) -> None:
+    program = site.program(PROGRAM + CARD.format(here=str(HERE), name="bundle") + BESIDE, prelude=False)
+    for number in (7, 8):
+        member = site.assign(program, number=number)
+        member.grant.id, member.grant.seats, member.grant.milli = "g1", 4, 500
+        site.names[member.lease.lease_id] = f"member {number}"
+        stream.send(assign=member)
+    await site.marked("bundle")
+    await site.run(stream, culprit="card.launch(); os.kill(os.getpid(), 11)")
+    ends = await site.ends(stream, 3)
+    assert {name: (outcome(end), end.shared_fault) for name, end in ends.items()} == {
+        "culprit": CHARGED,
+        "member 7": NOT_CHARGED,
+        "member 8": NOT_CHARGED,
+    }
 
 
 ILLEGAL = "an illegal memory access was encountered"

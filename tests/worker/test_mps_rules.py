@@ -70,7 +70,7 @@ def test_every_rung_below_the_first_knows_what_may_happen_on_it() -> None:
             ILLEGAL,
             Evidence.SHARED,
         ),
-        (Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, exit_code=-signal.SIGKILL), "", Evidence.OWN),
+        (Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, exit_code=-signal.SIGKILL), "", Evidence.CRASHED),
         (Verdict(outcome=worker_pb2.EXIT_OUTCOME_RELEASED, exit_code=-signal.SIGTERM), "", Evidence.CLEAN),
         (Verdict(outcome=worker_pb2.EXIT_OUTCOME_FINISHED), ILLEGAL, Evidence.CLEAN),
     ],
@@ -123,7 +123,33 @@ def test_two_faults_of_two_trials_hours_apart_are_their_own() -> None:
     assert _blames(company, "a", "b") == [Blame.OWN, Blame.OWN]
 
 
-@pytest.mark.parametrize("first", [Evidence.OWN, Evidence.ASSERTION])
+def test_a_crash_explains_the_fault_of_the_only_other_trial_although_the_server_has_recovered() -> None:
+    company = _company("a", "b")
+    company.ends("a", Evidence.CRASHED, 1.0)
+    company.ends("b", Evidence.SHARED, 1.1)
+    assert [company.blame(client) for client in "ab"] == [(Blame.OWN, ""), (Blame.ANOTHER, "trial a")]
+    company = _company("a", "b")
+    company.exits("a", 1.0)
+    company.ends("b", Evidence.SHARED, 1.1)
+    company.ends("a", Evidence.CRASHED, 1.5)
+    assert [company.blame(client) for client in "ab"] == [(Blame.OWN, ""), (Blame.ANOTHER, "trial a")]
+
+
+def test_an_exception_explains_no_fault_while_the_server_is_well() -> None:
+    company = _company("a", "b")
+    company.ends("a", Evidence.OWN, 1.0)
+    company.ends("b", Evidence.SHARED, 1.1)
+    assert _blames(company, "a", "b") == [Blame.OWN, Blame.OWN]
+
+
+def test_two_crashes_are_no_fault() -> None:
+    company = _company("a", "b")
+    company.ends("a", Evidence.CRASHED, 1.0)
+    company.ends("b", Evidence.CRASHED, 1.1)
+    assert _blames(company, "a", "b") == [Blame.OWN, Blame.OWN]
+
+
+@pytest.mark.parametrize("first", [Evidence.OWN, Evidence.CRASHED, Evidence.ASSERTION])
 def test_who_ended_before_the_others_in_its_own_way_is_the_culprit(first: Evidence) -> None:
     company = _company("a", "b", "c")
     company.ends("a", first, 1.0)
@@ -150,7 +176,7 @@ def test_who_crashes_after_the_fault_has_shown_is_not_its_cause() -> None:
     company = _company("a", "b", "c")
     company.ends("a", Evidence.SHARED, 1.0)
     company.ends("b", Evidence.SHARED, 1.1)
-    company.ends("c", Evidence.OWN, 1.2)
+    company.ends("c", Evidence.CRASHED, 1.2)
     assert _blames(company, "a", "b", "c") == [Blame.NOBODY] * 3
 
 

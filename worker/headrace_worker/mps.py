@@ -266,7 +266,7 @@ class Mps:
         if evidence is Evidence.UNSERVED:
             error = f"the MPS server did not accept it: {verdict.error}"
             return replace(verdict, outcome=worker_pb2.EXIT_OUTCOME_UNREACHED, error=TROUBLE.kept(error))
-        crashed_of_it = evidence is Evidence.OWN and was_there and verdict.exit_code < 0
+        crashed_of_it = evidence is Evidence.CRASHED and was_there
         if evidence is not Evidence.SHARED and not crashed_of_it:
             return verdict
         if not self._company.was_alone(client):

@@ -10,7 +10,7 @@ Faults. A fatal fault ends all clients on its card with the same error, and the 
 an end with such words proves nothing while others were on the card:
 
     only one ended so, the server is well, the others train on → its own error
-    several ended so, or the server is at fault or gone → an event, of everybody who was on the card
+    several ended so, another one crashed, or the server is at fault or gone → an event, of everybody who was there
         one of them ended before the others in another way, or printed a failed assertion → it is the culprit
         otherwise nobody is charged, and the scheduler counts who was there (`core.exits`)
 
@@ -74,7 +74,9 @@ class Evidence(Enum):
     CLEAN = auto()
     """It ended as it should, or was ended without harm."""
     OWN = auto()
-    """It failed, crashed or was killed, in words that no other client would get."""
+    """It failed, in words that no other client would get."""
+    CRASHED = auto()
+    """It crashed or was killed, possibly with work in flight, and said nothing of a fault."""
     ASSERTION = auto()
     """A kernel of its own failed an assertion. Only the client that started the kernel prints that."""
     SHARED = auto()
@@ -111,12 +113,14 @@ def evidence_of(verdict: Verdict, words: str) -> Evidence:
         return Evidence.UNSERVED
     if charged and (_SHARED.search(words) or suspicion_in(words)):
         return Evidence.SHARED
-    died = verdict.exit_code < 0 and verdict.outcome != worker_pb2.EXIT_OUTCOME_RELEASED
-    lost = verdict.outcome == worker_pb2.EXIT_OUTCOME_LOST
-    return Evidence.OWN if charged or died or lost else Evidence.CLEAN
+    if not charged and verdict.outcome != worker_pb2.EXIT_OUTCOME_LOST:
+        return Evidence.CLEAN
+    return Evidence.CRASHED if verdict.exit_code < 0 else Evidence.OWN
 
 
 _OF_A_FAULT = (Evidence.SHARED, Evidence.ASSERTION)
+_EVENTFUL = (*_OF_A_FAULT, Evidence.CRASHED)
+"""Two such ends at once are an event, if one of them is in the words of a fault."""
 
 
 class Blame(Enum):
@@ -196,8 +200,8 @@ class Company:
         if event is not None:
             if not event.culprit and not event.of_worker and _is_cause(own, event.shown_s):
                 event.culprit, event.name = client, own.name
-        elif evidence in _OF_A_FAULT and any(
-            one.evidence in _OF_A_FAULT
+        elif evidence in _EVENTFUL and any(
+            one.evidence in _EVENTFUL and Evidence.SHARED in (evidence, one.evidence)
             for other, one in self._at(own.card, now_s).items()
             if other != client and one.ended_s is not None
         ):
@@ -279,4 +283,6 @@ class Company:
 def _is_cause(one: _Client, shown_s: float) -> bool:
     """Whether a client's end explains a fault that first ended another one at this time."""
     ended_before = one.ended_s is not None and one.ended_s <= shown_s
-    return one.evidence is Evidence.ASSERTION or (one.evidence is Evidence.OWN and ended_before)
+    return one.evidence is Evidence.ASSERTION or (
+        one.evidence in (Evidence.OWN, Evidence.CRASHED) and ended_before
+    )
