@@ -65,6 +65,7 @@ class Place:
     kernel_kills: KernelKills
     # Says which failure of a device ended a program on these slots that failed with this output, or nothing.
     device_failure: Callable[[Sequence[int], str], Awaitable[str]]
+    # The control daemon of MPS, and the trials that share a GPU through it.
     mps: Mps
     # What is known about the health of the devices.
     health: DeviceHealth
@@ -138,7 +139,8 @@ class Place:
             if not process.runs:
                 self.mps.exits(client)
             others = await asyncio.to_thread(process.others, ())
-            await self.mps.let_go(client, [process.pid, *others] if process.runs else others)
+            if pids := [process.pid, *others] if process.runs else others:
+                await self.mps.let_go(client, pids)
 
     async def judged(self, verdict: Verdict, slots: Sequence[int], words: str, client: str = "") -> Verdict:
         """The verdict, after a check of the devices and of MPS, whose `client` it was: nobody is charged for their
