@@ -15,8 +15,9 @@ class Card:
 
     def __init__(self) -> None:
         self.held_bytes = 0
-        limit = os.environ.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "").partition("=")[2]
-        self.limit_bytes = int(limit[:-1]) << 20 if limit else None
+        device, _, limit = os.environ.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "").partition("=")
+        own = device in ("0", os.environ["CUDA_VISIBLE_DEVICES"])
+        self.limit_bytes = int(limit[:-1]) << 20 if own else None
         pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY")
         self.lines = None
         if pipe is not None:

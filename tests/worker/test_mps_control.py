@@ -62,7 +62,7 @@ async def test_a_share_gets_the_pipe_directory_and_a_hard_limit_above_its_budget
     env = await workers.make().join("a", "trial a", SHARE)
     assert env == {
         "CUDA_MPS_PIPE_DIRECTORY": str(workers.home.pipe),
-        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={1024 + 768}M",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{CARD}={1024 + 768}M",
     }
 
 

@@ -146,7 +146,8 @@ class Mps:
         self._why_not = ""
         self._company.joins(client, card, name, _now())
         limit_mib = (grant.memory_bytes + CONTEXT_BYTES) >> 20
-        limit = {MEMORY_LIMIT: f"0={limit_mib}M"} if grant.memory_bytes else {}
+        # By UUID: the server may count the machine's cards, and the client only its own.
+        limit = {MEMORY_LIMIT: f"{card}={limit_mib}M"} if grant.memory_bytes else {}
         return {PIPE_DIRECTORY: str(self._pipe), **limit}
 
     async def _facts(self) -> Facts:
