@@ -207,7 +207,7 @@ class Control:
                 return self.to(server, "status")
             case "terminate_client", [client]:
                 said = self.to(server, f"terminate {client}")
-                return f"error {said}" if said else ""
+                return said or "0"
             case "shutdown_server", ["-f"]:
                 _, process = self.servers[server]
                 process.kill()

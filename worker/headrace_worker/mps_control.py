@@ -24,6 +24,7 @@ START_S: Final = 20.0
 """How long it may take to start, and a server to be ready."""
 _STARTED: Final = "start.log"
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_SUCCESS: Final = ("0", "CUDA_SUCCESS")
 _KILLED_S: Final = 1.0
 _POLL_S: Final = 0.05
 _TOLD: Final = 300
@@ -133,8 +134,11 @@ class MpsControl:
         await self.ask(f"start_server -uid {uid}", START_S)
 
     async def terminate_client(self, server: int, client: int) -> None:
-        """Ends a client's work on the cards; its process continues. Raises `MpsError`."""
-        await self.ask(f"terminate_client {server} {client}")
+        """Ends a client's work on the cards; its process continues. Raises `MpsError`: the answer is CUDA's result,
+        whatever the exit status."""
+        answer = await self.ask(command := f"terminate_client {server} {client}")
+        if answer and answer.split()[-1] not in _SUCCESS:
+            raise MpsError(f"{command!r}: {answer[-_TOLD:]}")
 
     async def shut_down(self, server: int) -> None:
         """Ends a server, whatever its clients do; returns when its process is gone. Raises `MpsError`."""
