@@ -33,6 +33,8 @@ class MpsServer:
             servers = await self._control.servers()
             await self._refuse_other_users(servers)
             own = [one for one in servers if uid_of(one) == self._uid]
+            if servers and not own:
+                return ""  # another user's, which is idle: the control daemon replaces it when our first client comes
             if not own:
                 await self._control.start_server(self._uid)
                 return "its server does not start"
