@@ -173,10 +173,20 @@ class Mps:
         """A server of the trials' user accepts clients. Raises `MpsError`, or `NotServedError` if it takes too
         long."""
         ends_at = _now() + READY_S
-        while waits_for := (_RESTARTS if self._leaving else await self._server.lacks()):
+        while waits_for := (_RESTARTS if self._leaving else await self._lacks()):
             if _now() >= ends_at:
                 raise NotServedError(f"the MPS control daemon in {self._pipe} accepts no client: {waits_for}")
             await asyncio.sleep(_POLL_S)
+
+    async def _lacks(self) -> str:
+        """What the server waits for. A control daemon that dies meanwhile is replaced. Raises `MpsError`."""
+        try:
+            return await self._server.lacks()
+        except MpsError:
+            await asyncio.sleep(_POLL_S)
+            if self._control.found is not None:
+                raise
+            return await self._server.lacks()
 
     def has(self, client: str) -> bool:
         """Whether a trial is a client that runs."""
