@@ -11,6 +11,7 @@ clients of its card in the same words, the server refuses new clients until they
 with work in flight is such a fault. `double.json`, beside the program, injects failures of the daemon itself.
 """
 
+import fcntl
 import json
 import os
 import signal
@@ -227,19 +228,14 @@ class Control:
         os._exit(0)
 
 
-def runs() -> bool:
-    """Whether the process in the file of process ids runs."""
-    with suppress(OSError, ValueError):
-        words = Path(f"/proc/{int(PID_FILE.read_text())}/stat").read_text().rpartition(")")[2].split()
-        return words[0] not in "ZX"
-    return False
-
-
 def daemon() -> int:
     if said := injected("refuses"):
         print(said)
         return 1
-    if runs():
+    lock = os.open(PIPE / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held by the daemon as long as it runs
+    except BlockingIOError:
         print("An instance of this daemon is already running")
         return 1
     ready, done = os.pipe()

@@ -26,6 +26,7 @@ _STARTED: Final = "start.log"
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _SUCCESS: Final = ("0", "CUDA_SUCCESS")
 _KILLED_S: Final = 1.0
+_OTHER_S: Final = 1.0
 _POLL_S: Final = 0.05
 _TOLD: Final = 300
 """This many characters of what it says are repeated."""
@@ -86,8 +87,10 @@ class MpsControl:
             await _in_time(process.wait(), process, START_S, "it did not start")
         except OSError as error:
             raise MpsError(f"it cannot be started: {error}") from error
-        if process.returncode and self.found is None:
-            raise MpsError(self._why_not_started(process.returncode))
+        if (
+            process.returncode
+        ):  # unless another one is just starting, such as that of a worker that was killed
+            await _until(lambda: self.found is not None, _OTHER_S, self._why_not_started(process.returncode))
         await _until(lambda: self.found is not None, START_S, "it started, and then was not there")
 
     def _why_not_started(self, status: int) -> str:
