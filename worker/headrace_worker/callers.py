@@ -59,9 +59,10 @@ class _End(asyncio.Protocol):
     so is the other: gRPC cannot use half of a connection."""
 
     def __init__(self, connected: Callable[["_End"], None] = lambda _: None) -> None:
-        """Nothing is read before `join`."""
         self._connected = connected
         self._other: _End | None = None
+        # What came before `join`.
+        self._early = b""
         self.transport: asyncio.Transport
         self.over = asyncio.Event()
 
@@ -71,18 +72,21 @@ class _End(asyncio.Protocol):
         for end in (self, other):
             if end.over.is_set():
                 end.connection_lost(None)
-            else:
+            elif end._early:
+                end.data_received(end._early)
                 end.transport.resume_reading()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        transport.pause_reading()
         self._connected(self)
 
     def data_received(self, data: bytes) -> None:
-        assert self._other is not None
-        self._other.transport.write(data)
+        if self._other is None:
+            self._early += data
+            self.transport.pause_reading()
+        else:
+            self._other.transport.write(data)
 
     def pause_writing(self) -> None:
         if self._other is not None:
