@@ -30,7 +30,6 @@ from headrace_worker.launch import LEASE_VARIABLE
 
 log = logging.getLogger(__name__)
 _CREDENTIALS = struct.Struct("3i")
-_CHUNK_BYTES = 1 << 16
 _BACKLOG = 1024
 _DEEPEST = 64
 
@@ -193,10 +192,12 @@ def _caller(line: socket.socket) -> Caller:
     pid, _, _ = _CREDENTIALS.unpack(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     family: dict[int, Identity | None] = {}
     one = pid
-    while one > 1 and one != os.getpid() and len(family) <= _DEEPEST:
+    while len(family) <= _DEEPEST:
         stat = _stat(one)
         family[one] = _identity(one, stat)
         one = int(stat[1]) if len(stat) > 1 else 0
+        if one <= 1 or one == os.getpid():
+            break
     with suppress(OSError):
         if (session := os.getsid(pid)) not in family:
             family[session] = identity(session)
