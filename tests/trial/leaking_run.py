@@ -8,9 +8,7 @@ from pathlib import Path
 from forked import context
 from leaking_modules import BESIDE, Finder, Leaking
 
-_MODULES = (
-    "os, sys, gc, decimal, locale, logging, multiprocessing, resource, signal, socket, threading, warnings"
-)
+_MODULES = "os, sys, gc, decimal, locale, logging, multiprocessing, resource, signal, socket, tempfile, threading, warnings"
 
 
 @dataclass(frozen=True)
