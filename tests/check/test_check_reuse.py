@@ -358,7 +358,10 @@ def test_a_configuration_that_is_infeasible_keeps_the_process(check: Callable[..
 
 @pytest.mark.parametrize(
     ("leak", "verdict"),
-    [("0", ReuseVerdict.PASSED), ("hasattr(__import__('json').JSONDecoder.decode, 'uses')", ReuseVerdict.FAILED)],
+    [
+        ("0", ReuseVerdict.PASSED),
+        ("hasattr(__import__('json').JSONDecoder.decode, 'uses')", ReuseVerdict.FAILED),
+    ],
 )
 @pytest.mark.cases(1)
 def test_a_function_that_fuses_is_checked_with_one_member(

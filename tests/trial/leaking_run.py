@@ -8,7 +8,10 @@ from pathlib import Path
 from forked import context
 from leaking_modules import BESIDE, Finder, Leaking
 
-_MODULES = "os, sys, gc, decimal, locale, logging, multiprocessing, resource, signal, socket, tempfile, threading, warnings"
+_MODULES = (
+    *("os", "sys", "gc", "decimal", "locale", "logging", "multiprocessing"),
+    *("resource", "signal", "socket", "tempfile", "threading", "warnings"),
+)
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,7 @@ def _run(folder: str, same: str, libraries: tuple[str, ...], trials: int, out: s
     for name in libraries:
         importlib.import_module(name)
     leaking = importlib.import_module("leaking")
-    names: dict[str, object] = {
-        name: importlib.import_module(name) for name in (*_MODULES.split(", "), *libraries)
-    }
+    names: dict[str, object] = {name: importlib.import_module(name) for name in (*_MODULES, *libraries)}
     names["read_umask"] = _read_umask
     dumps = json.dumps  # which programs replace
     log = os.open(out, os.O_CREAT | os.O_WRONLY)
