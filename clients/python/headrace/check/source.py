@@ -68,6 +68,13 @@ def names_to_ask_by(tree: ast.Module) -> Iterator[str]:
             package = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
             for alias in node.names:
                 name = alias.asname or alias.name
+                if name == "*":  # it may bring any name; these are the usual ones
+                    yield from (
+                        "trial.main",
+                        "trial.current",
+                        "headrace.trial.main",
+                        "headrace.trial.current",
+                    )
                 yield from (name + rest for rest in _ASKING.get(package + alias.name, ()))
 
 

@@ -168,7 +168,12 @@ def kept_result(trial: TrialInfo) -> str:
     end = trial.counted_end
     if end is None or (trial.step == end.step and not trial.failed):
         return ""  # it has not trained further
-    return f"keeps its result of step {end.score_step}, from before it continued: it {earlier_end(end)}"
+    said = f"keeps its result of step {end.score_step}, from before it continued: it {earlier_end(end)}"
+    if trial.failed and trial.best_value is not None and (trial.best_step or 0) > end.step:
+        said += (
+            f"; its {number(trial.best_value)} of step {trial.best_step} does not count, as it then failed"
+        )
+    return said
 
 
 def what_counts(objective: Objective) -> str:
