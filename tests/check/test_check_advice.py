@@ -190,6 +190,8 @@ def test_the_function_of_a_plain_script_is_found(tmp_path: Path) -> None:
         (PLAIN + "import headrace.trial\nheadrace.trial.main(train)\n", None),
         (PLAIN + "from headrace.trial import main as go\ngo(train)\n", None),
         (PLAIN + "from base import *\ntrial.main(train)\n", None),
+        (PLAIN + "from base import *\nmain(train)\n", "train"),
+        (PLAIN + "from headrace.trial import *\nmain(train)\n", None),
         (PLAIN + "from headrace import trial\nfrom app import main\nmain()\n", "train"),
         ("def train(:\n", None),
     ],

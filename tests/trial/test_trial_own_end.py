@@ -208,10 +208,11 @@ def at_budget(runtime: RecordingRuntime, after: Callable[[Any, Trial], object]) 
             lambda model, _: model.load_state_dict({k: v + 1 for k, v in model.state_dict().items()}),
             "`model`",
         ),
-        (lambda model, _: model(torch.randn(4, 2)), "`model`"),  # the running mean, in train mode
-        (lambda _, t: t.state["best"].append(2.0), "t.state['best']"),
+        (lambda _, t: t.state.update(best=[2.0]), "t.state['best']"),
         (lambda _, t: t.state.update(final=1), "t.state['final']"),
+        (lambda _, t: t.state.update(plot=object()), "t.state['plot']"),
         (lambda model, _: model.eval()(torch.randn(4, 2)), ""),
+        (lambda model, _: model.double().float(), ""),
     ],
 )
 def test_what_changes_after_the_full_budget_is_in_no_checkpoint_and_the_log_says_so(
@@ -221,6 +222,62 @@ def test_what_changes_after_the_full_budget_is_in_no_checkpoint_and_the_log_says
     names: str,
 ) -> None:
     at_budget(early, after)
-    said = f"{names} changed after the last report of the full budget (8 steps)"
+    said = f"{names} changed after the report at the full budget (8 steps)"
     assert (said in caplog.text) == bool(names)
-    assert ("after the last report" in caplog.text) == bool(names)
+    assert ("at the full budget" in caplog.text) == bool(names)
+
+
+class Odd:
+    """A tracked object that cannot say whether it changed."""
+
+    def state_dict(self) -> dict[str, int]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, int]) -> None: ...
+
+    def parameters(self) -> list[torch.Tensor]:
+        with torch.inference_mode():
+            return [torch.zeros(1)]
+
+
+def test_an_object_that_cannot_say_whether_it_changed_fails_nothing(early: RecordingRuntime) -> None:
+    early.decisions = {8: Action.STOP}
+
+    def train(t: Trial) -> None:
+        t.track(odd=Odd())
+        for step in t.steps():
+            t.report(loss=step)
+
+    assert own_end(early, train) == OwnEnd()
+
+
+def test_a_process_that_leaves_before_it_tracks_keeps_the_checkpoint(recording: RecordingRuntime) -> None:
+    recording.decisions = {2: Action.PAUSE}
+    script.run(lambda t: counting(t, lambda _: False), recording, recording.attach())
+    assert own_end(recording, lambda _: None).checkpoint_dir is None
+
+
+def test_a_process_that_resumes_at_the_full_budget_saves_nothing(early: RecordingRuntime) -> None:
+    early.decisions = {8: Action.STOP}
+    script.run(lambda t: counting(t, lambda _: False), early, early.attach())
+
+    def train(t: Trial) -> None:
+        counting(t, lambda _: False)
+        t.state["again"] = True
+
+    assert own_end(early, train).checkpoint_dir is None
+
+
+def test_a_save_at_the_end_that_fails_leaves_the_checkpoint_of_the_report(
+    recording: RecordingRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(t: Trial) -> None:
+        counting(t, lambda step: step == 2)
+        monkeypatch.setattr(checkpoint, "write", full)
+
+    def full(*_: object, **__: object) -> None:
+        raise checkpoint.DiskFullError(errno.ENOSPC, "No space left on device: /store")
+
+    unsaved = own_end(recording, train).unsaved
+    assert unsaved.startswith("what changed after the last report is not saved: ")
+    assert unsaved.endswith("The checkpoint of step 2 stands")

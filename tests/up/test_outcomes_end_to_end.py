@@ -442,8 +442,8 @@ def test_trials_that_the_study_cut_off_are_warned_about_and_keep_what_they_had(s
     assert further, "one was continued to step 4, where it failed"
     said = " ".join(service.cli("trials", "cutoff").out.split())
     for number in further:
-        value = f"{after[number].best_value:.5g}"
-        assert f"; its {value} of step 4 does not count, as it then failed" in said, said
+        better = f"{after[number].best_value:.5g} at step 4"
+        assert f"; its better value, {better}, does not count because it failed after that" in said, said
 
 
 COSINE_AND_POLYNOMIAL = """

@@ -250,4 +250,5 @@ async def test_trials_that_share_a_slot_take_the_processes_of_those_before_them(
     await end_two()
     assert [exited.left_behind for exited in trials.stream.all("exited")] == [""] * 4
     whole = await trials.begin(reuse=True)  # all of the slot: another launch
-    assert all(not psutil.pid_exists(seen["pid"]) for seen in before if seen["pid"] != whole["pid"])
+    assert whole["pid"] not in {seen["pid"] for seen in before}
+    assert not any(psutil.pid_exists(seen["pid"]) for seen in before)

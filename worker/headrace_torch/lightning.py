@@ -8,7 +8,7 @@ trainer.fit(model, loader, val_loader, ckpt_path=callback.ckpt_path)   # None, u
 
 The checkpoint is Lightning's own: `trainer.save_checkpoint` writes it and `trainer.fit(ckpt_path=...)` reads it. So it
 holds the module, optimizers, schedules, precision, loops, the data module and the state of all callbacks. Five things
-are not in it, or come at the wrong time, and are done here:
+are not in it, are not loaded, or come at the wrong time, and are done here:
 
 - *Random generators.* The trial saves them, and restores them in `on_train_start`.
 - *The order of the data.* When it resumes, Lightning makes the loader's iterator before `on_train_start`, so with

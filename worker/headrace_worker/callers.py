@@ -71,9 +71,10 @@ class _End(asyncio.Protocol):
         for end in (self, other):
             if end.over.is_set():
                 end.connection_lost(None)
-            elif end._early:
-                end.data_received(end._early)
+            elif early := end._early:
+                end._early = b""
                 end.transport.resume_reading()
+                end.data_received(early)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -211,7 +212,7 @@ def _identity(pid: int, stat: Sequence[str]) -> Identity | None:
 
 def _stat(pid: int) -> list[str]:
     """What the kernel reports about a process, from its state on; empty if it is gone."""
-    with suppress(OSError), open(f"/proc/{pid}/stat") as file:  # noqa: PTH123 - read at each call of a trial
+    with suppress(OSError), open(f"/proc/{pid}/stat", errors="replace") as file:  # noqa: PTH123 - read at each call of a trial
         return file.read().rpartition(")")[2].split()
     return []
 

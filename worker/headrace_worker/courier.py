@@ -76,12 +76,9 @@ class Courier:
 
     async def unsent(self, limit: int) -> tuple[list[Entry], bool]:
         """Reads what must be sent next, in order, and says whether more may follow."""
-        through = self.core.appended_through
-        if through <= self.core.sent_through:
+        if not self.core.unacknowledged or self.core.appended_through <= self.core.sent_through:
             return [], False
         entries = await self.outbox.after(self.core.sent_through, limit)
-        if not entries:
-            self.core.sent(through)  # all of it is deleted
         ready: list[Entry] = []
         for entry in entries:
             if self.core.knows(entry.sequence):

@@ -24,7 +24,7 @@ from headrace_worker.quarters import Estate, Quarters
 from headrace_worker.retention import PruneOrder
 from headrace_worker.retries import Retries
 from headrace_worker.run_as import OtherUser
-from headrace_worker.running_code import ToldCode, named_files, names_files
+from headrace_worker.running_code import ToldCode, may_name_files, named_files
 from headrace_worker.standby import Standbys
 
 
@@ -102,7 +102,7 @@ class Place:
 
     async def named_files(self, template: spec_pb2.TrialTemplate, args: Sequence[str]) -> list[SourceFile]:
         """The files that a study names, as far as its trials may read them; see `running_code`."""
-        if not names_files(template):
+        if not may_name_files(template):
             return []
         may_read = () if self.user is None else (self.user.may_read,)
         return await asyncio.to_thread(named_files, template, args, *may_read)

@@ -283,8 +283,8 @@ def _strays(marks: Collection[str], family: str, group: Group | None) -> Iterato
 
 
 def _environ(pid: int) -> bytes:
-    """What a process was started with; Python's files would cost as much as everything else. Raises `OSError`."""
-    descriptor = os.open(f"/proc/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC)
+    """What a process was started with. A Python file object would cost as much as all the rest. Raises `OSError`."""
+    descriptor = os.open(f"/proc/{pid}/environ", os.O_RDONLY)
     try:
         text = b""
         while part := os.read(descriptor, _ENVIRON_BYTES):
@@ -307,7 +307,7 @@ def alive(process: psutil.Process) -> bool:
 
 def _runs(task: Path) -> bool:
     with suppress(OSError, IndexError):
-        return (task / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return (task / "stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
     return False
 
 

@@ -78,7 +78,7 @@ class ToldCode:
         return changed
 
 
-def names_files(template: spec_pb2.TrialTemplate) -> bool:
+def may_name_files(template: spec_pb2.TrialTemplate) -> bool:
     """Whether a study may name files of its folder."""
     return template.WhichOneof("program") == "command" or bool(template.requirements)
 

@@ -1,30 +1,27 @@
 """What a function changes after the report that used up its budget: that report's checkpoint is the trial's last one,
-so that an extension continues as if there had been no end."""
+so that an extension continues as if there had been no end.
+
+It is only a hint for the log. It never fails a trial and never reads weights: it compares how often each parameter
+was changed in place, as by `load_state_dict`, and which values `t.state` holds.
+"""
 
 from collections.abc import Hashable, Mapping
+from contextlib import suppress
 from typing import Any
-
-from headrace.trial.saving import digest_of
 
 Marks = Mapping[str, Hashable]
 
 
 def marks(objects: Mapping[str, Any], state: Mapping[str, Any]) -> Marks:
-    """Something that changes when a tracked model or a value in `t.state` does. No weights are read: a tensor counts
-    its changes itself."""
+    """Something that changes when a parameter of a tracked model, or a value in `t.state`, does. Raises nothing."""
     found: dict[str, Hashable] = {
-        f"t.state[{name!r}]": digest_of(value, name) for name, value in state.items()
+        f"t.state[{name!r}]": value if isinstance(value, str | int | float) else id(value)
+        for name, value in state.items()
     }
     for name, target in objects.items():
-        if callable(getattr(target, "named_parameters", None)):
-            found[f"`{name}`"] = tuple(
-                (part, getattr(one, "_version", None), id(one)) for part, one in _tensors(target)
-            )
+        with suppress(Exception):  # no model, or one that cannot tell
+            found[f"`{name}`"] = tuple(one._version for one in target.parameters())
     return found
-
-
-def _tensors(module: Any) -> list[tuple[str, Any]]:  # Any: a torch module, which this file must not import
-    return [*module.named_parameters(), *module.named_buffers()]
 
 
 def changed(before: Marks, after: Marks) -> list[str]:
@@ -34,9 +31,8 @@ def changed(before: Marks, after: Marks) -> list[str]:
 
 def warning(names: list[str], steps: int) -> str:
     """What the trial's log says about them."""
-    one = "it is" if len(names) == 1 else "they are"
     return (
-        f"{', '.join(names)} changed after the last report of the full budget ({steps} steps). The checkpoint is that "
-        f"of the report, so {one} in it as before. Make the change before that report; for the weights of the best "
-        "step, the study can say `keep: best`"
+        f"{', '.join(names)} changed after the report at the full budget ({steps} steps). The trial's checkpoint was "
+        "saved with that report and does not include the change. Make the change before that report or, to get the "
+        "weights of the best step, write `keep: best` into the study"
     )

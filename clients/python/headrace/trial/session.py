@@ -434,8 +434,10 @@ class Trial(OneOfAKind):
         """How a program ends by itself, with its state, saved under its last report: otherwise a trial that
         stops early by itself would leave nothing to load.
 
-        That report may have been saved, but the state may have changed since: the best weights were put back, say.
-        If saving fails, the result still counts: the reason is returned, and this does not wait for a full disk.
+        If that report was saved, the state may have changed since: the best weights were put back, say. So it is
+        saved again, unless the budget is used up, or this process has only looked at a checkpoint: it has reported
+        nothing, and lacks objects that the checkpoint holds. If saving fails, the result still counts: the reason is
+        returned, and this does not wait for a full disk.
         """
         if self._at_budget is not None:
             now = after_loop.marks(self.tracked_objects(), self.state)
@@ -446,16 +448,28 @@ class Trial(OneOfAKind):
         own = OwnEnd(by_itself=self._in_step)
         if self._assignment.checkpoint_dir is None or not self._furthest_step:
             return own
+        is_saved = self._saved_step >= self._furthest_step
+        if is_saved and (self._furthest_step >= self.max_steps or self._only_looks()):
+            return own
         started = time.monotonic()
         try:
             content = self._content(self._furthest_step, self._reported_at)
             folder = self._saver.save_at_end(content, self._sequence + 1)
         except Exception as error:  # noqa: BLE001  (whatever an object raises that saves itself)
             why = f"the state at its end, after step {self._furthest_step}, is not saved: {error}"
+            if is_saved:
+                why = (
+                    f"what changed after the last report is not saved: {error}. The checkpoint of step "
+                    f"{self._saved_step} stands"
+                )
             logger.warning("headrace: %s", why)
             return replace(own, unsaved=why)
         step = self._furthest_step if folder is not None else 0
         return replace(own, checkpoint_dir=folder, step=step, save_time_s=time.monotonic() - started)
+
+    def _only_looks(self) -> bool:
+        """Whether this process has reported nothing, and lacks objects of the checkpoint that it resumed from."""
+        return not self._sequence and self._restore is not None and bool(self._restore.not_in(self._tracked))
 
     def _left_in(self) -> int:
         """The step within which the script itself left the loop over `t.steps()`; 0 if it did not."""

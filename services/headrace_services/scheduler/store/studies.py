@@ -353,8 +353,8 @@ async def _failures(conn: AsyncConnection, study_id: int) -> tuple[Failure, ...]
 
 
 async def _schedules(conn: AsyncConnection, study: Study) -> tuple[EndingSchedule, ...]:
-    """The schedules of trials that a larger budget lets continue: those that are not over or ended with their study,
-    had the full budget, or continued once."""
+    """The schedules of trials that a larger budget lets continue: those that are not over, that ended with their
+    study, that had the full budget, or that continued once."""
     t = tables.trial
     one = func.jsonb_array_elements(t.c.schedules).column_valued("one", joins_implicitly=True)
     names = ("name", "kind", "last_step", "past_end")

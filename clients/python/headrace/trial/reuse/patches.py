@@ -44,10 +44,12 @@ class Patches:
             now = vars(holder).get(name, _ABSENT)
             if now is not value and not _is_module(value) and not _is_librarys(holder, now):
                 return f"it replaced {_full_name(holder)}.{name}: {_REMEDY}"
-        for library, known in self._known:
-            for name in (vars(library).keys() & self._names) - known:
-                if _is_users(vars(library)[name]):
-                    return f"it added {_full_name(library)}.{name}: {_REMEDY}"
+        for holder, known in self._known:
+            for name in (vars(holder).keys() & self._names) - known:
+                if not name.startswith("__") and _is_users(
+                    vars(holder)[name]
+                ):  # Python adds `__annotations__`
+                    return f"it added {_full_name(holder)}.{name}: {_REMEDY}"
         return ""
 
 
