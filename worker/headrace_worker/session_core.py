@@ -180,6 +180,11 @@ class SessionCore:
         """How many durable messages the scheduler has not acknowledged."""
         return self._messages.unacknowledged
 
+    @property
+    def unsettled(self) -> int:
+        """How many durable messages are not acknowledged, or not decided: a new session sends them again."""
+        return self._messages.count
+
     def kept(self, lease_id: str) -> Kept:
         """How many durable messages of a lease are not settled yet."""
         return self._messages.kept(lease_id)
