@@ -33,11 +33,17 @@ class Line:
     unit: str = ""
     why: str = ""
 
+    @property
+    def figure(self) -> str:
+        """The value with its unit, for people; empty if there is none."""
+        return "" if self.value is None else f"{self.value:.4g} {self.unit}".rstrip()
+
     def __str__(self) -> str:
-        figure = "" if self.value is None else f"{self.value:.4g} {self.unit}".rstrip()
         said = "" if self.outcome == "measured" else self.outcome
         reason = self.why.partition("\n")[0]
-        return ": ".join(filter(None, [self.at, self.name, " ".join(filter(None, [said, figure])), reason]))
+        return ": ".join(
+            filter(None, [self.at, self.name, " ".join(filter(None, [said, self.figure])), reason])
+        )
 
 
 def say(line: Line) -> None:

@@ -58,6 +58,7 @@ PARTS = (
         name="stage",
         asks="a pipeline stage, alone and with a trial beside it",
         program="benchmarks/gpu/stage_player.py",
+        options=("--how", "time-sliced", "--how", "mps"),
         share=50,
     ),
 )

@@ -4,16 +4,20 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import groupby
 from typing import Any, Literal
 
 from kit_lines import Line
 
-State = Literal["running", "complete", "failed", "cut off", "skipped"]
+State = Literal["running", "complete", "out of time", "failed", "cut off"]
+"""From the best to the worst: a run is as its worst part. "cut off" is by a signal, and "running" in a record on
+disk by a kill.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A GPU, and what drives it. The settings are read before and after a run, and never changed."""
+    """A GPU, and what drives it. The settings are read, and never changed."""
 
     name: str
     memory_bytes: int
@@ -52,13 +56,19 @@ class Record:
     """A run so far."""
 
     card: Card | None
-    """None: there is no GPU, so only the code was tested, and no figure means anything."""
+    """None: there is no usable GPU, so only the code was tested, and no figure means anything."""
     software: Software
     started: str
     minutes: float
     state: State = "running"
     notes: tuple[str, ...] = ()
     parts: tuple[Result, ...] = field(default=())
+
+
+def whole(parts: Sequence[Result]) -> State:
+    """The state of a run that has ended."""
+    worst: tuple[State, ...] = ("cut off", "failed", "out of time")
+    return next((state for state in worst if any(part.state == state for part in parts)), "complete")
 
 
 def file_name(card: Card | None) -> str:
@@ -89,7 +99,7 @@ def table(record: Record) -> Iterator[str]:
     for part in record.parts:
         counts = Counter(line.outcome for line in part.lines)
         told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-        yield f"{part.name:<8} {part.state:<9} {part.took_s:5.0f} of {part.limit_s:3.0f} s  {told or 'nothing'}"
+        yield f"{part.name:<8} {part.state:<11} {part.took_s:5.0f} of {part.limit_s:3.0f} s  {told or 'nothing'}"
         if part.why:
             yield from (f"         ! {line}" for line in part.why.splitlines())
         yield from (f"         {line}" for line in _shown(part.lines))
@@ -97,7 +107,10 @@ def table(record: Record) -> Iterator[str]:
 
 
 def _shown(lines: Sequence[Line]) -> Iterator[str]:
-    """Tests that passed are counted only."""
-    for line in lines:
-        if line.outcome != "passed":
-            yield str(line)
+    """Tests that passed are counted only; figures under the same conditions are one line."""
+    told = [line for line in lines if line.outcome != "passed"]
+    for (at, outcome), same in groupby(told, key=lambda line: (line.at, line.outcome)):
+        if outcome == "measured":
+            yield ": ".join(filter(None, [at, ", ".join(f"{line.name} {line.figure}" for line in same)]))
+        else:
+            yield from map(str, same)

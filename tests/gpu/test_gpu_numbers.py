@@ -5,14 +5,14 @@ group may be FACTOR times as far from the float64 run as plain float32 is on the
 model and optimizer: Adam enlarges the rounding of a small gradient ten thousand times, and plain torch's as much.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
 import pytest
 import torch
 from fuse_models import MODELS, Trained, trained_alone, trained_fused
+from gpu_precision import tf32
 
 from headrace_torch.hydro.fuse.member import Member
 from headrace_torch.hydro.fuse.schedules import Setting
@@ -25,18 +25,6 @@ TF32_COARSER = 2**13
 """Float32 has 24 bits, and TF32 has 11."""
 ENGINES = ("grouped", "vmap")
 OPTIMIZERS = ("adamw", "sgd")
-
-
-@contextmanager
-def tf32(allowed: bool) -> Iterator[None]:
-    """PyTorch allows it in convolutions unless told otherwise, and not in matrix products."""
-    matmul, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, convolutions.allow_tf32
-    matmul.allow_tf32 = convolutions.allow_tf32 = allowed
-    try:
-        yield
-    finally:
-        matmul.allow_tf32, convolutions.allow_tf32 = before
 
 
 @cache
