@@ -68,10 +68,10 @@ def measure(precision: str, rows: int, device: torch.device, plan: Plan) -> None
         for count in size.counts:
             make = partial(hydro_step, count, batch, loss, device, size, "grouped")
             fused = measured(make, count, device, size)
-            told(fused, f"{at}, {count} members", count)
+            told(fused, f"{at}, members: {count}", count)
             if "seconds" in alone and "seconds" in fused:
                 times = count * alone["seconds"] / fused["seconds"]
-                say(Line(name="times one alone", at=f"{at}, {count} members", value=times))
+                say(Line(name="times one alone", at=f"{at}, members: {count}", value=times))
 
 
 def told(found: dict[str, float | str], at: str, count: int = 1) -> None:

@@ -52,9 +52,13 @@ def mps() -> Iterator[Mapping[str, str]]:
         assert keeper.stdin is not None
         assert keeper.stdout is not None
         try:
-            said = keeper.stdout.readline().strip()
-            if said != "started":
-                raise UnavailableError(f"{CONTROL} -d: {said or 'ended without a message'}")
+            said = []
+            while (line := keeper.stdout.readline()) != "started\n":
+                said.append(line.strip())
+                if not line:
+                    raise UnavailableError(
+                        f"{CONTROL} -d: {' '.join(said).strip() or 'ended without a message'}"
+                    )
             yield env
         finally:
             keeper.stdin.close()

@@ -30,12 +30,15 @@ class StepperError(RuntimeError):
 
 
 class Pool:
-    """Programs that wait for an order."""
+    """Programs that wait for an order. Several pools may start at once: wait for all before the first order."""
 
     def __init__(self, pipes: Sequence["Connection[object, object]"]) -> None:
         self._pipes = pipes
-        for pipe in pipes:
-            _received(pipe)  # it is ready
+
+    def wait(self) -> None:
+        """Returns when every program has warmed up."""
+        for pipe in self._pipes:
+            _received(pipe)
 
     def begin(self, count: int, seconds: float) -> None:
         """Lets the first `count` programs train for this long."""

@@ -126,8 +126,10 @@ class Runner:
         print(f"\n{part.name}: {part.asks} (at most {limit:.0f} s)", flush=True)
         with tempfile.TemporaryDirectory(prefix="hr-gpu-", ignore_cleanup_errors=True) as scratch:
             lines, log = Path(scratch, "lines"), self._logs / f"{part.name}.log"
-            environ = {**os.environ, FILE: str(lines), "TMPDIR": scratch, "OMP_NUM_THREADS": "1"}
-            if part.is_tests:  # for the plugin `tiers`
+            environ = {**os.environ, FILE: str(lines), "TMPDIR": scratch, "TRITON_CACHE_DIR": scratch}
+            environ["OMP_NUM_THREADS"] = "1"
+            if part.is_tests:  # with the plugins that the tests need, and none of the image
+                environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
                 environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tests"), environ.get("PYTHONPATH", "")])
             began = time.monotonic()
             with log.open("wb") as output:
@@ -156,7 +158,16 @@ class Runner:
         if not part.is_tests:
             return (sys.executable, program, "--device", self._device, *part.options)
         # A new PyTorch may warn of something that ours does not, which is no error here.
-        options = ("-p", "no:cacheprovider", "-p", "tiers", "-W", "default", "-q", "-s", "--tb", "short")
+        plugins = ("tiers", "pytest_asyncio.plugin", "pytest_timeout", "no:cacheprovider")
+        options = (
+            *(word for one in plugins for word in ("-p", one)),
+            "-W",
+            "default",
+            "-q",
+            "-s",
+            "--tb",
+            "short",
+        )
         mark = "not gpu" if self.record.card is None else "gpu"
         beside = (
             "--confcutdir",

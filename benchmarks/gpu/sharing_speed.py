@@ -56,13 +56,14 @@ def measure(how: str, device: str, plan: Plan, context: BaseContext | None = Non
                 context=context,
             ) as programs,
         ):
+            programs.wait()
             for count in plan.counts:
                 programs.begin(count, plan.seconds)
                 together = sum(programs.rates(count))
-                at = f"{model}, {count} processes"
+                at = f"{model}, processes: {count}"
                 say(Line(name="all together", at=at, value=together, unit="steps a second"))
                 one = one or together
-                say(Line(name="all together, times one alone", at=at, value=together / one))
+                say(Line(name="times one alone", at=at, value=together / one))
     except UnavailableError as error:
         say(Line(name="all together", at=model, outcome="skipped", why=str(error)))
     except StepperError as error:

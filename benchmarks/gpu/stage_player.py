@@ -164,21 +164,21 @@ def measure(how: str, device_type: str, plan: Plan, context: BaseContext | None 
             pool(player, 1, device, env=env, context=context) as stages,
             pool(neighbour, 1, device, env=env, context=context) as trials,
         ):
-            found = {}
-            for name, running in (
-                ("alone", (stages,)),
-                ("trial alone", (trials,)),
-                ("both", (stages, trials)),
-            ):
-                for one in running:
-                    one.begin(1, plan.seconds)
-                found[name] = [one.rates(1)[0] for one in running]
-            (alone,), (free,), (beside, harvested) = found.values()
-            say(Line(name="stage's step, alone", at=how, value=1e3 / alone, unit="ms"))
-            say(Line(name="stage's step, no gate", at=how, value=1e3 / beside, unit="ms"))
-            say(Line(name="stage slower, no gate", at=how, value=100 * (alone / beside - 1), unit="%"))
-            say(Line(name="trial, alone", at=how, value=free, unit="steps a second"))
-            say(Line(name="trial, no gate", at=how, value=harvested, unit="steps a second"))
+            stages.wait()
+            trials.wait()
+            stages.begin(1, plan.seconds)
+            (alone,) = stages.rates(1)
+            say(Line(name="stage's step", at=f"{how}, stage alone", value=1e3 / alone, unit="ms"))
+            trials.begin(1, plan.seconds)
+            (free,) = trials.rates(1)
+            say(Line(name="trial", at=f"{how}, trial alone", value=free, unit="steps a second"))
+            stages.begin(1, plan.seconds)
+            trials.begin(1, plan.seconds)
+            (beside,), (harvested,) = stages.rates(1), trials.rates(1)
+            at = f"{how}, both, no gate"
+            say(Line(name="stage's step", at=at, value=1e3 / beside, unit="ms"))
+            say(Line(name="slower", at=at, value=100 * (alone / beside - 1), unit="%"))
+            say(Line(name="trial", at=at, value=harvested, unit="steps a second"))
     except UnavailableError as error:
         say(Line(name="stage's step", at=how, outcome="skipped", why=str(error)))
     except StepperError as error:

@@ -18,6 +18,8 @@ for folder in ("tests", "tests/hydro", "benchmarks/gpu", "benchmarks/hydro", "be
 from kit_lines import FILE, Line, say  # noqa: E402  its folder is on the path from here on
 
 FIGURE = "figure"
+RECORDED = FILE in os.environ
+"""Whether these tests are a part of the kit, which keeps what they find."""
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: "pytest.CallInfo[None]"
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if FILE in os.environ and (report.when == "call" or report.outcome != "passed"):
+    if RECORDED and (report.when == "call" or report.outcome != "passed"):
         figures = [value for name, value in item.user_properties if name == FIGURE]
         say(
             Line(
