@@ -77,7 +77,9 @@ def measure(precision: str, rows: int, device: torch.device, plan: Plan) -> None
 def told(found: dict[str, float | str], at: str, count: int = 1) -> None:
     """Says what was measured, or why it was not."""
     if "error" in found:
-        say(Line(name="step", at=at, outcome="failed", why=str(found["error"])))
+        why = str(found["error"])
+        too_many = why.startswith("OutOfMemoryError")  # torch's, or Hydro's
+        say(Line(name="step", at=at, outcome="skipped" if too_many else "failed", why=why))
         return
     say(Line(name="step", at=at, value=1e3 * float(found["seconds"]), unit="ms"))
     say(Line(name="memory", at=at, value=float(found["bytes_per_member"]) * count / 2**20, unit="MiB"))

@@ -3,6 +3,7 @@
 Nothing here changes the card: neither its compute mode nor MIG, nor a control daemon that somebody else started.
 """
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -11,6 +12,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 CONTROL = "nvidia-cuda-mps-control"
+DRIVER = "/usr/local/nvidia/bin"
+"""Where container runtimes put the driver's programs, which is not always on the path."""
 # Ends the daemon when its input ends: with this program, however that ends.
 KEEPER = '"$0" -d && echo started && read -r _; echo quit | "$0"'
 QUIT_S = 30
@@ -34,15 +37,17 @@ def mps() -> Iterator[Mapping[str, str]]:
     Raises:
         UnavailableError: there is no control daemon, or it does not start.
     """
-    program = shutil.which(CONTROL)
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), DRIVER])
+    program = shutil.which(CONTROL, path=path)
     if program is None:
-        raise UnavailableError(f"there is no {CONTROL} on the path; it comes with the driver")
+        raise UnavailableError(f"there is no {CONTROL} on the path or in {DRIVER}; it comes with the driver")
     with tempfile.TemporaryDirectory(prefix="hr-mps-", ignore_cleanup_errors=True) as name:
         env = {f"CUDA_MPS_{kind.upper()}_DIRECTORY": str(Path(name, kind)) for kind in ("pipe", "log")}
         for folder in env.values():
             Path(folder).mkdir()
         keeper = subprocess.Popen(
-            ["/usr/bin/env", *(f"{key}={value}" for key, value in env.items()), "sh", "-c", KEEPER, program],
+            ["sh", "-c", KEEPER, program],
+            env={**os.environ, **env, "PATH": path},  # it starts the server by name
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

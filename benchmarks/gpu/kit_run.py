@@ -151,7 +151,12 @@ class Runner:
             finally:
                 end(process)
                 found = self._so_far(result, lines, began)
-                self._keep(replace(found, state=state, why=tail(log) if state == "failed" else ""))
+                failed = [line for line in found.lines if line.outcome == "failed"]
+                if state == "failed" and not failed:
+                    found = replace(found, why=tail(log))
+                if state != "cut off" and failed:
+                    state = "failed"
+                self._keep(replace(found, state=state))
 
     def _command(self, part: Part) -> tuple[str, ...]:
         program = str(ROOT / part.program)

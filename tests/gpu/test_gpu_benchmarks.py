@@ -47,16 +47,24 @@ def test_fused_members_are_measured_beside_one_alone(lines: Path) -> None:
     assert found["members: 2", "times one alone"] == pytest.approx(2 * alone / fused)
 
 
-def test_a_group_that_does_not_fit_is_told(lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+@pytest.mark.parametrize(
+    ("error", "outcome"), [(torch.OutOfMemoryError("full"), "skipped"), (RuntimeError("no kernel"), "failed")]
+)
+def test_a_group_that_cannot_be_measured_is_told(
+    error: Exception, outcome: str, lines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raises(*_: object) -> None:
+        raise error
 
-    monkeypatch.setattr(fusion_speed, "hydro_step", full)
+    monkeypatch.setattr(fusion_speed, "hydro_step", raises)
     plan = fusion_speed.PLANS["cpu"]
     fusion_speed.measure("float32", 2, CPU, replace(plan, size=replace(plan.size, counts=(2, 3))))
-    failed = [line for line in read(lines) if line.outcome == "failed"]
-    assert [line.at.rpartition(", ")[2] for line in failed] == ["members: 2", "members: 3"]
-    assert failed[0].why == "OutOfMemoryError: CUDA out of memory"
+    told = [line for line in read(lines) if line.outcome != "measured"]
+    assert [(line.at.rpartition(", ")[2], line.outcome) for line in told] == [
+        ("members: 2", outcome),
+        ("members: 3", outcome),
+    ]
+    assert told[0].why == f"{type(error).__name__}: {error}"
 
 
 def test_processes_are_measured_together(lines: Path) -> None:

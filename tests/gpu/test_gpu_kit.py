@@ -112,7 +112,7 @@ MEASURES = """
 import sys, time
 sys.path.insert(0, {folder!r})
 from kit_lines import Line, say
-say(Line(name="step", at="batch 2", value=1.5, unit="ms"))
+say(Line(name="step", at="batch 2", outcome={outcome!r}, value=1.5, unit="ms"))
 time.sleep({seconds})
 sys.exit({status})
 """
@@ -136,11 +136,13 @@ def run(tmp_path: Path) -> Callable[..., "subprocess.Popen[bytes]"]:
     """Starts a run whose parts measure one thing, stay for some seconds, and end with a status."""
     folder = str(ROOT / "benchmarks" / "gpu")
 
-    def start(*parts: tuple[str, float, int], seconds: float = 60) -> "subprocess.Popen[bytes]":
+    def start(
+        *parts: tuple[str, float, int], seconds: float = 60, outcome: str = "measured"
+    ) -> "subprocess.Popen[bytes]":
         programs = []
         for name, stays, status in parts:
             program = tmp_path / f"{name}.py"
-            program.write_text(MEASURES.format(folder=folder, seconds=stays, status=status))
+            program.write_text(MEASURES.format(folder=folder, outcome=outcome, seconds=stays, status=status))
             programs.append((name, str(program)))
         code = RUNS.format(folder=folder, programs=programs, out=str(tmp_path), seconds=seconds)
         return subprocess.Popen([sys.executable, "-c", code])
@@ -171,6 +173,14 @@ def test_parts_run_one_after_the_other_and_one_that_fails_stops_no_other(
     ]
     assert found["state"] == "failed"
     assert "step: 1.5 ms" in found["parts"][0]["why"]
+
+
+def test_a_part_that_ends_well_has_failed_if_something_in_it_has(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    run(("first", 0, 0), outcome="failed").wait()
+    found = kept(tmp_path)
+    assert (found["state"], found["parts"][0]["state"]) == ("failed", "failed")
 
 
 def test_a_run_that_is_killed_has_written_what_it_measured(run: Callable[..., Any], tmp_path: Path) -> None:
