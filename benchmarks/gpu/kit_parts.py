@@ -63,14 +63,15 @@ PARTS = (
     ),
 )
 
-LEAST_S = 10.0
+LEAST_S = 20.0
 """A part that would get less is not started: most of it would be imports."""
 
 
 def limit_s(parts: Sequence[Part], left_s: float) -> float:
     """How long the first of the remaining parts may take, of the time that is left for all; 0 if too little is left.
 
-    Time that a part does not use is divided among those after it.
+    Time that a part does not use is divided among those after it. If there is little, the last parts get none.
     """
-    limit = left_s * parts[0].share / sum(part.share for part in parts)
-    return limit if limit >= LEAST_S else 0.0
+    if left_s < LEAST_S:
+        return 0.0
+    return min(left_s, max(LEAST_S, left_s * parts[0].share / sum(part.share for part in parts)))

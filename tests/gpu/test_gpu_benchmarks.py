@@ -125,8 +125,12 @@ def test_a_control_daemon_is_started_and_ended(tmp_path: Path, monkeypatch: pyte
 def test_a_control_daemon_ends_with_a_program_that_is_killed(tmp_path: Path) -> None:
     said = control(tmp_path)
     code = "import gpu_sharing, os\nwith gpu_sharing.mps(): os.kill(os.getpid(), 9)"
-    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(Path(gpu_sharing.__file__).parent)}
-    ran = subprocess.run([sys.executable, "-c", code], env={**os.environ, **path}, check=False)
+    env = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(gpu_sharing.__file__).parent),
+        "TMPDIR": str(tmp_path),
+    }
+    ran = subprocess.run([sys.executable, "-c", code], env={**os.environ, **env}, check=False)
     assert ran.returncode == -9
     while "quit" not in said.read_text():  # the keeper outlives the program by a moment
         time.sleep(0.01)

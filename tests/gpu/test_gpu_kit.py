@@ -52,8 +52,13 @@ def test_time_that_is_left_over_goes_to_the_next_parts() -> None:
 
 
 def test_a_part_without_time_is_not_started() -> None:
-    assert limit_s(PARTS[-1:], 9) == 0
+    assert limit_s(PARTS[-1:], kit_parts.LEAST_S - 1) == 0
     assert limit_s(PARTS[-1:], -20) == 0
+
+
+def test_if_there_is_little_time_the_first_parts_get_it() -> None:
+    assert limit_s(PARTS, 30) == kit_parts.LEAST_S
+    assert limit_s(PARTS[1:], 10) == 0
 
 
 def test_only_a_card_has_a_record_of_its_name() -> None:
@@ -145,7 +150,7 @@ def run(tmp_path: Path) -> Callable[..., "subprocess.Popen[bytes]"]:
             program.write_text(MEASURES.format(folder=folder, outcome=outcome, seconds=stays, status=status))
             programs.append((name, str(program)))
         code = RUNS.format(folder=folder, programs=programs, out=str(tmp_path), seconds=seconds)
-        return subprocess.Popen([sys.executable, "-c", code])
+        return subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(tmp_path)})
 
     return start
 
