@@ -60,8 +60,8 @@ def main() -> int:
     with cut_off_by_signals():
         try:
             card, software = kit_card.look()
-        except RuntimeError as error:
-            print(error, file=sys.stderr)
+        except (RuntimeError, subprocess.TimeoutExpired, CutOffError) as error:
+            print(f"Nothing was measured. {error}", file=sys.stderr)
             return 1
         started = datetime.now(UTC).isoformat(timespec="seconds")
         notes = tuple(filter(None, [kit_card.unused()])) if card is None else ()
@@ -130,7 +130,9 @@ class Runner:
             environ["OMP_NUM_THREADS"] = "1"
             if part.is_tests:  # with the plugins that the tests need, and none of the image
                 environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-                environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tests"), environ.get("PYTHONPATH", "")])
+                environ["PYTHONPATH"] = os.pathsep.join(
+                    filter(None, [str(ROOT / "tests"), environ.get("PYTHONPATH")])
+                )
             began = time.monotonic()
             with log.open("wb") as output:
                 process = subprocess.Popen(
