@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any, Literal
 
@@ -62,12 +62,12 @@ class Record:
     minutes: float
     state: State = "running"
     notes: tuple[str, ...] = ()
-    parts: tuple[Result, ...] = field(default=())
+    parts: tuple[Result, ...] = ()
 
 
 def whole(parts: Sequence[Result]) -> State:
-    """The state of a run that has ended."""
-    worst: tuple[State, ...] = ("cut off", "failed", "out of time")
+    """The state of a run whose parts have all had their turn."""
+    worst: tuple[State, ...] = ("failed", "out of time")
     return next((state for state in worst if any(part.state == state for part in parts)), "complete")
 
 

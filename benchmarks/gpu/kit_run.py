@@ -107,14 +107,14 @@ class Runner:
     def run(self, deadline: float) -> None:
         """Runs all parts; a signal ends the run, and the record says which."""
         self._logs.mkdir(parents=True, exist_ok=True)
-        self._save()
         try:
             for number, part in enumerate(PARTS):
                 left_s = deadline - CLOSING_S - time.monotonic()
                 self._part(part, limit_s(PARTS[number:], left_s))
+            ended, notes = whole(self.record.parts), self.record.notes
         except CutOffError as error:
-            self._note(f"ended by {error}")
-        self.record = replace(self.record, state=whole(self.record.parts))
+            ended, notes = "cut off", (*self.record.notes, f"ended by {error}")
+        self.record = replace(self.record, state=ended, notes=notes)
         self._save()
 
     def _part(self, part: Part, limit: float) -> None:
@@ -199,10 +199,10 @@ class Runner:
                 print(f"  {line}", flush=True)
             self._save()
 
-    def _note(self, text: str) -> None:
-        self.record = replace(self.record, notes=(*self.record.notes, text))
-
     def _save(self) -> None:
+        """Writes the record; one of an earlier run stays until this one has found something."""
+        if self.record.state == "running" and not any(part.lines for part in self.record.parts):
+            return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_suffix(".new")
         new.write_text(json.dumps(as_json(self.record), indent=1) + "\n", encoding="utf-8")

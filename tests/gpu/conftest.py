@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-for folder in ("tests", "tests/hydro", "benchmarks/gpu", "benchmarks/hydro", "benchmarks/bundles"):
+for folder in ("tests", "tests/hydro", "benchmarks/gpu", "benchmarks/hydro"):
     sys.path.insert(0, str(ROOT / folder))
 
 from kit_lines import FILE, Line, say  # noqa: E402  its folder is on the path from here on

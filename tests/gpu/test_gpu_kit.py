@@ -99,7 +99,6 @@ def test_the_table_shows_figures_and_whatever_did_not_pass() -> None:
         (["complete", "complete"], "complete"),
         (["complete", "out of time"], "out of time"),
         (["failed", "out of time"], "failed"),
-        (["failed", "cut off"], "cut off"),
     ],
 )
 def test_a_run_is_as_its_worst_part(states: list[Any], run: str) -> None:
