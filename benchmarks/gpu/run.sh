@@ -18,7 +18,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 python=${PYTHON:-python3}
 
 # Compared here, for pip would only say that no version fits.
-"$python" -c 'import sys' || { echo "run.sh: there is no $python; name the image's Python: PYTHON=/path/to/python ./run.sh" >&2; exit 2; }
+"$python" -c 'import sys' || {
+  echo "run.sh: there is no $python; name the image's Python: PYTHON=/path/to/python ./run.sh" >&2
+  exit 2
+}
 "$python" - "$KIT_PYTHON" "$KIT_MACHINE" "$KIT_GLIBC" "$KIT_NEEDS" <<'PYTHON' || exit 2
 import platform
 import re
@@ -54,7 +57,10 @@ for need in needs.split():
     try:
         there = version(name)
     except PackageNotFoundError:
-        refuse("%s has no %s, and the kit does not bring it. Use an image with it, in version %s or newer" % (sys.executable, name, least))
+        refuse(
+            "%s has no %s, and the kit does not bring it. Use an image with it, in version %s or newer"
+            % (sys.executable, name, least)
+        )
     if numbers(there) < numbers(least):
         refuse("%s is %s, and Headrace needs %s or newer" % (name, there, least))
 PYTHON
@@ -64,10 +70,19 @@ if [ "$(cat venv/made-for 2>/dev/null)" != "$PWD $(command -v "$python") $KIT_CO
   rm -rf venv
   "$python" -m venv --without-pip venv
   # Not --system-site-packages: an image's Python may itself be a virtual environment, and that option skips it.
-  "$python" -c 'import sys; [print(f"import site; site.addsitedir({path!r})") for path in sys.path if path.endswith("-packages")]' \
-    > "$(venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/image.pth"
+  site=$(venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  "$python" - > "$site/image.pth" <<'PYTHON'
+import sys
+
+for path in sys.path:
+    if path.endswith("-packages"):
+        print(f"import site; site.addsitedir({path!r})")
+PYTHON
   pip=("$python" -m pip --python venv/bin/python)
-  "$python" -m pip --version > /dev/null 2>&1 || { venv/bin/python -m ensurepip > /dev/null && pip=(venv/bin/python -m pip); }
+  if ! "$python" -m pip --version > /dev/null 2>&1; then
+    venv/bin/python -m ensurepip > /dev/null
+    pip=(venv/bin/python -m pip)
+  fi
   PIP_CONFIG_FILE=/dev/null "${pip[@]}" install --quiet --disable-pip-version-check --no-warn-conflicts \
     --no-compile --no-index --find-links wheels -r requirements.txt
   echo "$PWD $(command -v "$python") $KIT_COMMIT" > venv/made-for
