@@ -15,6 +15,8 @@ PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3
 ARGS ?=
 # The tier of the tests that run: first or full.
 TIER ?= full
+# The Python that the kit for GPUs is for.
+KIT_PYTHON ?= $(BIN)/python
 # Programs that run in parallel with the tests only get the processor time that the tests leave.
 BESIDE ?=
 STUDY ?= examples/digits/study.yaml
@@ -24,7 +26,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start a thousand interpreters. Without cached bytecode, each would compile everything that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test-compose help setup demo up test test-all costs faults lint types verify pytest proto proto-baseline constraints hashes images diagram docs bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials hdet-jobs wheel bench chaos gangs test-clients test-metrics node-modules restores clean
+.PHONY: gpu gpu-kit test-compose help setup demo up test test-all costs faults lint types verify pytest proto proto-baseline constraints hashes images diagram docs bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials hdet-jobs wheel bench chaos gangs test-clients test-metrics node-modules restores clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -163,6 +165,12 @@ hdet-jobs: setup ## Healthy HDET jobs on a machine that is too busy: none may fr
 
 wheel: setup ## Install the wheels of Headrace and of examples/own_policy in a new environment; run the contract suite, a simulation and a study there
 	@.ci/wheel.sh "$(PYTHON)"
+
+gpu: setup ## On a machine with a GPU: the tests marked gpu, the benchmarks, and a record of the card (ARGS="--minutes 8")
+	@python benchmarks/gpu/kit_run.py $(ARGS)
+
+gpu-kit: setup ## Build build/gpu-kit, which does the same on a machine without a network (KIT_PYTHON=python3.12: for its Python)
+	@python .ci/gpu_kit.py "$(KIT_PYTHON)"
 
 test-compose: setup ## Run docker-compose.yml with a real engine: a study over TLS, kills of each container, open ports (root, Docker; ten minutes for the images)
 	@python tests/compose/engine.py

@@ -10,7 +10,7 @@ from tables import table
 TESTS: Final = Path(__file__).resolve().parent.parent / "tests"
 Tier = Literal["first", "some", "smoke", "full"]
 FULL_FILE: Final = re.compile(r"^pytestmark = (?:\[\s*)?pytest\.mark\.full\b", re.MULTILINE)
-FULL_TEST: Final = re.compile(r"\bmark\.(?:full|cases)\b")
+FULL_TEST: Final = re.compile(r"\bmark\.(?:full|cases|gpu)\b")
 SMOKE: Final = re.compile(r"\bmark\.smoke\b")
 
 

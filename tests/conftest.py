@@ -43,6 +43,7 @@ FIRST = (
     "chaos/",
     "frameworks/",
     "fuzz/",
+    "gpu/test_gpu_benchmarks.py",
     "check/",
     "hdet/",
 )

@@ -6,7 +6,7 @@ process that once held a channel then starts a program that fails before it serv
 
 
 def limited(memory_bytes: int | None, *command: str) -> tuple[str, ...]:
-    """The command with its address space and its children's limited, if at all; the process keeps its id."""
+    """The command, with a limit on its address space and its children's if there is one; the process keeps its id."""
     if memory_bytes is None:
         return command
     return ("sh", "-c", 'ulimit -v "$0" && exec "$@"', str(memory_bytes // 1024), *command)

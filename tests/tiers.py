@@ -1,7 +1,8 @@
 """The tiers of the tests: what `make test` runs on every change, and what only `make test-all` runs.
 
-A test is in the first tier unless it, or its file, is marked `full`. In such a file a test marked `smoke` still
-runs in the first tier, and of a test marked `cases(n)` n of its parameters do. CONTRIBUTING.md has a table.
+A test is in the first tier unless it, or its file, is marked `full`, or it is marked `gpu`. In a file marked `full` a
+test marked `smoke` still runs in the first tier, and of a test marked `cases(n)` n of its parameters do.
+CONTRIBUTING.md has a table.
 
 `--tier first` leaves the others out. Without it everything that is named runs, so `pytest tests/chaos` runs chaos.
 """
@@ -92,6 +93,6 @@ def _tier_of(item: pytest.Item) -> str:
         marks = {mark.name for mark in node.own_markers}
         if "smoke" in marks:
             return FIRST
-        if "full" in marks:
+        if marks & {"full", "gpu"}:
             return FULL
     return FIRST

@@ -93,6 +93,13 @@ def autocast_loss(model: Any, batch: Batch) -> Tensor:
     return functional.cross_entropy(out.float(), batch[1])
 
 
+def batch_on(device: torch.device, size: Size) -> Batch:
+    """Random images and labels, on the device."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(size.rows, 3, size.side, size.side, generator=generator)
+    return images.to(device), torch.randint(0, 10, (size.rows,), generator=generator).to(device)
+
+
 def seconds_of(step: Step, device: torch.device, size: Size) -> float:
     """The best time of a step, including the device's work."""
     for _ in range(size.warm):
@@ -178,9 +185,7 @@ def run_cuda(out: Path, device: torch.device, size: Size) -> None:
     """
     if device.type == "cuda" and not torch.cuda.is_available():
         raise SystemExit("no CUDA device here: nothing was measured")
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randn(size.rows, 3, size.side, size.side, generator=generator).to(device)
-    batch = (images, torch.randint(0, 10, (size.rows,), generator=generator).to(device))
+    batch = batch_on(device, size)
     variants: Mapping[str, tuple[Loss, Callable[[int], Step]]] = {
         "float32": (loss_of, lambda n: hydro_step(n, batch, loss_of, device, size, "grouped")),
         "float32, vmap": (loss_of, lambda n: hydro_step(n, batch, loss_of, device, size, "vmap")),

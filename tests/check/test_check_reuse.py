@@ -87,7 +87,7 @@ def train(bundle: trial.Bundle):
     for _ in bundle.steps():
         bundle.report(loss=group.step())
     import json
-    json.JSONDecoder.uses = 1
+    json.JSONDecoder.decode.uses = 1
 """
 STUDY = """
 name: reused
@@ -142,7 +142,11 @@ def test_a_setting_that_is_restored_changes_nothing(check: Callable[..., ReuseRe
     ("read", "leave", "named"),
     [
         ("len(vendor.CALLS)", "vendor.CALLS.append(1)", "vendor.CALLS grew from 0 to 1 entry"),
-        ("hasattr(vendor.Model, 'uses')", "vendor.Model.uses = 1", "vendor.Model.uses is new"),
+        (
+            "hasattr(vendor.Model, ''.join(['us', 'es']))",
+            "setattr(vendor.Model, ''.join(['us', 'es']), 1)",
+            "vendor.Model.uses is new",
+        ),
         ("len(vendor.options())", "vendor.options()['a'] = 1", "vendor.options"),
         (
             "vars(vendor)[''.join(['sca', 'le'])](3)",
@@ -354,7 +358,10 @@ def test_a_configuration_that_is_infeasible_keeps_the_process(check: Callable[..
 
 @pytest.mark.parametrize(
     ("leak", "verdict"),
-    [("0", ReuseVerdict.PASSED), ("hasattr(__import__('json').JSONDecoder, 'uses')", ReuseVerdict.FAILED)],
+    [
+        ("0", ReuseVerdict.PASSED),
+        ("hasattr(__import__('json').JSONDecoder.decode, 'uses')", ReuseVerdict.FAILED),
+    ],
 )
 @pytest.mark.cases(1)
 def test_a_function_that_fuses_is_checked_with_one_member(

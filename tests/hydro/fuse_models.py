@@ -3,7 +3,9 @@
 The solo run is the user's own loop: a module, a torch optimizer, a torch scheduler, `clip_grad_norm_`.
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import lr_scheduler
 
+from headrace_torch import hydro
 from headrace_torch.hydro.fuse import Cosine, OneCycle, StepDecay, WarmUp
 
 CLASSES, SYMBOLS, LENGTH = 10, 32, 16
@@ -279,3 +282,71 @@ def mixed_members(optimizer: str, steps: int = 50) -> list[dict[str, Any]]:
         {"lr": rate * 1.5**i, "seed": i, "schedule": schedule, **own}
         for i, (schedule, own) in enumerate(zip(schedules, special, strict=True))
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What became of members: their losses at every step (S steps, N members), and the states at the end."""
+
+    losses_SN: Tensor  # noqa: N815  shape suffixes
+    states: list[dict[str, Tensor]]
+    """Of each member: parameters, buffers, and the optimizer's moments, which are sums over all gradients."""
+
+    def distance(self, other: "Trained") -> float:
+        """The greatest relative difference."""
+        losses, expected = self.losses_SN.double(), other.losses_SN.double()
+        worst = float(((losses - expected) / expected).abs().max())
+        return max(worst, *(apart(*pair) for pair in zip(self.states, other.states, strict=True)))
+
+
+def trained_fused(
+    model: str,
+    optimizer: str,
+    engine: Any,
+    *,
+    steps: int,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float64,
+) -> Trained:
+    """Trains five different members as a group."""
+    members = mixed_members(optimizer)
+    group = hydro.fuse(factory(model, dtype), members, optimizer, engine=engine, device=device)
+    losses = [group.step(batch, loss_of) for batch in _batches_on(model, steps, device, dtype)]
+    states = []
+    for position in range(len(members)):
+        state = group.member_state(position)
+        states.append(_flat(state["model"], state["optimizer"]["state"]))
+    return Trained(losses_SN=torch.stack([row.cpu() for row in losses]), states=states)
+
+
+def trained_alone(
+    model: str, optimizer: str, *, steps: int, device: str = "cpu", dtype: torch.dtype = torch.float64
+) -> Trained:
+    """Trains the same members, each in plain torch."""
+    members = mixed_members(optimizer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's SequentialLR warns about a call of its own
+        alone = [
+            Solo(built(model, member["seed"], dtype).to(device), member, optimizer) for member in members
+        ]
+        batches_on_device = _batches_on(model, steps, device, dtype)
+        losses = [[one.step(batch) for one in alone] for batch in batches_on_device]
+    states = [_flat(one.model.state_dict(), one.optimizer.state_dict()["state"]) for one in alone]
+    return Trained(losses_SN=torch.tensor(losses, dtype=torch.float64), states=states)
+
+
+def _batches_on(model: str, steps: int, device: str, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+    """The same numbers for every dtype, rounded."""
+    return [
+        (inputs.to(device, dtype if inputs.is_floating_point() else None), targets.to(device))
+        for inputs, targets in batches(model, steps)
+    ]
+
+
+def _flat(model: Mapping[str, Tensor], moments: Mapping[int, Mapping[str, Any]]) -> dict[str, Tensor]:
+    found = {f"model.{name}": value.cpu() for name, value in model.items()}
+    for index, entry in moments.items():
+        found |= {
+            f"moment.{index}.{name}": value.cpu() for name, value in entry.items() if torch.is_tensor(value)
+        }
+    return found

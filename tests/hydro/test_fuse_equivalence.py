@@ -1,12 +1,11 @@
 """A fused member equals the run that it would be alone in plain torch: in float64 within 1e-9 over 50 steps."""
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
-from fuse_models import Solo, apart, batches, built, factory, loss_of, mixed_members
+from fuse_models import batches, factory, loss_of, mixed_members, trained_alone, trained_fused
 from torch import Tensor
 
 from headrace_torch import hydro
@@ -19,29 +18,9 @@ STEPS, TOLERANCE = 50, 1e-9
 
 
 def greatest_difference(model: str, optimizer: str, engine: str, steps: int = STEPS) -> float:
-    """Trains five different members fused, and each alone; returns the greatest relative difference.
-
-    Compares the losses at every step, and at the end the parameters, buffers and the optimizer's moments, which
-    are sums over all gradients.
-    """
-    members = mixed_members(optimizer)
-    worst = 0.0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's SequentialLR warns about a call of its own
-        group = hydro.fuse(factory(model), members, optimizer, engine=engine)
-        alone = [Solo(built(model, member["seed"]), member, optimizer) for member in members]
-        for batch in batches(model, steps):
-            losses = group.step(batch, loss_of)
-            expected = torch.tensor([one.step(batch) for one in alone], dtype=torch.float64)
-            worst = max(worst, float(((losses - expected) / expected).abs().max()))
-    for i, one in enumerate(alone):
-        state = group.member_state(i)
-        worst = max(worst, apart(state["model"], one.model.state_dict()))
-        moments = one.optimizer.state_dict()["state"]
-        for index, entry in moments.items():
-            kept = {key: value for key, value in entry.items() if torch.is_tensor(value)}
-            worst = max(worst, apart(state["optimizer"]["state"][index], kept))
-    return worst
+    """How far members of a group are from the same members, each trained alone."""
+    group = trained_fused(model, optimizer, engine, steps=steps)
+    return group.distance(trained_alone(model, optimizer, steps=steps))
 
 
 @pytest.mark.cases(4)

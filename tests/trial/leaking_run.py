@@ -9,7 +9,8 @@ from forked import context
 from leaking_modules import BESIDE, Finder, Leaking
 
 _MODULES = (
-    "os, sys, gc, decimal, locale, logging, multiprocessing, resource, signal, socket, threading, warnings"
+    *("os", "sys", "gc", "decimal", "locale", "logging", "multiprocessing"),
+    *("resource", "signal", "socket", "tempfile", "threading", "warnings"),
 )
 
 
@@ -54,9 +55,7 @@ def _run(folder: str, same: str, libraries: tuple[str, ...], trials: int, out: s
     for name in libraries:
         importlib.import_module(name)
     leaking = importlib.import_module("leaking")
-    names: dict[str, object] = {
-        name: importlib.import_module(name) for name in (*_MODULES.split(", "), *libraries)
-    }
+    names: dict[str, object] = {name: importlib.import_module(name) for name in (*_MODULES, *libraries)}
     names["read_umask"] = _read_umask
     dumps = json.dumps  # which programs replace
     log = os.open(out, os.O_CREAT | os.O_WRONLY)

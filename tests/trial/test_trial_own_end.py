@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from counting import Counter
 from fake_group import FakeGroup
 from recording_runtime import RecordingRuntime
@@ -66,18 +67,35 @@ def test_a_script_that_exits_with_success_leaves_its_state(early: RecordingRunti
     assert early.ends[-1].checkpoint_dir is not None
 
 
-def test_a_report_that_was_saved_is_not_saved_again(recording: RecordingRuntime) -> None:
-    end = own_end(recording, lambda t: counting(t, lambda step: step == 2))
-    assert end == OwnEnd(by_itself=True)
+def test_what_changes_after_a_report_that_was_saved_is_saved_too(recording: RecordingRuntime) -> None:
+    def train(t: Trial) -> None:
+        counting(t, lambda step: step == 2)
+        t.state["best put back"] = True
+
+    end = own_end(recording, train)
     assert recording.reports[-1].checkpoint_dir is not None
+    assert end.checkpoint_dir not in (None, recording.reports[-1].checkpoint_dir)
+    assert end.step == 2
+    assert read_checkpoint(recording.reports[-1].checkpoint_dir).state == {}
+    assert read_checkpoint(end.checkpoint_dir).state == {"best put back": True}
 
 
-def test_a_trial_that_resumes_where_it_had_ended_leaves_nothing_new(recording: RecordingRuntime) -> None:
+def test_a_trial_that_resumes_where_it_had_ended_leaves_what_its_code_after_the_loop_does(
+    recording: RecordingRuntime,
+) -> None:
     recording.decisions = {2: Action.PAUSE}
     script.run(lambda t: counting(t, lambda _: False), recording, recording.attach())
     assert recording.ends[-1] == OwnEnd(), "it was told to end"
-    end = own_end(recording, lambda t: counting(t, lambda step: step == 3, first=True))
-    assert end == OwnEnd(by_itself=True)
+
+    def train(t: Trial) -> None:
+        counting(t, lambda step: step == 3, first=True)
+        t.state["done"] = True
+
+    end = own_end(recording, train)
+    assert end.by_itself
+    assert end.checkpoint_dir is not None
+    saved = read_checkpoint(end.checkpoint_dir)
+    assert (saved.step, saved.tracked["counter"], saved.state) == (2, {"count": 2}, {"done": True})
     assert [report.step for report in recording.reports] == [1, 2]
 
 
@@ -165,3 +183,101 @@ def test_a_script_that_is_no_function_leaves_its_state_too(daemon: Callable[...,
     assert (finish.step, finish.by_itself, finish.unsaved) == (3, True, "")
     saved: Any = read_checkpoint(finish.checkpoint_dir)
     assert (saved.step, saved.state) == (3, {"sum": 6})
+
+
+def at_budget(runtime: RecordingRuntime, after: Callable[[Any, Trial], object]) -> None:
+    """Trains a model to the full budget, then does something with it."""
+
+    runtime.decisions = {8: Action.STOP}
+
+    def train(t: Trial) -> None:
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+        t.track(model=model)
+        t.state["best"] = [1.0]
+        for step in t.steps():
+            t.report(loss=step)
+        after(model, t)
+
+    assert own_end(runtime, train) == OwnEnd()
+
+
+@pytest.mark.parametrize(
+    ("after", "names"),
+    [
+        (
+            lambda model, _: model.load_state_dict({k: v + 1 for k, v in model.state_dict().items()}),
+            "`model`",
+        ),
+        (lambda _, t: t.state.update(best=[2.0]), "t.state['best']"),
+        (lambda _, t: t.state.update(final=1), "t.state['final']"),
+        (lambda _, t: t.state.update(plot=object()), "t.state['plot']"),
+        (lambda model, _: model.eval()(torch.randn(4, 2)), ""),
+        (lambda model, _: model.double().float(), ""),
+    ],
+)
+def test_what_changes_after_the_full_budget_is_in_no_checkpoint_and_the_log_says_so(
+    early: RecordingRuntime,
+    caplog: pytest.LogCaptureFixture,
+    after: Callable[[Any, Trial], object],
+    names: str,
+) -> None:
+    at_budget(early, after)
+    said = f"{names} changed after the report at the full budget (8 steps)"
+    assert (said in caplog.text) == bool(names)
+    assert ("at the full budget" in caplog.text) == bool(names)
+
+
+class Odd:
+    """A tracked object that cannot say whether it changed."""
+
+    def state_dict(self) -> dict[str, int]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, int]) -> None: ...
+
+    def parameters(self) -> list[torch.Tensor]:
+        with torch.inference_mode():
+            return [torch.zeros(1)]
+
+
+def test_an_object_that_cannot_say_whether_it_changed_fails_nothing(early: RecordingRuntime) -> None:
+    early.decisions = {8: Action.STOP}
+
+    def train(t: Trial) -> None:
+        t.track(odd=Odd())
+        for step in t.steps():
+            t.report(loss=step)
+
+    assert own_end(early, train) == OwnEnd()
+
+
+def test_a_process_that_leaves_before_it_tracks_keeps_the_checkpoint(recording: RecordingRuntime) -> None:
+    recording.decisions = {2: Action.PAUSE}
+    script.run(lambda t: counting(t, lambda _: False), recording, recording.attach())
+    assert own_end(recording, lambda _: None).checkpoint_dir is None
+
+
+def test_a_process_that_resumes_at_the_full_budget_saves_nothing(early: RecordingRuntime) -> None:
+    early.decisions = {8: Action.STOP}
+    script.run(lambda t: counting(t, lambda _: False), early, early.attach())
+
+    def train(t: Trial) -> None:
+        counting(t, lambda _: False)
+        t.state["again"] = True
+
+    assert own_end(early, train).checkpoint_dir is None
+
+
+def test_a_save_at_the_end_that_fails_leaves_the_checkpoint_of_the_report(
+    recording: RecordingRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(t: Trial) -> None:
+        counting(t, lambda step: step == 2)
+        monkeypatch.setattr(checkpoint, "write", full)
+
+    def full(*_: object, **__: object) -> None:
+        raise checkpoint.DiskFullError(errno.ENOSPC, "No space left on device: /store")
+
+    unsaved = own_end(recording, train).unsaved
+    assert unsaved.startswith("what changed after the last report is not saved: ")
+    assert unsaved.endswith("The checkpoint of step 2 stands")

@@ -327,6 +327,15 @@ trials: 2
 steps: 4
 retries: 0
 """
+ENDING_WITH_RUNGS = """
+objective: {metric: loss, goal: minimize}
+trial: {callable: PROGRAM:train}
+space: {x: {type: categorical, values: [0, 1, 2, 3]}}
+sampler: {kind: grid}
+policy: {kind: asha, eta: 2, rungs: [1, 2, 4]}
+trials: 4
+retries: 0
+"""
 ONE_CYCLE = """
 from pathlib import Path
 
@@ -384,7 +393,7 @@ def test_an_extension_past_the_end_of_a_schedule_warns_and_loses_no_result(
         assert said in refused.err, refused
     with Client(service.env["HEADRACE_ADDRESS"]) as client:
         study = client.study(name)
-        with pytest.warns(UserWarning, match="fails the trial; its result stays"):
+        with pytest.warns(UserWarning, match="fails the trial; its result so far stays"):
             study.extend(steps=8)
         final = study.wait(120)
         assert_the_winner_is_there(service, name, study.trials())
@@ -411,6 +420,30 @@ def test_an_extension_past_the_end_of_a_schedule_warns_and_loses_no_result(
     assert read_checkpoint(urlsplit(service.json("best", name)["checkpoint"]).path).state == {"step": 12}
     replayed = service.cli("replay", name)
     assert (replayed.code, "none differ." in replayed.out) == (0, True), replayed
+
+
+@pytest.mark.full
+def test_trials_that_the_study_cut_off_are_warned_about_and_keep_what_they_had(service: Service) -> None:
+    (service.folder / "held").unlink(missing_ok=True)
+    assert service.run("cutoff", ONE_CYCLE + STEPS_IT, ENDING_WITH_RUNGS).code == 0
+    before = service.json("trials", "cutoff")
+    stopped = [one for one in before if one["reason"] == "stopped_early"]
+    assert stopped
+    refused = service.cli("extend", "cutoff", "--steps", "8")
+    assert "4 trials track OneCycleLR as 'schedule'" in refused.err, refused
+    assert service.cli("extend", "cutoff", "--steps", "8", "--yes").code == 0
+    with Client(service.env["HEADRACE_ADDRESS"]) as client:
+        client.study("cutoff").wait(120)
+        after = {one.number: one for one in client.study("cutoff").trials()}
+    for one in before:
+        now = after[one["trial"]]
+        assert (now.score, now.score_step) == (one["score"], one["score_step"])
+    further = [number for number in (one["trial"] for one in stopped) if after[number].best_step == 4]
+    assert further, "one was continued to step 4, where it failed"
+    said = " ".join(service.cli("trials", "cutoff").out.split())
+    for number in further:
+        better = f"{after[number].best_value:.5g} at step 4"
+        assert f"; its better value, {better}, does not count because it failed after that" in said, said
 
 
 COSINE_AND_POLYNOMIAL = """

@@ -76,9 +76,12 @@ class Trials:
         assign = self.assign(**changes)
         reports = len(self.stream.all("report"))
         self.stream.send(assign=assign)
-        path = self.site.marks / assign.lease.trial.rpartition("/")[2]
-        await until(path.exists, "the trial begins")
         await self.stream.get("report", reports + 1)
+        return self.recorded(assign)
+
+    def recorded(self, assign: worker_pb2.Assign) -> dict[str, Any]:
+        """What a trial recorded; it has reported."""
+        path = self.site.marks / assign.lease.trial.rpartition("/")[2]
         return {"assign": assign, **json.loads(path.read_text())}
 
     async def end(self) -> worker_pb2.Exited:

@@ -5,6 +5,7 @@ What it counts is kept in `sys`, as a trial's process compares what modules of t
 
 import os
 import sys
+import threading
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -44,6 +45,7 @@ def watch(files: tuple[str, ...], *, until: str, since: str = "") -> None:
         frame.f_trace = trace
         frame = frame.f_back
     sys.settrace(trace)
+    threading.settrace(trace)
 
 
 def watch_a_trial() -> None:

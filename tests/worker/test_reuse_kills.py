@@ -137,4 +137,7 @@ def _ends(stream: Stream, lease: str) -> list[worker_pb2.Exited]:
 
 
 def _lives(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

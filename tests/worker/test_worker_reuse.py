@@ -224,3 +224,31 @@ async def test_after_many_trials_a_process_ends(trials: Trials) -> None:
     assert [pid == pids[0] for pid in pids] == [True, True, True, False]
     counts = trials.site.daemons[-1][0].reused()
     assert counts == "2 trials ran in a reused process; processes ended because: it had run many trials (1)"
+
+
+async def test_trials_that_share_a_slot_take_the_processes_of_those_before_them(trials: Trials) -> None:
+    async def begin_two() -> list[dict[str, Any]]:
+        assigns = [trials.assign(reuse=True) for _ in range(2)]
+        reports = len(trials.stream.all("report"))
+        for assign in assigns:
+            assign.grant.milli = 500
+            trials.stream.send(assign=assign)
+        await trials.stream.get("report", reports + 2)
+        return [trials.recorded(assign) for assign in assigns]
+
+    async def end_two() -> None:
+        exits = len(trials.stream.all("exited"))
+        for report in trials.stream.all("report")[-2:]:
+            trials.stream.decide(report, event_pb2.DECISION_ACTION_STOP)
+        await trials.stream.get("exited", exits + 2)
+
+    before = await begin_two()
+    await end_two()
+    after = await begin_two()
+    assert len({seen["pid"] for seen in before}) == 2
+    assert {seen["pid"] for seen in after} == {seen["pid"] for seen in before}
+    await end_two()
+    assert [exited.left_behind for exited in trials.stream.all("exited")] == [""] * 4
+    whole = await trials.begin(reuse=True)  # all of the slot: another launch
+    assert whole["pid"] not in {seen["pid"] for seen in before}
+    assert not any(psutil.pid_exists(seen["pid"]) for seen in before)

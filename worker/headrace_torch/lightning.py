@@ -7,14 +7,15 @@ trainer.fit(model, loader, val_loader, ckpt_path=callback.ckpt_path)   # None, u
 ```
 
 The checkpoint is Lightning's own: `trainer.save_checkpoint` writes it and `trainer.fit(ckpt_path=...)` reads it. So it
-holds the module, optimizers, schedules, precision, loops, the data module and the state of all callbacks. Four things
-are not in it, or come at the wrong time, and are done here:
+holds the module, optimizers, schedules, precision, loops, the data module and the state of all callbacks. Five things
+are not in it, are not loaded, or come at the wrong time, and are done here:
 
 - *Random generators.* The trial saves them, and restores them in `on_train_start`.
 - *The order of the data.* When it resumes, Lightning makes the loader's iterator before `on_train_start`, so with
   other random numbers. The loop is told to make it again, at the point where an uninterrupted run makes it.
 - *`ReduceLROnPlateau` with the interval "epoch".* Lightning steps it after `on_train_epoch_end`, the hook in which
   checkpoints are saved. Its step is saved as pending, and taken when the trial resumes.
+- *The last score of `ModelCheckpoint`.* It is in the checkpoint, but Lightning does not load it.
 - *That the fit ends here.* `EarlyStopping` saves what it counts, but not that it has just stopped the fit. A trial that
   is paused or killed at that epoch would train one more.
 
@@ -120,6 +121,13 @@ class TrialCallback:
                 f"the trial resumes after step {self._t.step}, and the fit starts from scratch: write "
                 "trainer.fit(..., ckpt_path=callback.ckpt_path), which is None in a trial's first run"
             )
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002
+        """Restores the last score of each `ModelCheckpoint`."""
+        for callback in trainer.callbacks:
+            saved = checkpoint["callbacks"].get(callback.state_key, {})
+            if "current_score" in saved and hasattr(callback, "current_score"):
+                callback.current_score = saved["current_score"]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Everything else is restored: restores the random generators, and takes the pending steps.

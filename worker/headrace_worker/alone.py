@@ -57,7 +57,8 @@ class Alone:
     async def run(self, attempt: Attempt) -> Verdict:
         """Runs the program to its end; see `Host`."""
         await attempt.unless_ended(self._turn.called.wait())
-        await attempt.unless_ended(asyncio.sleep(self._place.retries.wait_s(trial_key(attempt.assign))))
+        if pause_s := self._place.retries.wait_s(trial_key(attempt.assign)):
+            await attempt.unless_ended(asyncio.sleep(pause_s))
         output = await attempt.open_log(log_path(self._place.log_dir, self._assign))
         prepared = await attempt.prepare(output)
         lease = self._assign.lease
@@ -73,9 +74,7 @@ class Alone:
             return Verdict(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=str(error))
 
         template = self._assign.template
-        await attempt.loaded(
-            await attempt.unless_ended(asyncio.to_thread(self._place.named_files, template, launch.args))
-        )
+        await attempt.loaded(await attempt.unless_ended(self._place.named_files(template, launch.args)))
 
         async def started(process: TrialProcess) -> None:
             await self._place.courier.outbox.started(attempt.lease.lease_id, process.pid, process.started)

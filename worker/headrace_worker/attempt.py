@@ -172,7 +172,8 @@ class Attempt:
         # Set while a failure would be due to the store or the checkpoint.
         self._restoring = False
         self._prepared = Prepared()
-        self._ended = asyncio.Event()
+        # What is cancelled when the attempt must end.
+        self._interruptible: set[asyncio.Task[Any]] = set()
         self._log: AttemptLog | None = None
         self._time_limit: asyncio.TimerHandle | None = None
         self.reports = Reports(
@@ -355,7 +356,7 @@ class Attempt:
             self._time_limit = asyncio.get_running_loop().call_later(left_s, self._time_is_over)
         try:
             verdict = await self._live()
-            if not await asyncio.to_thread(self._scratch.exists):
+            if not self._scratch.exists():
                 verdict = without_folder(verdict)
         except (OSError, ValueError) as error:
             log.exception("%s: the attempt failed", self.lease.trial)
@@ -386,9 +387,7 @@ class Attempt:
         )
         # Started at once and awaited at the end: on a full disk the attempt could not record its end before there
         # is room.
-        clearing = asyncio.gather(
-            *(asyncio.to_thread(clear_away, one) for one in (self._scratch, self._taken))
-        )
+        clearing = asyncio.create_task(asyncio.to_thread(self._clear_away))
         succeeded = verdict.outcome == worker_pb2.EXIT_OUTCOME_FINISHED
         await self._place.courier.post_exit(
             worker_pb2.Exited(
@@ -434,7 +433,8 @@ class Attempt:
 
     async def _live(self) -> Verdict:
         try:
-            await self.unless_ended(self._place.ready.wait())
+            if not self._place.ready.is_set():
+                await self.unless_ended(self._place.ready.wait())
             if wrong := await self.unless_ended(self._place.stands()):
                 return not_started(wrong, by_machine=True)
             await self._place.courier.outbox.hold(self.lease, self.host.mark)
@@ -491,18 +491,24 @@ class Attempt:
     async def unless_ended(
         self, work: Coroutine[Any, Any, _Result]
     ) -> _Result:  # Any: Coroutine's own parameters
-        """Awaits, unless the attempt must end before; then the work is cancelled."""
+        """Awaits, unless the attempt must end before; then the work is cancelled. Raises `ToldToEndError`."""
+        if self.ending is not None:
+            work.close()
+            raise ToldToEndError
         task = asyncio.create_task(work)
-        ended = asyncio.create_task(self._ended.wait())
+        self._interruptible.add(task)
         try:
-            await asyncio.wait({task, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done() or self._ended.is_set():
-                raise ToldToEndError
-            return task.result()
+            await asyncio.wait({task})
         finally:
-            ended.cancel()
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            self._interruptible.discard(task)
+            if not task.done():  # the attempt itself is cancelled
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        if self.ending is not None:
+            if not task.cancelled():
+                task.exception()  # nobody needs it
+            raise ToldToEndError
+        return task.result()
 
     def taken_bytes(self) -> int:
         """The disk space that the trial's files in its folder use. Safe in any thread."""
@@ -525,6 +531,10 @@ class Attempt:
             return ""
         finally:
             self._log.close()
+
+    def _clear_away(self) -> None:
+        for folder in (self._scratch, self._taken):
+            clear_away(folder)
 
     def _note_preparing(self, what: str) -> None:
         self._preparing = f"{self.lease.trial}: {what}" if what else ""
@@ -592,7 +602,8 @@ class Attempt:
             self.ending = ending
             log.info("%s: told to end", self.lease.trial)
         self._place.courier.core.releasing(self.lease.lease_id)
-        self._ended.set()
+        for task in self._interruptible:
+            task.cancel()
         self.host.told(self, term_in_s, kill_in_s)
 
     def _rank_missing(self, missing: RankMissing) -> None:

@@ -268,7 +268,7 @@ class Bundle:
             launch = replace(launch, log_path=output.path)
             withheld = launch.withheld
             self.code = RunningCode(self._template.code.digest)
-            await self.loaded(await asyncio.to_thread(self._place.named_files, self._template, launch.args))
+            await self.loaded(await self._place.named_files(self._template, launch.args))
             exit_code = await program.run(launch, output, self._started, self._when_there_is_room)
             if program.left_behind:
                 output.note(f"its process runs no other bundle: {program.left_behind}")

@@ -19,18 +19,17 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Collection, Coroutine
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from headrace_worker import control_groups
 from headrace_worker.launch import LEASE_VARIABLE
 
 log = logging.getLogger(__name__)
 _CREDENTIALS = struct.Struct("3i")
-_CHUNK_BYTES = 1 << 16
 _BACKLOG = 1024
 _DEEPEST = 64
 
@@ -54,6 +53,55 @@ class Caller:
     apart: bool
 
 
+class _End(asyncio.Protocol):
+    """One end of what is forwarded: its bytes go to the other end, no faster than that takes them. When one is gone,
+    so is the other: gRPC cannot use half of a connection."""
+
+    def __init__(self, connected: Callable[["_End"], None] = lambda _: None) -> None:
+        self._connected = connected
+        self._other: _End | None = None
+        # What came before `join`.
+        self._early = b""
+        self.transport: asyncio.Transport
+        self.over = asyncio.Event()
+
+    def join(self, other: "_End") -> None:
+        """Both ends are there."""
+        self._other, other._other = other, self
+        for end in (self, other):
+            if end.over.is_set():
+                end.connection_lost(None)
+            elif early := end._early:
+                end._early = b""
+                end.transport.resume_reading()
+                end.data_received(early)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self._connected(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._other is None:
+            self._early += data
+            self.transport.pause_reading()
+        else:
+            self._other.transport.write(data)
+
+    def pause_writing(self) -> None:
+        if self._other is not None:
+            self._other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._other is not None:
+            self._other.transport.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - asyncio's
+        self.over.set()
+        if self._other is not None:
+            self._other.transport.close()
+
+
 class Callers:
     """The socket, and the processes connected to it."""
 
@@ -66,7 +114,8 @@ class Callers:
     async def listen(self, path: Path, inner: Path) -> None:
         """Serves the socket and forwards its traffic to the server's own one. Called again, it serves another
         socket instead, and existing connections stay."""
-        server = await asyncio.start_unix_server(self._serve, path, backlog=_BACKLOG)
+        loop = asyncio.get_running_loop()
+        server = await loop.create_unix_server(lambda: _End(self._connected), path, backlog=_BACKLOG)
         before, self._server, self._inner = self._server, server, inner
         if before is not None:
             before.close()
@@ -84,26 +133,26 @@ class Callers:
         ours."""
         return self._callers.get(peer)
 
-    async def _serve(self, trial: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _connected(self, trial: "_End") -> None:
+        task = asyncio.create_task(self._serve(trial), name="a trial's connection")
         self._lines.add(task)
+        task.add_done_callback(self._lines.discard)
+
+    async def _serve(self, trial: "_End") -> None:
         name = ""
         try:
-            caller = _caller(answers.get_extra_info("socket"))
+            caller = _caller(trial.transport.get_extra_info("socket"))
             line, name = await _named_connection(self._inner)
             self._callers[name] = caller
-            server, calls = await asyncio.open_unix_connection(sock=line)
-            try:
-                await _both_ways(_passed_on(trial, calls), _passed_on(server, answers))
-            finally:
-                calls.close()
+            loop = asyncio.get_running_loop()
+            _, server = await loop.create_unix_connection(_End, sock=line)
+            server.join(trial)
+            await trial.over.wait()
         except (OSError, asyncio.CancelledError):
             pass  # either end is gone, or the daemon is
         finally:
             self._callers.pop(name, None)
-            self._lines.discard(task)
-            answers.close()
+            trial.transport.close()
 
 
 def may_speak(caller: Caller, *, leader: int, mark: str, others: Collection[int]) -> bool:
@@ -123,8 +172,7 @@ def descends(caller: Caller, pids: Collection[int]) -> bool:
 
 def identity(pid: int) -> Identity | None:
     """Who has a process number now; None if nobody has."""
-    stat = _stat(pid)
-    return Identity(pid, int(stat[19])) if len(stat) > 19 else None
+    return _identity(pid, _stat(pid))
 
 
 async def _named_connection(path: Path) -> tuple[socket.socket, str]:
@@ -143,28 +191,29 @@ async def _named_connection(path: Path) -> tuple[socket.socket, str]:
 def _caller(line: socket.socket) -> Caller:
     """The process at the other end of a Unix socket."""
     pid, _, _ = _CREDENTIALS.unpack(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    found, parent = {identity(pid)}, pid
-    for _ in range(_DEEPEST):
-        parent = _parent(parent)
-        if parent <= 1 or parent == os.getpid():
+    family: dict[int, Identity | None] = {}
+    one = pid
+    while len(family) <= _DEEPEST:
+        stat = _stat(one)
+        family[one] = _identity(one, stat)
+        one = int(stat[1]) if len(stat) > 1 else 0
+        if one <= 1 or one == os.getpid():
             break
-        found.add(identity(parent))
     with suppress(OSError):
-        found.add(identity(os.getsid(pid)))
-    family = frozenset(one for one in found if one is not None)
-    return Caller(pid=pid, family=family, mark=_mark(pid), apart=_apart(pid))
+        if (session := os.getsid(pid)) not in family:
+            family[session] = identity(session)
+    found = frozenset(one for one in family.values() if one is not None)
+    return Caller(pid=pid, family=found, mark=_mark(pid), apart=_apart(pid))
 
 
-def _parent(pid: int) -> int:
-    """The parent of a process; 0 if the process is gone."""
-    stat = _stat(pid)
-    return int(stat[1]) if len(stat) > 1 else 0
+def _identity(pid: int, stat: Sequence[str]) -> Identity | None:
+    return Identity(pid, int(stat[19])) if len(stat) > 19 else None
 
 
 def _stat(pid: int) -> list[str]:
     """What the kernel reports about a process, from its state on; empty if it is gone."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    with suppress(OSError), open(f"/proc/{pid}/stat", errors="replace") as file:  # noqa: PTH123 - read at each call of a trial
+        return file.read().rpartition(")")[2].split()
     return []
 
 
@@ -182,20 +231,3 @@ def _apart(pid: int) -> bool:
         return control_groups.of(pid) != control_groups.of("self")
     except OSError:
         return False
-
-
-async def _both_ways(*directions: Coroutine[Any, Any, None]) -> None:
-    """Runs both until one ends: gRPC cannot use half of a connection."""
-    tasks = [asyncio.create_task(direction) for direction in directions]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _passed_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    while chunk := await source.read(_CHUNK_BYTES):
-        sink.write(chunk)
-        await sink.drain()

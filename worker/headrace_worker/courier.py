@@ -76,6 +76,8 @@ class Courier:
 
     async def unsent(self, limit: int) -> tuple[list[Entry], bool]:
         """Reads what must be sent next, in order, and says whether more may follow."""
+        if not self.core.unsettled or self.core.appended_through <= self.core.sent_through:
+            return [], False
         entries = await self.outbox.after(self.core.sent_through, limit)
         ready: list[Entry] = []
         for entry in entries:

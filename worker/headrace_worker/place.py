@@ -26,7 +26,7 @@ from headrace_worker.quarters import Estate, Quarters
 from headrace_worker.retention import PruneOrder
 from headrace_worker.retries import Retries
 from headrace_worker.run_as import OtherUser
-from headrace_worker.running_code import ToldCode, named_files
+from headrace_worker.running_code import ToldCode, may_name_files, named_files
 from headrace_worker.standby import Standbys
 
 
@@ -108,13 +108,12 @@ class Place:
             return None
         return self.estate.quarters(owner_of(assign), self.user.uid)
 
-    def named_files(self, template: spec_pb2.TrialTemplate, args: Sequence[str]) -> list[SourceFile]:
+    async def named_files(self, template: spec_pb2.TrialTemplate, args: Sequence[str]) -> list[SourceFile]:
         """The files that a study names, as far as its trials may read them; see `running_code`."""
-        return (
-            named_files(template, args)
-            if self.user is None
-            else named_files(template, args, self.user.may_read)
-        )
+        if not may_name_files(template):
+            return []
+        may_read = () if self.user is None else (self.user.may_read,)
+        return await asyncio.to_thread(named_files, template, args, *may_read)
 
     def hand_over(self, path: Path) -> None:
         """Gives trials a file or a folder, if they run as another user."""

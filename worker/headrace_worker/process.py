@@ -37,6 +37,7 @@ from headrace_worker.trial_line import TrialLine
 
 log = logging.getLogger(__name__)
 _SHIM = Path(__file__).with_name("shim.py")
+_ENVIRON_BYTES = 1 << 14
 _STATUS_BYTES = 4096
 _OF_INTERPRETERS = ("LD_LIBRARY_PATH",)
 """What the daemon's own interpreter may need to start, and so the shim's."""
@@ -262,11 +263,15 @@ def _strays(marks: Collection[str], family: str, group: Group | None) -> Iterato
     beginning = f"{LEASE_VARIABLE}={family}".encode() if family else None
     if not entries and beginning is None and group is None:
         return
+    within = entries if beginning is None else {*entries, beginning}
 
     def is_one(pid: int) -> bool:
         if group is not None and group.has(pid):
             return True
-        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        text = _environ(pid)
+        if not any(entry in text for entry in within):  # nearly always
+            return False
+        environ = text.split(b"\0")
         return not entries.isdisjoint(environ) or (
             beginning is not None and any(entry.startswith(beginning) for entry in environ)
         )
@@ -275,6 +280,18 @@ def _strays(marks: Collection[str], family: str, group: Group | None) -> Iterato
         with suppress(OSError, psutil.Error):
             if is_one(pid) and alive(stray := psutil.Process(pid)):
                 yield stray
+
+
+def _environ(pid: int) -> bytes:
+    """What a process was started with. A Python file object would cost as much as all the rest. Raises `OSError`."""
+    descriptor = os.open(f"/proc/{pid}/environ", os.O_RDONLY)
+    try:
+        text = b""
+        while part := os.read(descriptor, _ENVIRON_BYTES):
+            text += part
+        return text
+    finally:
+        os.close(descriptor)
 
 
 def alive(process: psutil.Process) -> bool:
@@ -290,7 +307,7 @@ def alive(process: psutil.Process) -> bool:
 
 def _runs(task: Path) -> bool:
     with suppress(OSError, IndexError):
-        return (task / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return (task / "stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
     return False
 
 

@@ -78,6 +78,11 @@ class ToldCode:
         return changed
 
 
+def may_name_files(template: spec_pb2.TrialTemplate) -> bool:
+    """Whether a study may name files of its folder."""
+    return template.WhichOneof("program") == "command" or bool(template.requirements)
+
+
 def named_files(
     template: spec_pb2.TrialTemplate, args: Sequence[str], may_read: Callable[[int], bool] = lambda _: True
 ) -> list[SourceFile]:

@@ -169,6 +169,8 @@ class _Servicer(runtime_pb2_grpc.TrialRuntimeServiceServicer):
     async def _check_caller(self, host: Host, what: str, context: _Context) -> None:
         """Rejects a process that the lease was not given to."""
         caller = self._callers.of(context.peer())
+        if caller is not None and host.leader and descends(caller, [host.leader]):
+            return
         hosts = {*(attempt.host for attempt in self._attempts.values()), *self._bundles.values()}
         others = {one.leader for one in hosts if one is not host and one.leader}
         if caller is not None and not descends(caller, others):

@@ -107,6 +107,7 @@ class SessionCore:
         self._identity = identity
         self.phase = Phase.DISCONNECTED
         self.sent_through = 0
+        self.appended_through = 0
         self._held: dict[str, _Held] = {}
         self._messages = Unsettled()
         # Leases whose Exited waits for its acknowledgement, and those that ended recently.
@@ -141,6 +142,7 @@ class SessionCore:
         """A durable message is in the outbox; an `Exited` ends its lease."""
         # A report that reached the disk after its lease's end is only history.
         awaits_decision = awaits_decision and lease.lease_id in self._held
+        self.appended_through = max(self.appended_through, sequence)
         self._messages.add(sequence, Message(lease.lease_id, exited, awaits_decision, size_bytes))
         if not exited:
             return []
@@ -177,6 +179,11 @@ class SessionCore:
     def unacknowledged(self) -> int:
         """How many durable messages the scheduler has not acknowledged."""
         return self._messages.unacknowledged
+
+    @property
+    def unsettled(self) -> int:
+        """How many durable messages are not acknowledged, or not decided: a new session sends them again."""
+        return self._messages.count
 
     def kept(self, lease_id: str) -> Kept:
         """How many durable messages of a lease are not settled yet."""

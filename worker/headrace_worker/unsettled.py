@@ -45,6 +45,11 @@ class Unsettled:
         return sequence in self._messages
 
     @property
+    def count(self) -> int:
+        """How many messages there are."""
+        return len(self._messages)
+
+    @property
     def unacknowledged(self) -> int:
         """How many messages the scheduler has not acknowledged."""
         return len(self._unacknowledged)

@@ -16,6 +16,7 @@ _ASKING = {
     "headrace.trial.current": ("",),
 }
 """The rest of a call that asks for the trial, after the imported name."""
+_ASKS = ("main", "current")
 
 
 def training_function(script: Path) -> str | None:
@@ -68,6 +69,9 @@ def names_to_ask_by(tree: ast.Module) -> Iterator[str]:
             package = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
             for alias in node.names:
                 name = alias.asname or alias.name
+                if name == "*":  # it may bring any name; these are the usual ones
+                    yield from (f"{trial}.{asks}" for trial in ("trial", "headrace.trial") for asks in _ASKS)
+                    yield from _ASKS if package == "headrace.trial." else ()
                 yield from (name + rest for rest in _ASKING.get(package + alias.name, ()))
 
 

@@ -21,9 +21,9 @@ _NOWHERE = "no state_dict() holds that"
 
 def unsaved(chain: Sequence[SegmentResult], excused: Harmless = NOTHING) -> tuple[Missing, ...]:
     """The first such changes by a restore that are not `excused`, of the most suspicious kind."""
-    looks: tuple[_Signs, ...] = (_trainable, _modes, _settings, _objects)
+    looks: tuple[_Signs, ...] = (_trainable, _settings, _modes, _objects)
     if excused.end_explained:
-        looks = (_trainable, _modes, _settings)
+        looks = (_trainable, _settings, _modes)
     for look in looks:
         for before, after in pairwise(chain):
             saved = before.last(Moment.REPORTED)

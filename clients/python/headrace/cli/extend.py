@@ -18,12 +18,20 @@ def extend(
     study: StudyArgument,
     trials: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="How many more configurations to try.", show_default=False),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="How many more configurations to try; not with --steps.",
+            show_default=False,
+        ),
     ] = None,
     steps: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="The new full budget of a trial, in steps.", show_default=False
+            metavar="N",
+            min=1,
+            help="The new full budget of a trial, in steps; not with --trials.",
+            show_default=False,
         ),
     ] = None,
     yes: Yes = False,

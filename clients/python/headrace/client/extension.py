@@ -11,7 +11,7 @@ from headrace.client.wording import plural
 from headrace.spec import OnCodeChange
 
 _PAST_END = {
-    PastEnd.RAISES: "it raises when it is stepped further, which fails the trial; its result stays",
+    PastEnd.RAISES: "it raises when it is stepped further, which fails the trial; its result so far stays",
     PastEnd.RISES: "the learning rate rises again when it is stepped further",
     PastEnd.UNKNOWN: "what it does past its end is not known",
 }

@@ -163,12 +163,16 @@ def earlier_end(end: EarlierEnd) -> str:
 
 def kept_result(trial: TrialInfo) -> str:
     """`keeps its result of step 27, from before it continued: it completed …`: which earlier end of a trial
-    counts; empty if none does, or if the trial has not continued yet.
+    counts, and which better value does not; empty if none does, or if the trial has not continued yet.
     """
     end = trial.counted_end
     if end is None or (trial.step == end.step and not trial.failed):
         return ""  # it has not trained further
-    return f"keeps its result of step {end.score_step}, from before it continued: it {earlier_end(end)}"
+    said = f"keeps its result of step {end.score_step}, from before it continued: it {earlier_end(end)}"
+    if trial.failed and trial.best_value is not None and (trial.best_step or 0) > end.step:
+        better = f"{number(trial.best_value)} at step {trial.best_step}"
+        said += f"; its better value, {better}, does not count because it failed after that"
+    return said
 
 
 def what_counts(objective: Objective) -> str:

@@ -177,15 +177,15 @@ class Saver:
         longest_s: float,
     ) -> Agreed:
         def told(entry: Tracked | TrackedFiles, name: str) -> str:
-            return SHARED if entry.shared else _digest(tracked[name], name)
+            return SHARED if entry.shared else digest_of(tracked[name], name)
 
         digests = {of_object(name): told(content.tracked[name], name) for name in tracked}
-        digests |= {of_value(name): _digest(value, f"t.state[{name!r}]") for name, value in state.items()}
+        digests |= {of_value(name): digest_of(value, f"t.state[{name!r}]") for name, value in state.items()}
         files = tuple(name for name in content.tracked if name not in tracked)
         word = Word(
             step=content.step,
             saves=True,
-            digests=digests | {RNG: _digest(generators, RNG)},
+            digests=digests | {RNG: digest_of(generators, RNG)},
             files=files,
         )
         words = exchange(
@@ -225,7 +225,7 @@ class Saver:
                 wait_s = min(2 * wait_s, longest_s)
 
 
-def _digest(value: Any, name: str) -> str:
+def digest_of(value: Any, name: str) -> str:
     return digest(encode(value, name, for_json=False))
 
 

@@ -27,7 +27,7 @@ from headrace.steps import (
     returned_early,
     whole,
 )
-from headrace.trial import cores, elsewhere, memory, models
+from headrace.trial import after_loop, cores, elsewhere, memory, models
 from headrace.trial.best import Best
 from headrace.trial.codec import try_encode
 from headrace.trial.configuration import Params
@@ -98,6 +98,7 @@ class Trial(OneOfAKind):
         self._longest_s = 0.0  # between two reports
         self._copy: Any = None  # the small copy that the script requested
         self._end: Ended | None = None
+        self._at_budget: after_loop.Marks | None = None  # at the report of the full budget, if it is saved
         self._returned = False  # the function has returned, and its result is being reported
         self._warned: set[str] = set()
         self._to_tell: list[str] = []  # warnings that go with the next report
@@ -397,6 +398,8 @@ class Trial(OneOfAKind):
             self._next_milestone = decision.next_milestone or self._next_milestone
             return
         self._end = Ended(decision.action, decision.reason)
+        if step >= self.max_steps and self._saved_step == step:
+            self._at_budget = after_loop.marks(self.tracked_objects(), self.state)
         if self._looping or not self.ended:
             return  # `steps` ends; any other loop has reached its end, and the code after it runs
         self._warn_once(
@@ -431,13 +434,22 @@ class Trial(OneOfAKind):
         """How a program ends by itself, with its state, saved under its last report: otherwise a trial that
         stops early by itself would leave nothing to load.
 
-        If that report was saved, there is nothing to do. If saving fails, the result still counts: the reason is
+        If that report was saved, the state may have changed since: the best weights were put back, say. So it is
+        saved again, unless the budget is used up, or this process has only looked at a checkpoint: it has reported
+        nothing, and lacks objects that the checkpoint holds. If saving fails, the result still counts: the reason is
         returned, and this does not wait for a full disk.
         """
+        if self._at_budget is not None:
+            now = after_loop.marks(self.tracked_objects(), self.state)
+            if names := after_loop.changed(self._at_budget, now):
+                self._warn_once("after loop", after_loop.warning(names, self.max_steps))
         if self._end is not None or self._returned:
             return TOLD
         own = OwnEnd(by_itself=self._in_step)
-        if self._assignment.checkpoint_dir is None or self._saved_step >= self._furthest_step:
+        if self._assignment.checkpoint_dir is None or not self._furthest_step:
+            return own
+        is_saved = self._saved_step >= self._furthest_step
+        if is_saved and (self._furthest_step >= self.max_steps or self._only_looks()):
             return own
         started = time.monotonic()
         try:
@@ -445,10 +457,19 @@ class Trial(OneOfAKind):
             folder = self._saver.save_at_end(content, self._sequence + 1)
         except Exception as error:  # noqa: BLE001  (whatever an object raises that saves itself)
             why = f"the state at its end, after step {self._furthest_step}, is not saved: {error}"
+            if is_saved:
+                why = (
+                    f"what changed after the last report is not saved: {error}. The checkpoint of step "
+                    f"{self._saved_step} stands"
+                )
             logger.warning("headrace: %s", why)
             return replace(own, unsaved=why)
         step = self._furthest_step if folder is not None else 0
         return replace(own, checkpoint_dir=folder, step=step, save_time_s=time.monotonic() - started)
+
+    def _only_looks(self) -> bool:
+        """Whether this process has reported nothing, and lacks objects of the checkpoint that it resumed from."""
+        return not self._sequence and self._restore is not None and bool(self._restore.not_in(self._tracked))
 
     def _left_in(self) -> int:
         """The step within which the script itself left the loop over `t.steps()`; 0 if it did not."""

@@ -30,8 +30,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql import ClauseElement
 
-from headrace_services.scheduler.core.exits import ENDED_AFTERWARDS
-from headrace_services.scheduler.core.lifecycle import Reason, State, StudyState
+from headrace_services.scheduler.core.lifecycle import Reason, State
 from headrace_services.scheduler.core.needs import (
     AbleWorkers,
     AnyRunnable,
@@ -75,6 +74,7 @@ from headrace_services.scheduler.core.results import Result
 from headrace_services.scheduler.store import (
     bundles,
     counting,
+    ends,
     exploits,
     leading,
     leases,
@@ -392,32 +392,14 @@ async def _unfinished(conn: AsyncConnection, study_id: int, need: Unfinished) ->
 
 
 async def _over(conn: AsyncConnection, study_id: int, need: OverTrials) -> tuple[Over, ...]:
-    t, r, e = tables.trial, tables.rung_result, tables.event
-    end = (
-        select(e.c.cursor)
-        .where(e.c.study_id == study_id, e.c.number.is_(None), e.c.kind == "study_moved")
-        .order_by(e.c.cursor.desc())
-        .limit(1)
-        .scalar_subquery()
-    )
+    t, r = tables.trial, tables.rung_result
     went_on = exists().where(
         r.c.study_id == study_id,
         r.c.number == t.c.number,
         r.c.rung == t.c.rungs - 1,
         r.c.promoted_cursor.is_not(None),
     )
-    # A trial may complete, or fail, after the end of its study in one cycle: that end is its own.
-    by_it = t.c.reason.in_([Reason.CANCELLED.value, Reason.STOPPED_EARLY.value])
-    # A trial that leaves while its study closes ends before the study, with the study's reason (`core.closing`).
-    s = tables.study
-    of_itself = s.c.state.in_([StudyState.COMPLETED.value, StudyState.FAILED.value])
-    why = select(s.c.detail).where(s.c.id == study_id, of_itself).scalar_subquery()
-    left = and_(
-        t.c.reason == Reason.STOPPED_EARLY.value,
-        or_(t.c.detail == why, func.starts_with(t.c.detail, why + ENDED_AFTERWARDS)),
-    )
-    with_it = or_(t.c.end_cursor >= end, left)
-    cut_off = and_(with_it, by_it) if need.cut_off else false()
+    cut_off = ends.cut_off(study_id) if need.cut_off else false()
     query = (
         select(t, went_on.label("went_on"), cut_off.label("cut_off"))
         .where(t.c.study_id == study_id, t.c.state == State.TERMINATED.value, t.c.number > need.number)

@@ -17,6 +17,7 @@ from sqlalchemy import (
     and_,
     case,
     cast,
+    false,
     func,
     insert,
     literal_column,
@@ -38,7 +39,7 @@ from headrace_services.scheduler.core import hours
 from headrace_services.scheduler.core.capacity import Capacity, Profile
 from headrace_services.scheduler.core.lifecycle import LEASED, Reason, State, StudyState
 from headrace_services.scheduler.core.records import Event, Schedule, Study, TrialView
-from headrace_services.scheduler.store import columns, counting, profiles, rows, tables, trials
+from headrace_services.scheduler.store import columns, counting, ends, profiles, rows, tables, trials
 from headrace_services.scheduler.store.defects import is_transient, reason_of
 
 FRONT_AT_MOST = 200
@@ -352,14 +353,15 @@ async def _failures(conn: AsyncConnection, study_id: int) -> tuple[Failure, ...]
 
 
 async def _schedules(conn: AsyncConnection, study: Study) -> tuple[EndingSchedule, ...]:
-    """The schedules of trials that a larger budget lets continue: those that are not over, had the full budget, or
-    continued once."""
+    """The schedules of trials that a larger budget lets continue: those that are not over, that ended with their
+    study, that had the full budget, or that continued once."""
     t = tables.trial
     one = func.jsonb_array_elements(t.c.schedules).column_valued("one", joins_implicitly=True)
     names = ("name", "kind", "last_step", "past_end")
     parts = [one.op("->>")(name).label(name) for name in names]
     completed = and_(t.c.reason == Reason.COMPLETED.value, t.c.step >= study.spec.max_steps)
     before = t.c.earlier_ends != text("'[]'")
+    cut_off = ends.cut_off(study.id) if study.state.ended else false()
     last_step = func.min(cast(one.op("->>")("last_step"), BigInteger))
     query = (
         select(*parts, func.count().label("trials"), func.min(t.c.number).label("first"))
@@ -367,7 +369,7 @@ async def _schedules(conn: AsyncConnection, study: Study) -> tuple[EndingSchedul
         .where(
             t.c.study_id == study.id,
             t.c.schedules != text("'[]'"),
-            or_(t.c.reason.is_(None), completed, before),
+            or_(t.c.reason.is_(None), completed, before, cut_off),
         )
         .group_by(*parts)
         .order_by(last_step, func.min(t.c.number))

@@ -42,6 +42,24 @@ def _decimal(decimal: Any) -> Iterator[Setting]:
         return Same(repr(context), context.copy())
 
     yield Setting("the context of decimal", read, lambda saved: decimal.setcontext(saved.value.copy()))
+    for name in ("DefaultContext", "BasicContext", "ExtendedContext"):  # which later contexts copy
+        yield _decimal_context(decimal, name)
+
+
+def _decimal_context(decimal: Any, name: str) -> Setting:
+    context = getattr(decimal, name)
+    plain = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
+
+    def write(saved: Same) -> None:
+        for part in plain:
+            setattr(context, part, getattr(saved.value, part))
+        context.flags, context.traps = dict(saved.value.flags), dict(saved.value.traps)
+
+    return Setting(f"decimal.{name}", lambda: Same(repr(context), context.copy()), write)
+
+
+def _tempfile(tempfile: Any) -> Iterator[Setting]:
+    yield attribute(tempfile, "tempdir")  # Python itself notes there what it has chosen
 
 
 def _socket(socket: Any) -> Iterator[Setting]:
@@ -157,6 +175,7 @@ def _torch(torch: Any) -> Iterator[Setting]:
 LIBRARIES: Final[dict[str, Callable[[ModuleType], Iterator[Setting]]]] = {
     "numpy": _numpy,
     "decimal": _decimal,
+    "tempfile": _tempfile,
     "socket": _socket,
     "multiprocessing": _multiprocessing,
     "pandas": _pandas,

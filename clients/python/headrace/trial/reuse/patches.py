@@ -24,7 +24,7 @@ class Patches:
         names = set(_mentioned(codes))
         self._names = frozenset(names)
         self._held: list[tuple[_Holder, str, Any]] = []
-        self._known: list[tuple[ModuleType, set[str]]] = []
+        self._known: list[tuple[_Holder, set[str]]] = []
         for library in _libraries(modules, names):
             values = library.__dict__
             known = values.keys() & names
@@ -34,6 +34,7 @@ class Patches:
                 self._held.append((library, name, value))
                 if issubclass(type(value), type) and not is_own(value):
                     inside = vars(value)
+                    self._known.append((value, inside.keys() & names))
                     self._held += [(value, inner, inside[inner]) for inner in inside.keys() & names]
         self._held += [(builtins, name, value) for name, value in vars(builtins).items() if name != "_"]
 
@@ -43,10 +44,12 @@ class Patches:
             now = vars(holder).get(name, _ABSENT)
             if now is not value and not _is_module(value) and not _is_librarys(holder, now):
                 return f"it replaced {_full_name(holder)}.{name}: {_REMEDY}"
-        for library, known in self._known:
-            for name in (library.__dict__.keys() & self._names) - known:
-                if _is_users(library.__dict__[name]):
-                    return f"it added {library.__name__}.{name}: {_REMEDY}"
+        for holder, known in self._known:
+            for name in (vars(holder).keys() & self._names) - known:
+                if not name.startswith("__") and _is_users(
+                    vars(holder)[name]
+                ):  # Python adds `__annotations__`
+                    return f"it added {_full_name(holder)}.{name}: {_REMEDY}"
         return ""
 
 
