@@ -3,11 +3,12 @@
 Nothing here changes the card: neither its compute mode nor MIG, nor a control daemon that somebody else started.
 """
 
+import argparse
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -76,3 +77,11 @@ WAYS: dict[str, Callable[[], AbstractContextManager[Mapping[str, str]]]] = {
     "mps": mps,
 }
 """The product's own way, a worker with `--mps`, belongs here too."""
+
+
+def asked(description: str | None, words: Sequence[str] | None) -> argparse.Namespace:
+    """The command line of a benchmark of sharing: `device`, and `how` with one or more ways."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--how", choices=WAYS, action="append", required=True)
+    return parser.parse_args(words)

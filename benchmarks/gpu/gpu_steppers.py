@@ -116,7 +116,7 @@ def _serve(
 
 
 def _rate(step: Step, device: torch.device, start: float, seconds: float) -> float:
-    time.sleep(max(0.0, start - time.monotonic()))
+    time.sleep(max(0.0, start - time.monotonic()))  # all start at once
     steps, now = 0, start
     while now < start + seconds:
         for _ in range(BETWEEN):

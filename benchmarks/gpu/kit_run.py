@@ -147,7 +147,7 @@ class Runner:
             state: State = "cut off"
             try:
                 while process.poll() is None and time.monotonic() < began + limit:
-                    time.sleep(POLL_S)
+                    time.sleep(POLL_S)  # its lines are in a file, which says nothing by itself
                     self._keep(self._so_far(result, lines, began))
                 state = {None: "out of time", 0: "complete"}.get(process.returncode, "failed")
             finally:

@@ -7,7 +7,6 @@ Each process trains ResNet-18 at scale 8 on CIFAR's shape, in bfloat16, with bat
 keeps the figures; by itself it only prints them.
 """
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +15,7 @@ from multiprocessing.context import BaseContext
 import gpu_paths  # noqa: F401  the folders of what follows
 import torch
 from fuse_throughput_cuda import FULL, SMALL, Size, Step, autocast_loss, batch_on, one_alone
-from gpu_sharing import WAYS, UnavailableError
+from gpu_sharing import WAYS, UnavailableError, asked
 from gpu_steppers import StepperError, pool
 from kit_lines import Line, say
 
@@ -71,10 +70,7 @@ def measure(how: str, device: str, plan: Plan, context: BaseContext | None = Non
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--device", choices=PLANS, default="cuda")
-    parser.add_argument("--how", choices=WAYS, action="append", required=True)
-    options = parser.parse_args(words)
+    options = asked(__doc__, words)
     for how in options.how:
         measure(how, options.device, PLANS[options.device])
 

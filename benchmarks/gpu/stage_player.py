@@ -9,7 +9,6 @@ does, until a neighbour's clock sets the word. The trial is a fused group of Res
 built yet, so no gate keeps the trial to the receives; the record says so.
 """
 
-import argparse
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from typing import Protocol
 import gpu_paths  # noqa: F401  the folders of what follows
 import torch
 from fuse_throughput_cuda import FULL, SMALL, Size, Step, autocast_loss, batch_on, hydro_step, wait
-from gpu_sharing import WAYS, UnavailableError
+from gpu_sharing import WAYS, UnavailableError, asked
 from gpu_steppers import StepperError, pool
 from kit_lines import Line, say
 
@@ -85,7 +84,7 @@ class OnHost:
         self._times = list(times)
 
     def receive(self) -> None:
-        time.sleep(max(0.0, self._times.pop(0) - time.monotonic()))
+        time.sleep(max(0.0, self._times.pop(0) - time.monotonic()))  # the message is due then
 
 
 class OnCard:
@@ -111,7 +110,7 @@ class OnCard:
 
     def _send(self) -> None:
         while True:
-            time.sleep(max(0.0, self._due.get() - time.monotonic()))
+            time.sleep(max(0.0, self._due.get() - time.monotonic()))  # the message is due then
             self._view[0] += 1
 
 
@@ -186,10 +185,7 @@ def measure(how: str, device_type: str, plan: Plan, context: BaseContext | None 
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--device", choices=PLANS, default="cuda")
-    parser.add_argument("--how", choices=WAYS, action="append", required=True)
-    options = parser.parse_args(words)
+    options = asked(__doc__, words)
     for how in options.how:
         measure(how, options.device, PLANS[options.device])
     why = "bubbles on CUDA are not built yet, so no gate keeps the trial to the receives"

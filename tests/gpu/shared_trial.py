@@ -34,7 +34,7 @@ def meet(folder: Path) -> int:
     (folder / str(os.getpid())).touch()
     deadline = time.monotonic() + MEET_S
     while len(list(folder.iterdir())) < TOGETHER and time.monotonic() < deadline:
-        time.sleep(0.05)
+        time.sleep(0.05)  # the others are in processes of their own
     return len(list(folder.iterdir()))
 
 

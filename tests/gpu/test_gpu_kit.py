@@ -163,7 +163,7 @@ def kept(tmp_path: Path) -> dict[str, Any]:
 def until_measured(tmp_path: Path, process: "subprocess.Popen[bytes]") -> None:
     while not any(one["lines"] for one in kept(tmp_path)["parts"]):
         assert process.poll() is None
-        time.sleep(0.02)
+        time.sleep(0.02)  # the record appears by a rename
 
 
 def test_parts_run_one_after_the_other_and_one_that_fails_stops_no_other(

@@ -60,7 +60,7 @@ def wait_for(holds: Callable[[], Any], what: str, home: Path, running: "subproce
         if time.monotonic() > deadline or running.poll() is not None:
             said = "\n".join(path.read_text() for path in home.parent.glob(f"{home.name}.*"))
             pytest.fail(f"{what} within {START_S} s; the output was:\n{said[-3000:]}")
-        time.sleep(0.2)
+        time.sleep(0.2)  # it says so in a file
     return found
 
 
