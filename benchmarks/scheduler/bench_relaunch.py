@@ -4,7 +4,8 @@ A real Postgres, scheduler and worker daemon with one slot run trials that repor
 of its own, with and without a standby process. The clock starts with the event that the freeing transaction wrote
 (a little before its commit) and stops in the first line of the next trial's function. In between are the decision,
 the end of the old process, the assignment, and the new process. The old process's own part, from the answer to its
-last report to its end, is shown too: no other process may have the slot before that.
+last report to its end, is shown too: no other process may have the slot before that. With each case goes the
+processor time of a trial: the worker's and its processes', from the daemon's start to its end.
 
     python benchmarks/scheduler/bench_relaunch.py --trials 40
 
@@ -15,6 +16,7 @@ import argparse
 import asyncio
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -42,7 +44,7 @@ def train(t):
     began = time.time()
     with open(os.path.join(os.environ["MARKS"], f"{{t.number}}.json"), "w") as file:
         json.dump({{"began": began}}, file)
-    time.sleep({seconds})  # it trains; meanwhile the process for the next trial gets ready
+    time.sleep({seconds})  # it trains; meanwhile a standby process gets ready
     for step in t.steps():
         t.report(loss=1.0)
 """
@@ -84,6 +86,12 @@ def worker(address: str, home: Path) -> Iterator[None]:
             process.wait(30)
 
 
+def ended_children_s() -> float:
+    """Processor seconds of the children that ended and were waited for, with theirs."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
+
+
 async def run_study(address: str, name: str, spec: StudySpec) -> None:
     """Run a study to its end."""
     async with AsyncClient(address) as client:
@@ -115,17 +123,22 @@ def measure(options: argparse.Namespace, address: str, url: str) -> dict[str, An
     """All cases, cold and warm."""
     results: dict[str, Any] = {}
     for case, (imports, seconds) in CASES.items():
-        for prestart in (False, True):
+        for prestart in (False,) if options.cold else (False, True):
             folder = Path(tempfile.mkdtemp(prefix="hr-relaunch-"))
             try:
-                (folder / "relaunch_program.py").write_text(MODULE.format(imports=imports, seconds=seconds))
+                (folder / "relaunch_program.py").write_text(
+                    MODULE.format(imports=imports, seconds=seconds if prestart else 0)
+                )
                 name = f"{case.split()[-1].lower()}-{'warm' if prestart else 'cold'}"
+                before_s = ended_children_s()
                 with worker(address, folder):
                     asyncio.run(run_study(address, name, study(folder, options.trials, prestart=prestart)))
                 taken = waits(url, name, folder)[1:]  # the first one had no standby process
                 key = f"{case}, {'a process stands by' if prestart else 'a new process'}"
-                results[key] = {**percentiles_ms(taken), "all_ms": [round(s * 1e3, 1) for s in sorted(taken)]}
-                print(key, percentiles_ms(taken), flush=True)
+                spent = {"processor_ms": round((ended_children_s() - before_s) / options.trials * 1e3, 1)}
+                shown = percentiles_ms(taken) | spent
+                results[key] = {**shown, "all_ms": [round(s * 1e3, 1) for s in sorted(taken)]}
+                print(key, shown, flush=True)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
     return results
@@ -156,12 +169,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--trials", type=int, default=12)
+    parser.add_argument("--cold", action="store_true", help="new processes only, without a standby process")
     parser.add_argument("--out", type=Path, default=Path("build/bench"))
     options = parser.parse_args()
     with postgres() as url, scheduler(url) as (address, _):
         results = measure(options, address, url)
     write_record(options.out / "relaunch.json", results=results)
-    draw(results, options.out / "relaunch.svg")
+    if not options.cold:
+        draw(results, options.out / "relaunch.svg")
 
 
 if __name__ == "__main__":
