@@ -1,0 +1,308 @@
+"""MLflow: an experiment for each study, with a run for each trial.
+
+The run's cursor is its tag `headrace.cursor`, sent in the same request as the metrics, which the server stores first.
+A request that was lost or cut off may have been carried out, so the run is then *unsure*: before the next write its
+metrics are read back, and points that exist are not sent. A point is recognized by its metric, step and time; the
+time is the event's, so it never differs. A server with a database also drops points that are equal in everything,
+which covers a lost request that is carried out late.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, Run, RunTag, ViewType
+from mlflow.exceptions import MlflowException
+
+from headrace.client.model import StudyInfo
+from headrace.spec.names import DEFAULT_PROJECT
+from headrace.track.entries import Entry, Status
+from headrace.track.names import for_mlflow
+from headrace.track.tracker import Away, Forgotten, Refused, Say
+
+T = TypeVar("T")
+PREFIX: Final = "headrace."
+CURSOR: Final = f"{PREFIX}cursor"
+UID: Final = f"{PREFIX}study_uid"
+TRIAL: Final = f"{PREFIX}trial"
+STATUS: Final = {
+    Status.WAITING: "SCHEDULED",
+    Status.RUNNING: "RUNNING",
+    Status.FINISHED: "FINISHED",
+    Status.FAILED: "FAILED",
+    Status.KILLED: "KILLED",
+}
+MOST_METRICS: Final = 800
+MOST_TAGS: Final = 90
+LONGEST_PARAM: Final = 6000
+LONGEST_TAG: Final = 5000
+LONGEST_SHOWN: Final = 300
+ADVANCE_EVERY: Final = 500
+"""How many events the experiment's cursor may be behind: it only says where to start reading."""
+_REFUSED: Final = ("error code 401", "error code 403", "UNAUTHENTICATED", "PERMISSION_DENIED")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Copy:
+    """What is known of a trial's run."""
+
+    run_id: str
+    cursor: int = 0
+    unsure: bool = False
+    deleted: bool = False
+    renamed: dict[str, str] = field(default_factory=dict)
+    """Mapped names that differ, with the original ones."""
+
+
+class MlflowTool:
+    """An MLflow server."""
+
+    def __init__(self, uri: str) -> None:
+        # The exporter has its own pauses. MLflow's would hold it for minutes, and say so on every try.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        self.title = f"MLflow at {uri}"
+        self._client = MlflowClient(tracking_uri=uri)
+
+    def open(self, study: StudyInfo, say: Say, *, again: bool) -> "MlflowRuns":
+        """Finds the study's experiment, or creates it, and reads back its runs."""
+        tags = {UID: study.uid, f"{PREFIX}study": study.name, f"{PREFIX}project": study.project}
+        plain = study.name if study.project in ("", DEFAULT_PROJECT) else f"{study.project}/{study.name}"
+        for name in (plain, f"{plain} ({study.uid[:8]})"):
+            found = _called(lambda name=name: self._client.get_experiment_by_name(name))  # type: ignore[misc]
+            if found is None:
+                made = _called(lambda name=name: self._client.create_experiment(name, tags=tags))  # type: ignore[misc]
+                return MlflowRuns(self._client, str(made), 0, say)
+            if found.tags.get(UID) == study.uid:
+                if found.lifecycle_stage == "deleted":
+                    raise _experiment_deleted(found.experiment_id)
+                cursor = 0 if again else int(found.tags.get(CURSOR, 0))
+                return MlflowRuns(self._client, found.experiment_id, cursor, say)
+        raise Refused(
+            f"the experiments {plain!r} and {name!r} exist and hold something else.",
+            remedy="Rename one of them in MLflow.",
+        )
+
+
+class MlflowRuns:
+    """The runs of one study."""
+
+    def __init__(self, client: MlflowClient, experiment_id: str, cursor: int, say: Say) -> None:
+        self._client, self._experiment_id, self._say = client, experiment_id, say
+        self.cursor = cursor
+        self._advanced = cursor
+        self._told: set[str] = set()
+        self._copies = self._listed()
+        self._unsure = False
+        """Whether a run may have been created that is not among the copies."""
+
+    def write(self, trial: int, found: Sequence[Entry]) -> None:
+        """Writes the entries that the run lacks."""
+        copy = self._copies.get(trial)
+        if copy is None:
+            copy = self._created(trial, found[0])
+        new = [entry for entry in found if entry.cursor > copy.cursor]
+        if copy.deleted or not new:
+            return
+        copy.unsure, unsure = True, copy.unsure
+        try:
+            self._sent(copy, new, unsure=unsure)
+        except _DeletedError:
+            self._require_experiment()
+            copy.deleted = True
+            self._say(f"The run of trial {trial} was deleted in MLflow: nothing more is written to it.")
+            return
+        copy.unsure, copy.cursor = False, new[-1].cursor
+
+    def advance(self, cursor: int) -> None:
+        """Stores the experiment's cursor from time to time."""
+        if cursor - self._advanced >= ADVANCE_EVERY:
+            self._stored(cursor)
+        self.cursor = cursor
+
+    def close(self, *, ended: bool) -> None:
+        """Stores the experiment's cursor, if everything is written."""
+        if ended and self._advanced < self.cursor:
+            self._stored(self.cursor)
+
+    def _stored(self, cursor: int) -> None:
+        _called(lambda: self._client.set_experiment_tag(self._experiment_id, CURSOR, str(cursor)))
+        self._advanced = cursor
+
+    def _listed(self) -> dict[int, _Copy]:
+        """The copies that exist. Of two for a trial, which a lost request may leave, the emptier one is deleted."""
+        found: dict[int, _Copy] = {}
+        for run in self._runs():
+            trial = run.data.tags.get(TRIAL)
+            if trial is None:
+                continue
+            copy = _Copy(
+                run_id=run.info.run_id,
+                cursor=int(run.data.tags.get(CURSOR, 0)),
+                unsure=True,
+                deleted=run.info.lifecycle_stage == "deleted",
+            )
+            first = found.setdefault(int(trial), copy)
+            if first is not copy:
+                kept, extra = sorted((first, copy), key=lambda one: (one.deleted, -one.cursor, one.run_id))
+                found[int(trial)] = kept
+                if not extra.deleted and not extra.cursor:
+                    _called(lambda extra=extra: self._client.delete_run(extra.run_id))  # type: ignore[misc]
+        return found
+
+    def _runs(self) -> Iterator[Run]:
+        token: str | None = None
+        while True:
+            page = _called(
+                lambda token=token: self._client.search_runs(  # type: ignore[misc]
+                    [self._experiment_id], run_view_type=ViewType.ALL, max_results=1000, page_token=token
+                )
+            )
+            yield from page
+            token = page.token
+            if not token:
+                return
+
+    def _created(self, trial: int, first: Entry) -> _Copy:
+        if self._unsure:
+            self._copies = self._listed()
+            self._unsure = False
+            if trial in self._copies:
+                return self._copies[trial]
+        if first.params is None:
+            raise Forgotten(f"the run of trial {trial} is gone.")
+        self._unsure = True
+        tags = {TRIAL: str(trial)}
+        try:
+            run = _called(
+                lambda: self._client.create_run(
+                    self._experiment_id, start_time=first.time_ms, run_name=f"trial {trial}", tags=tags
+                )
+            )
+        except _DeletedError:
+            raise _experiment_deleted(self._experiment_id) from None
+        self._unsure = False
+        self._copies[trial] = _Copy(run_id=run.info.run_id)
+        return self._copies[trial]
+
+    def _require_experiment(self) -> None:
+        found = _called(lambda: self._client.get_experiment(self._experiment_id))
+        if found.lifecycle_stage == "deleted":
+            raise _experiment_deleted(self._experiment_id)
+
+    def _sent(self, copy: _Copy, new: Sequence[Entry], *, unsure: bool) -> None:
+        """Sends parameters, points and fields, and the cursor last."""
+        self._send_params(copy, new)
+        metrics = [metric for entry in new for metric in self._points(copy, entry)]
+        if unsure:
+            there = self._there(copy, {metric.key for metric in metrics})
+            metrics = [one for one in metrics if (one.key, one.step, one.timestamp) not in there]
+        fields: dict[str, str] = {}
+        for entry in new:
+            fields |= entry.fields
+        tags = [RunTag(f"{PREFIX}{self._named(copy, name)}", text[:LONGEST_TAG]) for name, text in fields.items()]
+        if copy.renamed:
+            renamed = "; ".join(f"{mapped} = {name}" for mapped, name in copy.renamed.items())
+            tags.append(RunTag(f"{PREFIX}renamed", renamed[:LONGEST_TAG]))
+        if statuses := [entry for entry in new if entry.status is not None]:
+            self._set_status(copy, statuses[-1])
+        *earlier, last = _batches(metrics, MOST_METRICS) or [[]]
+        *earlier_tags, last_tags = _batches([*tags, RunTag(CURSOR, str(new[-1].cursor))], MOST_TAGS)
+        for batch in (*earlier, *earlier_tags, [*last, *last_tags]):
+            self._log(copy, batch)
+
+    def _send_params(self, copy: _Copy, new: Sequence[Entry]) -> None:
+        params = []
+        for entry in new:
+            for name, value in (entry.params or {}).items():
+                text = str(value)
+                if len(text) > LONGEST_PARAM:
+                    self._say_once(f"The parameter {name!r} is cut to {LONGEST_PARAM} characters in MLflow.")
+                params.append(Param(self._named(copy, name), text[:LONGEST_PARAM]))
+        for batch in _batches(params, MOST_TAGS):
+            self._log(copy, batch)
+
+    def _points(self, copy: _Copy, entry: Entry) -> Iterator[Metric]:
+        for name, value in entry.metrics.items():
+            yield Metric(self._named(copy, name), value, entry.time_ms, entry.step or 0)
+
+    def _named(self, copy: _Copy, name: str) -> str:
+        mapped = for_mlflow(name)
+        if mapped != name and mapped not in copy.renamed:
+            copy.renamed[mapped] = name
+            self._say_once(f"MLflow does not allow the name {name!r}: it is written as {mapped!r}.")
+        return mapped
+
+    def _say_once(self, line: str) -> None:
+        if line not in self._told:
+            self._told.add(line)
+            self._say(line)
+
+    def _there(self, copy: _Copy, keys: set[str]) -> set[tuple[str, int, int]]:
+        """The points of these metrics that the run has."""
+        return {
+            (key, point.step, point.timestamp)
+            for key in keys
+            for point in _called(lambda key=key: self._client.get_metric_history(copy.run_id, key))  # type: ignore[misc]
+        }
+
+    def _set_status(self, copy: _Copy, entry: Entry) -> None:
+        assert entry.status is not None
+        status = STATUS[entry.status]
+        if entry.status.ended:
+            _called(lambda: self._client.set_terminated(copy.run_id, status, entry.time_ms))
+        else:
+            _called(lambda: self._client.update_run(copy.run_id, status))
+
+    def _log(self, copy: _Copy, batch: Sequence[Metric | Param | RunTag]) -> None:
+        """Sends at once. The server stores parameters first, then metrics, then tags."""
+        metrics = [one for one in batch if isinstance(one, Metric)]
+        params = [one for one in batch if isinstance(one, Param)]
+        tags = [one for one in batch if isinstance(one, RunTag)]
+        try:
+            _called(lambda: self._client.log_batch(copy.run_id, metrics=metrics, params=params, tags=tags))
+        except _InvalidError as error:
+            names = ", ".join(one.key for one in batch)[:LONGEST_SHOWN]
+            self._say_once(f"MLflow does not take {names}, which is left out: {error.message}")
+
+
+class _DeletedError(Refused):
+    """The run or its experiment was deleted."""
+
+
+class _InvalidError(Away):
+    """MLflow does not take a value."""
+
+
+def _experiment_deleted(experiment_id: str) -> Refused:
+    return Refused(
+        f"the experiment with the ID {experiment_id} was deleted.",
+        remedy=f"Restore it with `mlflow experiments restore -x {experiment_id}`, or remove it for good with `mlflow gc`.",
+    )
+
+
+def _batches(items: list[T], most: int) -> list[list[T]]:
+    return [items[place : place + most] for place in range(0, len(items), most)]
+
+
+def _called(call: Callable[[], T]) -> T:
+    """The answer, with MLflow's errors as the exporter knows them."""
+    try:
+        return call()
+    except MlflowException as error:
+        text = str(error.message).partition("\n")[0][:LONGEST_SHOWN].rstrip(".")
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            raise Forgotten(f"{text}.") from None
+        if "must be in the 'active' state" in text:
+            raise _DeletedError(f"{text}.") from None
+        if any(sign in text or sign == error.error_code for sign in _REFUSED):
+            raise Refused(
+                f"the server rejects the credentials: {text}.",
+                remedy="Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN.",
+            ) from None
+        if error.error_code == "INVALID_PARAMETER_VALUE":
+            raise _InvalidError(f"{text}.") from None
+        raise Away(f"no usable answer: {text}.") from None
