@@ -18,10 +18,8 @@ class Position:
     cursor: int
     trial: int | None = None
     """None for the study's own file."""
-    size_bytes: int = 0
-    """The length of the file that is written, as of the cursor."""
-    ended: bool = False
-    """Whether the copy is closed."""
+    size: int = 0
+    """The length of what is written, as of the cursor: the bytes of an event file, the rows of a W&B run."""
 
 
 def read(folder: Path, name: str = NAME) -> Position | None:

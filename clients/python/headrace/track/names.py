@@ -46,7 +46,8 @@ def for_wandb(name: str) -> str:
 
 def for_folder(name: str) -> str:
     """A name for a folder."""
-    return _mapped(name, {place for place, char in enumerate(name) if char in '/\\:\0'} | ({0} if name[:1] == "." else set()))
+    forbidden = {place for place, char in enumerate(name) if char in "/\\:\0"}
+    return _mapped(name, forbidden | ({0} if name.startswith(".") else set()))
 
 
 def original(mapped: str) -> str:

@@ -22,7 +22,7 @@ from tensorboard.plugins.scalar import metadata as scalar
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from headrace.client.model import StudyInfo
-from headrace.spec import Categorical, Float, Int
+from headrace.spec import CategoricalDomain, FloatDomain, IntDomain
 from headrace.track import copies
 from headrace.track.copies import Position
 from headrace.track.entries import Entry, Status
@@ -79,14 +79,14 @@ class TensorboardRuns:
             return
         if new[0].params is not None:  # the trial begins, or is copied from the tables
             position = None
-        elif position is None or not _reaches(folder / FILE, position.size_bytes):
+        elif position is None or not _reaches(folder / FILE, position.size):
             raise Forgotten(f"{folder} is not what it was.")
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if position is None:
                 (folder / copies.NAME).unlink(missing_ok=True)
             records = [record for entry in new for record in _records(entry)]
-            size_bytes = _append(folder / FILE, position.size_bytes if position else 0, records)
+            size = _append(folder / FILE, position.size if position else 0, records)
             copies.write(
                 folder,
                 Position(
@@ -94,7 +94,7 @@ class TensorboardRuns:
                     uid=self._study.uid,
                     trial=trial,
                     cursor=new[-1].cursor,
-                    size_bytes=size_bytes,
+                    size=size,
                 ),
             )
         except OSError as error:
@@ -196,11 +196,11 @@ def _experiment(study: StudyInfo) -> Summary:
 
 def _domain(domain: object) -> hparams.Domain | None:
     match domain:
-        case Float(low=low, high=high):
+        case FloatDomain(low=low, high=high):
             return hparams.RealInterval(low, high)
-        case Int(low=low, high=high):
+        case IntDomain(low=low, high=high):
             return hparams.IntInterval(low, high)
-        case Categorical(values=values) if len({type(value) for value in values}) == 1:
+        case CategoricalDomain(values=values) if len({type(value) for value in values}) == 1:
             return hparams.Discrete(list(values))
         case _:
             return None
