@@ -162,6 +162,7 @@ PANELS: dict[str, dict[str, str]] = {
         "checkpoint": "checkpoint",
         "export": "export",
         "report": "report",
+        "track": "track",
     },
     "Steer": {
         "add": "add",

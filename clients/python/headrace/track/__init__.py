@@ -22,10 +22,10 @@ adapter also makes the write itself repeatable:
 
 A study has a cursor too. It may be behind its runs, never ahead: it only says where to start reading.
 
-**What happens when.** A tracker that does not answer (`Away`) or rejects the credentials (`Refused`) is tried again,
-with growing pauses, and this is said once. A tracker that has lost what it had (`Forgotten`) gets the study again
-from its first event; runs that still exist skip what they have. A run that a user deleted stays deleted. A study
-whose events were deleted by age is copied from its tables of trials and reports.
+**What happens when.** A tracker that does not answer (`AwayError`) or rejects the credentials (`RefusedError`) is
+tried again, with growing pauses, and this is said once. A tracker that has lost what it had (`ForgottenError`) gets
+the study again from its first event; runs that still exist skip what they have. A run that a user deleted in MLflow
+stays deleted. A study whose events were deleted by age is copied from its tables of trials and reports.
 
 Modules: `entries` (pure: what to write for an event), `names` (pure: names that a tracker forbids), `notices` (pure:
 what to notify of), `tracker` (the protocol), `exporter` (one study), `everything` (all studies), `targets` (`--to`),

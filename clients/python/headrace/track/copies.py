@@ -1,7 +1,6 @@
 """Position files beside a tracker's own files: which trial a copy is of, and how far it is."""
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -34,4 +33,4 @@ def write(folder: Path, position: Position, name: str = NAME) -> None:
     """Replaces the position atomically. Not flushed to the disk: after a power cut a copy may start over."""
     new = folder / f".{name}.new"
     new.write_text(json.dumps(asdict(position)) + "\n")
-    os.replace(new, folder / name)
+    new.replace(folder / name)

@@ -6,12 +6,11 @@ cursor and time, so writing one again writes the same.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
 from headrace.client.events import (
-    Action,
     DecisionMade,
     Event,
     ReportRecorded,
@@ -74,7 +73,7 @@ def entry_of(event: Event) -> Entry | None:
     """What to write for an event; None if trackers do not show it."""
     if event.trial is None:
         return None
-    where = {"cursor": event.cursor, "trial": event.trial, "time_ms": _time_ms(event.time)}
+    entry = Entry(cursor=event.cursor, trial=event.trial, time_ms=_time_ms(event.time))
     match event.detail:
         case TrialCreated() as created:
             fields = {"state": TrialState.PENDING.value, "bracket": str(created.bracket)}
@@ -82,23 +81,20 @@ def entry_of(event: Event) -> Entry | None:
                 fields["baseline"] = "true"
             if created.proposal is not None:
                 fields["sampler"] = created.proposal.sampler
-            return Entry(**where, params=created.params, fields=fields, status=Status.WAITING)
+            return replace(entry, params=created.params, fields=fields, status=Status.WAITING)
         case ReportRecorded() as report:
             fields = {"attempt": str(report.attempt), **_checkpoint(report.checkpoint)}
-            return Entry(**where, step=report.step, metrics=report.metrics, fields=fields)
+            return replace(entry, step=report.step, metrics=report.metrics, fields=fields)
         case TrialMoved() as moved:
-            return Entry(
-                **where, fields=_moved(moved), status=_status(moved.to_state, moved.reason)
-            )
-        case DecisionMade(action=Action.PAUSE | Action.STOP) as made:
-            why = made.explanation
-            return Entry(**where, fields={"rule": why.rule, "decision": why.sentence})
+            return replace(entry, fields=_moved(moved), status=_status(moved.to_state, moved.reason))
+        case DecisionMade(explanation=why):
+            return replace(entry, fields={"rule": why.rule, "decision": why.sentence})
         case TrialExploited(exploit=copied):
             changed = {f"{LAST_PARAM}{name}": str(value) for name, value in copied.params.items()}
             copy = f"trial {copied.donor} at step {copied.step}"
-            return Entry(**where, fields={"copied": copy, **changed})
+            return replace(entry, fields={"copied": copy, **changed})
         case TrialWarned(warning=warning):
-            return Entry(**where, fields={"warning": warning})
+            return replace(entry, fields={"warning": warning})
         case _:
             return None
 

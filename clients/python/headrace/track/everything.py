@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from headrace.client import Client
 from headrace.client.model import StudyInfo
 from headrace.errors import HeadraceError
-from headrace.track.exporter import FIRST_PAUSE_S, LONGEST_PAUSE_S, Exporter, Stopped
-from headrace.track.tracker import Say
+from headrace.track.exporter import LONGEST_PAUSE_S, Exporter, Stopped
 
 POLL_S = 2.0
 MOST_AT_ONCE = 64
@@ -24,7 +23,6 @@ class Everything:
 
     client: Client
     exporter: Exporter
-    say: Say
     done: Callable[[StudyInfo], None]
     """Called when an ended study has been copied."""
     _copied: dict[str, int] = field(default_factory=dict)
@@ -35,7 +33,9 @@ class Everything:
     def run(self) -> None:
         """Runs until the exporter is to end, or the scheduler rejects its credentials."""
         pause_s = POLL_S
-        while not self.exporter.wait(pause_s if self._threads or self._copied else 0):
+        first = True
+        while not self.exporter.wait(0 if first else pause_s):
+            first = False
             if self._failed:
                 raise self._failed[0]
             try:
@@ -45,14 +45,12 @@ class Everything:
                     raise
                 self.exporter.scheduler.failed(error)
                 pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
-                if self.exporter.wait(FIRST_PAUSE_S):
-                    return
                 continue
             pause_s = POLL_S
             self.exporter.scheduler.worked()
             self._start(sorted(found, key=lambda study: study.state.ended))
-            if not found and self.exporter.wait(POLL_S):
-                return
+        for thread in self._threads.values():
+            thread.join()
 
     def _start(self, found: Iterable[StudyInfo]) -> None:
         self._threads = {uid: thread for uid, thread in self._threads.items() if thread.is_alive()}
@@ -77,8 +75,3 @@ class Everything:
             return
         self._copied[final.uid] = final.cursor
         self.done(final)
-
-    def join(self, timeout_s: float) -> None:
-        """Waits for the threads after the exporter was told to end."""
-        for thread in self._threads.values():
-            thread.join(timeout_s)

@@ -3,9 +3,9 @@
 The states of a copy: opening (the sink reads back its position), following (events are written as they come), and
 done (the study has ended and everything is written). Every failure leads back to opening or following:
 
-- `Away`, `Refused`: the same call again, after a pause that grows to a minute.
-- `Forgotten`: open again, and read from the first event.
-- `EventsGone`: the tables of trials and reports once, then done.
+- `AwayError`, `RefusedError`: the same call again, after a pause that grows to a minute.
+- `ForgottenError`: open again, and read from the first event.
+- `EventsGoneError`: the tables of trials and reports once, then done.
 - The scheduler does not answer: the watch is opened again where it was.
 - The study was deleted: done; the tracker keeps its copy.
 """
@@ -13,12 +13,13 @@ done (the study has ended and everything is written). Every failure leads back t
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar
 
 from headrace.client import Study
 from headrace.client.model import StudyInfo
 from headrace.errors import HeadraceError, StudyNotFoundError
-from headrace.track.tracker import Away, EventsGone, Forgotten, Refused, Say, Sink
+from headrace.track.tracker import AwayError, EventsGoneError, ForgottenError, RefusedError, Say, Sink
 
 T = TypeVar("T")
 FIRST_PAUSE_S = 1.0
@@ -32,7 +33,9 @@ class Stopped(Exception):  # noqa: N818 - not an error
 class Target(Protocol):
     """What `--to` names."""
 
-    title: str
+    @property
+    def title(self) -> str:
+        """For people."""
 
     def open(self, study: StudyInfo, say: Say, *, again: bool) -> Sink:
         """The sink of a study."""
@@ -83,8 +86,10 @@ class Exporter:
         while True:
             try:
                 return self._followed(study, again=again)
-            except Forgotten as error:
-                self.say(f"{self.target.title}: {error.message} Writing {study.name} again from its first event.")
+            except ForgottenError as error:
+                self.say(
+                    f"{self.target.title}: {error.message} Writing {study.name} again from its first event."
+                )
                 again = True
                 if self.wait(FIRST_PAUSE_S):
                     raise Stopped from None
@@ -115,20 +120,26 @@ class Exporter:
                 for update in study.watch(after=sink.cursor, on_break=self.scheduler.failed):
                     self.scheduler.worked()
                     pause_s = FIRST_PAUSE_S
-                    self._tried(lambda update=update: sink.write(update))  # type: ignore[misc]
-                    if self.wait(0):
-                        raise Stopped
-                if self.wait(0):  # the client was closed, which ends watches
-                    raise Stopped
-                return
-            except EventsGone:
-                self.say(f"The events of {study.name} were deleted by age: copying its trials and reports.")
-                info = self._asked(study.status)
-                trials, reports = self._asked(study.trials), self._asked(study.reports)
-                self._tried(lambda: sink.write_tables(info, trials, reports))
+                    self._tried(partial(sink.write, update))
+                    self._go_on()
+            except EventsGoneError:
+                self._copy_tables(study, sink)
                 return
             except HeadraceError as error:
                 pause_s = self._paused(error, pause_s)
+            else:
+                self._go_on()  # the client may have been closed, which ends watches
+                return
+
+    def _go_on(self) -> None:
+        if self.wait(0):
+            raise Stopped
+
+    def _copy_tables(self, study: Study, sink: Sink) -> None:
+        self.say(f"The events of {study.name} were deleted by age: copying its trials and reports.")
+        info = self._asked(study.status)
+        trials, reports = self._asked(study.trials), self._asked(study.reports)
+        self._tried(partial(sink.write_tables, info, trials, reports))
 
     def _asked(self, ask: Callable[[], T]) -> T:
         """The scheduler's answer, however long it takes."""
@@ -157,8 +168,8 @@ class Exporter:
         while True:
             try:
                 result = call()
-            except (Away, Refused) as error:
-                if give_up and isinstance(error, Refused):
+            except (AwayError, RefusedError) as error:
+                if give_up and isinstance(error, RefusedError):
                     raise
                 self.trouble.failed(error)
                 if self.wait(pause_s):

@@ -20,7 +20,7 @@ from headrace.client.model import StudyInfo
 from headrace.spec.names import DEFAULT_PROJECT
 from headrace.track.entries import Entry, Status
 from headrace.track.names import for_mlflow
-from headrace.track.tracker import Away, Forgotten, Refused, Say
+from headrace.track.tracker import AwayError, ForgottenError, RefusedError, Say
 
 T = TypeVar("T")
 PREFIX: Final = "headrace."
@@ -81,7 +81,7 @@ class MlflowTool:
                     raise _experiment_deleted(found.experiment_id)
                 cursor = 0 if again else int(found.tags.get(CURSOR, 0))
                 return MlflowRuns(self._client, found.experiment_id, cursor, say)
-        raise Refused(
+        raise RefusedError(
             f"the experiments {plain!r} and {name!r} exist and hold something else.",
             remedy="Rename one of them in MLflow.",
         )
@@ -173,7 +173,7 @@ class MlflowRuns:
             if trial in self._copies:
                 return self._copies[trial]
         if first.params is None:
-            raise Forgotten(f"the run of trial {trial} is gone.")
+            raise ForgottenError(f"the run of trial {trial} is gone.")
         self._unsure = True
         tags = {TRIAL: str(trial)}
         try:
@@ -203,7 +203,9 @@ class MlflowRuns:
         fields: dict[str, str] = {}
         for entry in new:
             fields |= entry.fields
-        tags = [RunTag(f"{PREFIX}{self._named(copy, name)}", text[:LONGEST_TAG]) for name, text in fields.items()]
+        tags = [
+            RunTag(f"{PREFIX}{self._named(copy, name)}", text[:LONGEST_TAG]) for name, text in fields.items()
+        ]
         if copy.renamed:
             renamed = "; ".join(f"{mapped} = {name}" for mapped, name in copy.renamed.items())
             tags.append(RunTag(f"{PREFIX}renamed", renamed[:LONGEST_TAG]))
@@ -269,18 +271,19 @@ class MlflowRuns:
             self._say_once(f"MLflow does not take {names}, which is left out: {error.message}")
 
 
-class _DeletedError(Refused):
+class _DeletedError(RefusedError):
     """The run or its experiment was deleted."""
 
 
-class _InvalidError(Away):
+class _InvalidError(AwayError):
     """MLflow does not take a value."""
 
 
-def _experiment_deleted(experiment_id: str) -> Refused:
-    return Refused(
+def _experiment_deleted(experiment_id: str) -> RefusedError:
+    return RefusedError(
         f"the experiment with the ID {experiment_id} was deleted.",
-        remedy=f"Restore it with `mlflow experiments restore -x {experiment_id}`, or remove it for good with `mlflow gc`.",
+        remedy=f"Restore it with `mlflow experiments restore -x {experiment_id}`, or remove it for good with "
+        "`mlflow gc`.",
     )
 
 
@@ -295,14 +298,14 @@ def _called(call: Callable[[], T]) -> T:
     except MlflowException as error:
         text = str(error.message).partition("\n")[0][:LONGEST_SHOWN].rstrip(".")
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-            raise Forgotten(f"{text}.") from None
+            raise ForgottenError(f"{text}.") from None
         if "must be in the 'active' state" in text:
             raise _DeletedError(f"{text}.") from None
         if any(sign in text or sign == error.error_code for sign in _REFUSED):
-            raise Refused(
+            raise RefusedError(
                 f"the server rejects the credentials: {text}.",
                 remedy="Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN.",
             ) from None
         if error.error_code == "INVALID_PARAMETER_VALUE":
             raise _InvalidError(f"{text}.") from None
-        raise Away(f"no usable answer: {text}.") from None
+        raise AwayError(f"no usable answer: {text}.") from None

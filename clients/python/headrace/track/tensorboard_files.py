@@ -27,13 +27,17 @@ from headrace.track import copies
 from headrace.track.copies import Position
 from headrace.track.entries import Entry, Status
 from headrace.track.names import for_folder
-from headrace.track.tracker import Away, Forgotten, Say
+from headrace.track.tracker import AwayError, ForgottenError, Say
 
 FILE: Final = "events.out.tfevents.0000000000.headrace"
 """TensorBoard reads files with `tfevents` in their name."""
 TEXT: Final = "headrace"
 """The tag of the text with a trial's fields."""
-_SESSION: Final = {Status.FINISHED: "STATUS_SUCCESS", Status.FAILED: "STATUS_FAILURE", Status.KILLED: "STATUS_FAILURE"}
+_SESSION: Final = {
+    Status.FINISHED: "STATUS_SUCCESS",
+    Status.FAILED: "STATUS_FAILURE",
+    Status.KILLED: "STATUS_FAILURE",
+}
 
 
 class TensorboardTool:
@@ -80,7 +84,7 @@ class TensorboardRuns:
         if new[0].params is not None:  # the trial begins, or is copied from the tables
             position = None
         elif position is None or not _reaches(folder / FILE, position.size):
-            raise Forgotten(f"{folder} is not what it was.")
+            raise ForgottenError(f"{folder} is not what it was.")
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if position is None:
@@ -105,7 +109,7 @@ class TensorboardRuns:
         try:
             copies.write(self._folder, Position(study=self._study.name, uid=self._study.uid, cursor=cursor))
         except FileNotFoundError:
-            raise Forgotten(f"{self._folder} is gone.") from None
+            raise ForgottenError(f"{self._folder} is gone.") from None
         except OSError as error:
             raise _cannot(self._folder, error) from None
         self.cursor = cursor
@@ -206,5 +210,5 @@ def _domain(domain: object) -> hparams.Domain | None:
             return None
 
 
-def _cannot(folder: Path, error: OSError) -> Away:
-    return Away(f"{folder} cannot be written: {error.strerror}.")
+def _cannot(folder: Path, error: OSError) -> AwayError:
+    return AwayError(f"{folder} cannot be written: {error.strerror}.")

@@ -17,19 +17,19 @@ Say = Callable[[str], None]
 """Prints one line for people."""
 
 
-class Away(HeadraceError):
+class AwayError(HeadraceError):
     """The tracker does not answer, or fails. The write may have been done or not; it is tried again."""
 
 
-class Refused(HeadraceError):
+class RefusedError(HeadraceError):
     """The tracker rejects the credentials, or what it is asked for needs a person."""
 
 
-class Forgotten(HeadraceError):
+class ForgottenError(HeadraceError):
     """The tracker lacks what it had: the study must be read from its first event."""
 
 
-class EventsGone(HeadraceError):
+class EventsGoneError(HeadraceError):
     """The study's events were deleted by age."""
 
 
@@ -52,8 +52,9 @@ class Runs(Protocol):
 class Tool(Protocol):
     """A tracker. Each study is opened by one thread."""
 
-    title: str
-    """For people: `MLflow at http://…`."""
+    @property
+    def title(self) -> str:
+        """For people: `MLflow at http://…`."""
 
     def open(self, study: StudyInfo, say: Say, *, again: bool) -> Runs:
         """The copy of a study, created if there is none. With `again` its `cursor` is 0: it is read from its
@@ -83,12 +84,12 @@ class RunsSink:
         self.cursor = runs.cursor
 
     def write(self, update: Update) -> None:
-        """Raises EventsGone if events before these are missing."""
+        """Raises EventsGoneError if events before these are missing."""
         new = [event for event in update.events if event.cursor > self.cursor]
         if not new:
             return
         if new[0].cursor != self.cursor + 1:
-            raise EventsGone(f"The events of {update.study.name} were deleted by age.")
+            raise EventsGoneError(f"The events of {update.study.name} were deleted by age.")
         for trial, found in entries.by_trial(new).items():
             self._runs.write(trial, found)
         self.cursor = new[-1].cursor

@@ -22,7 +22,7 @@ from headrace.track import copies
 from headrace.track.copies import Position
 from headrace.track.entries import Entry, Status
 from headrace.track.names import for_wandb
-from headrace.track.tracker import Away, Forgotten, Say
+from headrace.track.tracker import AwayError, ForgottenError, Say
 
 STEP: Final = "headrace/step"
 FIELDS: Final = "headrace/"
@@ -82,12 +82,12 @@ class WandbRuns:
             return
         if copy is None or (new[0].params is not None and copy.cursor):
             if new[0].params is None:
-                raise Forgotten(f"the run of trial {trial} is gone.")
+                raise ForgottenError(f"the run of trial {trial} is gone.")
             self._remove(trial)
             copy = self._copies[trial] = _Copy()
         if copy.run is None:
             self._make_room()
-            copy.run = self._opened(trial, new[0])
+            copy.run = self._opened(trial)
         for entry in new:
             self._log(copy, entry)
         copy.cursor = new[-1].cursor
@@ -140,7 +140,7 @@ class WandbRuns:
             trial = min(opened)[1]
             self._finish(trial, self._copies[trial])
 
-    def _opened(self, trial: int, first: Entry) -> Any:
+    def _opened(self, trial: int) -> Any:
         """Starts a run. Anything about this process and machine is left out: it is not the trial's."""
         project = self._study.project
         try:
@@ -165,7 +165,7 @@ class WandbRuns:
                 ),
             )
         except wandb.Error as error:
-            raise Away(f"a run cannot be started: {error}.") from None
+            raise AwayError(f"a run cannot be started: {error}.") from None
         run.define_metric("*", step_metric=STEP)
         return run
 
@@ -200,16 +200,16 @@ class WandbRuns:
         try:
             copies.write(folder, position)
         except OSError as error:
-            raise Forgotten(f"{folder} is gone ({error.strerror}).") from None
+            raise ForgottenError(f"{folder} is gone ({error.strerror}).") from None
 
 
 def _delete(folder: Path) -> None:
-    """Deletes a folder. A process of W&B's that outlived a killed exporter may still write to it, under its new name."""
+    """Deletes a folder under another name: a process of W&B's that outlived a killed exporter may still write there."""
     away = folder.with_name(f".deleted-{folder.name}")
     shutil.rmtree(away, ignore_errors=True)
     folder.rename(away)
     shutil.rmtree(away, ignore_errors=True)
 
 
-def _cannot(folder: Path, error: OSError) -> Away:
-    return Away(f"{folder} cannot be written: {error.strerror}.")
+def _cannot(folder: Path, error: OSError) -> AwayError:
+    return AwayError(f"{folder} cannot be written: {error.strerror}.")
