@@ -137,8 +137,12 @@ class Exporter:
 
     def _copy_tables(self, study: Study, sink: Sink) -> None:
         self.say(f"The events of {study.name} were deleted by age: copying its trials and reports.")
-        info = self._asked(study.status)
-        trials, reports = self._asked(study.trials), self._asked(study.reports)
+        after = self._asked(study.status)
+        while True:  # until nothing happened in between
+            info, trials, reports = after, self._asked(study.trials), self._asked(study.reports)
+            after = self._asked(study.status)
+            if after.cursor == info.cursor:
+                break
         self._tried(partial(sink.write_tables, info, trials, reports))
 
     def _asked(self, ask: Callable[[], T]) -> T:
