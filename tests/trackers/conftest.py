@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-for folder in ("client", "cli"):
-    sys.path.insert(0, str(Path(__file__).parent.parent / folder))
+sys.path.insert(0, str(Path(__file__).parent.parent / "client"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "cli"))
 
 from commands_run import Invoke, Result
 from copied_study import story

@@ -23,7 +23,7 @@ LARGEST = sys.float_info.max
 _NAME = re.compile(r"^[/\w.\- :]*$")
 
 
-class MlflowException(Exception):
+class MlflowException(Exception):  # noqa: N818 - its name there
     """As MLflow raises it."""
 
     def __init__(self, message: str, error_code: str = "INTERNAL_ERROR") -> None:
@@ -62,6 +62,8 @@ class Run:
     experiment_id: str
     tags: dict[str, str]
     name: str
+    start_time: int
+    end_time: int | None = None
     status: str = "RUNNING"
     stage: str = "active"
     params: dict[str, str] = field(default_factory=dict)
@@ -74,7 +76,7 @@ class FakeServer:
 
     experiments: dict[str, Any] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
-    fail: Callable[[str, str], None] = lambda when, call: None
+    fail: Callable[[str, str], None] = lambda _when, _call: None
     calls: int = 0
     _ids: Any = field(default_factory=lambda: count(1))
 
@@ -134,7 +136,7 @@ class MlflowClient:
                     "INVALID_PARAMETER_VALUE",
                 )
             run_id = f"run{next(self.server._ids)}"
-            self.server.runs[run_id] = Run(experiment_id, dict(tags), run_name)
+            self.server.runs[run_id] = Run(experiment_id, dict(tags), run_name, start_time)
             return self._shown(run_id)
 
         return self._call("create_run", create)
@@ -145,7 +147,7 @@ class MlflowClient:
     def search_runs(
         self, experiment_ids: list[str], run_view_type: int, max_results: int, page_token: str | None
     ) -> Any:
-        assert run_view_type == ViewType.ALL
+        assert (run_view_type, max_results, page_token) == (ViewType.ALL, 1000, None)
 
         def search() -> Page:
             self._experiment(experiment_ids[0])
@@ -166,7 +168,11 @@ class MlflowClient:
         self._call("update_run", lambda: setattr(self._active(run_id), "status", status))
 
     def set_terminated(self, run_id: str, status: str, end_time: int) -> None:
-        self._call("set_terminated", lambda: setattr(self._active(run_id), "status", status))
+        def end() -> None:
+            run = self._active(run_id)
+            run.status, run.end_time = status, end_time
+
+        self._call("set_terminated", end)
 
     def log_batch(self, run_id: str, metrics: Any = (), params: Any = (), tags: Any = ()) -> None:
         def log() -> None:

@@ -73,7 +73,7 @@ def test_bad_options_are_named(
 def test_a_missing_extra_is_named(
     service: FakeStudyService, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.client.missing.find_spec", lambda name: None)
+    monkeypatch.setattr("headrace.client.missing.find_spec", lambda _: None)
     result = invoke("track", "digits", "--to", "tensorboard")
     assert result.code == 1
     assert (

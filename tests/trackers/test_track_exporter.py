@@ -33,6 +33,7 @@ class ScriptedStudy:
         return info(self.script)
 
     def watch(self, after: int, on_break: Any) -> Iterator[Update]:
+        assert callable(on_break)
         limit, error = self.breaks.pop(0) if self.breaks else (None, None)
         for number, update in enumerate(updates(self.script, after=after)):
             if number == limit and error is not None:
@@ -60,6 +61,8 @@ class ScriptedTarget:
     tables: int = 0
 
     def open(self, study: StudyInfo, say: Any, *, again: bool) -> "ScriptedTarget":
+        assert study.uid
+        assert callable(say)
         if self.at_open:
             raise self.at_open.pop(0)
         self.opened.append(again)
@@ -74,6 +77,7 @@ class ScriptedTarget:
         self.cursor = self.written[-1]
 
     def write_tables(self, study: StudyInfo, trials: Sequence[TrialInfo], reports: Sequence[Report]) -> None:
+        assert reports
         self.tables += len(trials)
         self.cursor = study.cursor
 

@@ -1,6 +1,6 @@
 """The MLflow adapter with a double of MLflow: kills at every call, lost answers, deleted runs and experiments."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -8,6 +8,7 @@ from copied_study import KilledError, Points, copied, info, same, story, table, 
 from fake_mlflow import LARGEST, FakeServer, MlflowException
 from scripted_study import Script
 
+from headrace.client.events import Update
 from headrace.track.names import original
 from headrace.track.tracker import AwayError, ForgottenError, RefusedError, RunsSink
 
@@ -20,6 +21,11 @@ def make_tool(fake_server: FakeServer) -> MakeTool:
     from headrace.track.mlflow_runs import MlflowTool
 
     return lambda: MlflowTool("http://double")
+
+
+def write_all(sink: RunsSink, todo: Iterable[Update]) -> None:
+    for update in todo:
+        sink.write(update)
 
 
 def points(server: FakeServer) -> Points:
@@ -128,7 +134,7 @@ def test_a_deleted_run_stays_deleted_and_is_said_once(
     said: list[str] = []
     sink = RunsSink(make_tool().open(info(script), said.append, again=False))
     todo = iter(updates(script))
-    while "headrace.cursor" not in (fake_server.runs and next(iter(fake_server.runs.values())).tags or {}):
+    while not any("headrace.cursor" in run.tags for run in fake_server.runs.values()):
         sink.write(next(todo))
     fake_server.run_of(0).stage = "deleted"
     for update in todo:
@@ -154,8 +160,7 @@ def test_a_deleted_experiment_is_said_with_the_remedy(
     for run in fake_server.runs.values():
         run.stage = "deleted"
     with pytest.raises(RefusedError, match="was deleted") as caught:
-        for update in todo[5:]:
-            sink.write(update)
+        write_all(sink, todo[5:])
     assert "mlflow experiments restore" in caught.value.remedy
     with pytest.raises(RefusedError, match="was deleted"):
         make_tool().open(info(script), print, again=False)
@@ -175,8 +180,7 @@ def test_a_server_that_lost_everything_gets_it_again(
         sink.write(update)
     fake_server.forget()
     with pytest.raises(ForgottenError):
-        for update in todo[20:]:
-            sink.write(update)
+        write_all(sink, todo[20:])
     copied(make_tool(), script, [], again=True)
     same(points(fake_server), table(script), LARGEST)
 
@@ -191,8 +195,7 @@ def test_a_run_that_is_gone_for_good_is_written_again(
     gone = next(iter(fake_server.runs))
     del fake_server.runs[gone]
     with pytest.raises(ForgottenError):
-        for update in todo[5:]:
-            sink.write(update)
+        write_all(sink, todo[5:])
     copied(make_tool(), script, [], again=True)
     same(points(fake_server), table(script), LARGEST)
 
