@@ -214,3 +214,27 @@ def test_a_real_request_follows_no_redirect() -> None:
         thread.join()
         server.server_close()
     assert got == [("/hook", b"{}"), ("/moved", b"{}")]
+
+
+def test_the_check_in_the_documents_accepts_what_is_sent(
+    receiver: Receiver, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/track-experiments.md").read_text(encoding="utf-8")
+    shown: dict[str, Any] = {}
+    exec(page.partition("```python\n")[2].partition("```")[0], shown)
+    monkeypatch.setattr("time.time", lambda: 1000.0)
+    body = b'{"id": "a.1"}'
+    headers = {
+        "webhook-id": "a.1",
+        "webhook-timestamp": "990",
+        "webhook-signature": signature(KEY, "a.1", 990, body),
+    }
+    assert shown["is_genuine"](headers, body, KEY.decode())
+    assert not shown["is_genuine"](headers, body + b" ", KEY.decode())
+    assert not shown["is_genuine"]({**headers, "webhook-id": "a.2"}, body, KEY.decode())
+    old = {
+        "webhook-id": "a.1",
+        "webhook-timestamp": "600",
+        "webhook-signature": signature(KEY, "a.1", 600, body),
+    }
+    assert not shown["is_genuine"](old, body, KEY.decode())

@@ -47,6 +47,9 @@ ELSEWHERE = {
     "restart": "retry",
     "continue": "extend",
     "rm": "delete",
+    "mlflow": "track",
+    "wandb": "track",
+    "tensorboard": "track",
     "auth": "login",
     "tokens": "token",
 }

@@ -19,6 +19,7 @@ from headrace.track.everything import Everything
 from headrace.track.exporter import Exporter, Stopped, Target, Trouble
 from headrace.track.targets import held, parse, target_of
 
+_LOOK_S = 0.5
 _CLOSE_S = 20.0
 """How long the copies in progress may take to close after a signal."""
 
@@ -95,35 +96,36 @@ class _Run:
     def __init__(self, session: Session, client: Client, study: str | None, *, as_json: bool) -> None:
         self._output, self._client, self._study, self._as_json = session.output, client, study, as_json
         self._stop = threading.Event()
-        self._over = threading.Event()
+        self._signal = 0
         self._scheduler = Trouble(f"The scheduler at {client.address}", self._say)
         self._failed: list[BaseException] = []
         self._lock = threading.Lock()
 
     def run(self, targets: list[Target]) -> None:
-        """Runs until the study has ended, or until a signal."""
+        """Runs until the study has ended, or until a signal. Raises KeyboardInterrupt after Ctrl-C."""
         previous = {which: signal.signal(which, self._on_signal) for which in (signal.SIGINT, signal.SIGTERM)}
         threads = [threading.Thread(target=self._target, args=(target,), daemon=True) for target in targets]
         try:
             for thread in threads:
                 thread.start()
-            while any(thread.is_alive() for thread in threads) and not self._stop.is_set():
-                self._over.wait(1.0)
-                self._over.clear()
+            for thread in threads:
+                while thread.is_alive() and not self._stop.is_set():
+                    thread.join(_LOOK_S)
+            if self._failed:
+                raise self._failed[0]
+            if self._stop.is_set():
+                self._client.close()  # ends watches
+                for thread in threads:
+                    thread.join(_CLOSE_S)
         finally:
             for which, handler in previous.items():
                 signal.signal(which, handler)
-        if self._stop.is_set() and not self._failed:
-            self._client.close()
-            for thread in threads:
-                thread.join(_CLOSE_S)
-            return
-        if self._failed:
-            raise self._failed[0]
+        if self._signal == signal.SIGINT:
+            raise KeyboardInterrupt
 
-    def _on_signal(self, _: int, __: FrameType | None) -> None:
+    def _on_signal(self, which: int, _: FrameType | None) -> None:
+        self._signal = which
         self._stop.set()
-        self._over.set()
 
     def _target(self, target: Target) -> None:
         exporter = Exporter(
@@ -145,8 +147,6 @@ class _Run:
         except BaseException as error:  # noqa: BLE001 - the main thread raises it
             self._failed.append(error)
             self._stop.set()
-        finally:
-            self._over.set()
 
     def _done(self, target: Target, final: StudyInfo) -> None:
         with self._lock:

@@ -42,29 +42,30 @@ class Target(Protocol):
 
 
 class Trouble:
-    """Says once that something does not answer, and once that it does again. Shared by the threads of a target."""
+    """Says once that something does not answer, and once that it does again. Shared by the threads of a target, one
+    for each study.
+    """
 
     def __init__(self, title: str, say: Say) -> None:
         self._title, self._say = title, say
         self._lock = threading.Lock()
-        self._said = ""
+        self._said: dict[str, str] = {}
 
-    def failed(self, error: HeadraceError) -> None:
-        """A call failed."""
+    def failed(self, error: HeadraceError, study: str = "") -> None:
+        """A call for a study failed."""
         with self._lock:
-            if self._said:
-                return
-            self._said = error.message
-        remedy = f" {error.remedy}" if error.remedy else ""
-        self._say(f"{self._title}: {error.message}{remedy} Trying again until it works.")
+            new = study not in self._said and error.message not in self._said.values()
+            self._said.setdefault(study, error.message)
+        if new:
+            remedy = f" {error.remedy}" if error.remedy else ""
+            self._say(f"{self._title}: {error.message}{remedy} Trying again until it works.")
 
-    def worked(self) -> None:
-        """A call succeeded."""
+    def worked(self, study: str = "") -> None:
+        """A call for a study succeeded."""
         with self._lock:
-            if not self._said:
-                return
-            self._said = ""
-        self._say(f"{self._title} works again.")
+            over = self._said.pop(study, None) is not None and not self._said
+        if over:
+            self._say(f"{self._title} works again.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +100,9 @@ class Exporter:
 
     def _followed(self, study: Study, *, again: bool) -> StudyInfo:
         info = self._asked(study.status)
-        sink = self._tried(lambda: self.target.open(info, self.say, again=again), give_up=not self.patient)
+        sink = self._tried(
+            study, lambda: self.target.open(info, self.say, again=again), give_up=not self.patient
+        )
         ended = False
         try:
             while not ended:
@@ -109,7 +112,7 @@ class Exporter:
         finally:
             if not ended:
                 sink.close(ended=False)
-        self._tried(lambda: sink.close(ended=True))
+        self._tried(study, lambda: sink.close(ended=True))
         return info
 
     def _read(self, study: Study, sink: Sink) -> None:
@@ -120,7 +123,7 @@ class Exporter:
                 for update in study.watch(after=sink.cursor, on_break=self.scheduler.failed):
                     self.scheduler.worked()
                     pause_s = FIRST_PAUSE_S
-                    self._tried(partial(sink.write, update))
+                    self._tried(study, partial(sink.write, update))
                     self._go_on()
             except EventsGoneError:
                 self._copy_tables(study, sink)
@@ -143,7 +146,7 @@ class Exporter:
             after = self._asked(study.status)
             if after.cursor == info.cursor:
                 break
-        self._tried(partial(sink.write_tables, info, trials, reports))
+        self._tried(study, partial(sink.write_tables, info, trials, reports))
 
     def _asked(self, ask: Callable[[], T]) -> T:
         """The scheduler's answer, however long it takes."""
@@ -166,7 +169,7 @@ class Exporter:
             raise Stopped
         return min(LONGEST_PAUSE_S, 2 * pause_s)
 
-    def _tried(self, call: Callable[[], T], *, give_up: bool = False) -> T:
+    def _tried(self, study: Study, call: Callable[[], T], *, give_up: bool = False) -> T:
         """The result of a call to the target, however long it takes."""
         pause_s = FIRST_PAUSE_S
         while True:
@@ -175,10 +178,10 @@ class Exporter:
             except (AwayError, RefusedError) as error:
                 if give_up and isinstance(error, RefusedError):
                     raise
-                self.trouble.failed(error)
+                self.trouble.failed(error, study.name)
                 if self.wait(pause_s):
                     raise Stopped from None
                 pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
             else:
-                self.trouble.worked()
+                self.trouble.worked(study.name)
                 return result

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
+from urllib.parse import urlsplit
 
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunTag, ViewType
@@ -64,7 +65,7 @@ class MlflowTool:
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        self.title = f"MLflow at {uri}"
+        self.title = f"MLflow at {_shown(uri)}"
         self._client = MlflowClient(tracking_uri=uri)
 
     def open(self, study: StudyInfo, say: Say, *, again: bool) -> "MlflowRuns":
@@ -269,6 +270,12 @@ class MlflowRuns:
         except _InvalidError as error:
             names = ", ".join(one.key for one in batch)[:LONGEST_SHOWN]
             self._say_once(f"MLflow does not take {names}, which is left out: {error.message}")
+
+
+def _shown(uri: str) -> str:
+    """The URI without a user and a password."""
+    parts = urlsplit(uri)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 class _DeletedError(RefusedError):

@@ -108,7 +108,7 @@ def held(given: Given) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise TargetInUseError(
-                f"Another `headrace track` of this home writes to {given} already.",
+                f"Another `headrace track` of this home writes to the same place with {given.tool} already.",
                 remedy="Stop it first; `headrace up --track` starts one too.",
             ) from None
         yield

@@ -57,10 +57,12 @@ class TensorboardTool:
                 return TensorboardRuns(folder, study, 0 if again else found.cursor)
             if not folder.exists():
                 break
+        new = self._folder / f".{name}.new"  # whole before it has its name
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            _append(folder / FILE, 0, [_record(0, 0, _experiment(study))])
-            copies.write(folder, Position(study=study.name, uid=study.uid, cursor=0))
+            new.mkdir(parents=True, exist_ok=True)
+            _append(new / FILE, 0, [_record(0, 0, _experiment(study))])
+            copies.write(new, Position(study=study.name, uid=study.uid, cursor=0))
+            new.rename(folder)
         except OSError as error:
             raise _cannot(folder, error) from None
         return TensorboardRuns(folder, study, 0)
