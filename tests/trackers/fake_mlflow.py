@@ -102,8 +102,15 @@ class MlflowClient:
     def __init__(self, tracking_uri: str) -> None:
         self.uri = tracking_uri
 
-    def get_experiment_by_name(self, name: str) -> Any:
-        return self._call("get_experiment_by_name", lambda: self._by_name(name))
+    def search_experiments(self, view_type: int, filter_string: str) -> list[Any]:
+        assert view_type == ViewType.ALL
+        found = re.fullmatch(r"tags.`([\w.]+)` = '(\w+)'", filter_string)
+        assert found is not None
+
+        def search() -> list[Any]:
+            return [one for one in self.server.experiments.values() if one.tags.get(found[1]) == found[2]]
+
+        return self._call("search_experiments", search)
 
     def _by_name(self, name: str) -> Any:
         return next((one for one in self.server.experiments.values() if one.name == name), None)
@@ -113,7 +120,8 @@ class MlflowClient:
 
     def create_experiment(self, name: str, tags: dict[str, str]) -> str:
         def create() -> str:
-            assert self._by_name(name) is None
+            if self._by_name(name) is not None:
+                raise MlflowException(f"Experiment(name={name}) already exists.", "RESOURCE_ALREADY_EXISTS")
             made = SimpleNamespace(
                 name=name,
                 tags=dict(tags),

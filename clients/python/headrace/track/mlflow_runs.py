@@ -69,23 +69,25 @@ class MlflowTool:
         self._client = MlflowClient(tracking_uri=uri)
 
     def open(self, study: StudyInfo, say: Say, *, again: bool) -> "MlflowRuns":
-        """Finds the study's experiment, or creates it, and reads back its runs."""
+        """Finds the study's experiment, whatever its name is by now, or creates it, and reads back its runs."""
+        client, mine = self._client, f"tags.`{UID}` = '{study.uid}'"
+        found = _called(lambda: client.search_experiments(view_type=ViewType.ALL, filter_string=mine))
+        if not found:
+            return MlflowRuns(client, self._created(study), 0, say)
+        if found[0].lifecycle_stage == "deleted":
+            raise _experiment_deleted(found[0].experiment_id)
+        cursor = 0 if again else int(found[0].tags.get(CURSOR, 0))
+        return MlflowRuns(client, found[0].experiment_id, cursor, say)
+
+    def _created(self, study: StudyInfo) -> str:
+        """A new experiment with the study's name, or with its ID too if there is one of that name."""
         tags = {UID: study.uid, f"{PREFIX}study": study.name, f"{PREFIX}project": study.project}
-        plain = study.name if study.project in ("", DEFAULT_PROJECT) else f"{study.project}/{study.name}"
-        for name in (plain, f"{plain} ({study.uid[:8]})"):
-            found = _called(lambda name=name: self._client.get_experiment_by_name(name))  # type: ignore[misc]
-            if found is None:
-                made = _called(lambda name=name: self._client.create_experiment(name, tags=tags))  # type: ignore[misc]
-                return MlflowRuns(self._client, str(made), 0, say)
-            if found.tags.get(UID) == study.uid:
-                if found.lifecycle_stage == "deleted":
-                    raise _experiment_deleted(found.experiment_id)
-                cursor = 0 if again else int(found.tags.get(CURSOR, 0))
-                return MlflowRuns(self._client, found.experiment_id, cursor, say)
-        raise RefusedError(
-            f"the experiments {plain!r} and {name!r} exist and hold something else.",
-            remedy="Rename one of them in MLflow.",
-        )
+        name = study.name if study.project in ("", DEFAULT_PROJECT) else f"{study.project}/{study.name}"
+        try:
+            return str(_called(lambda: self._client.create_experiment(name, tags=tags)))
+        except _ExistsError:
+            other = f"{name} ({study.uid[:8]})"
+            return str(_called(lambda: self._client.create_experiment(other, tags=tags)))
 
 
 class MlflowRuns:
@@ -282,6 +284,10 @@ class _DeletedError(RefusedError):
     """The run or its experiment was deleted."""
 
 
+class _ExistsError(RefusedError):
+    """There is an experiment of this name."""
+
+
 class _InvalidError(AwayError):
     """MLflow does not take a value."""
 
@@ -306,6 +312,8 @@ def _called(call: Callable[[], T]) -> T:
         text = str(error.message).partition("\n")[0][:LONGEST_SHOWN].rstrip(".")
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
             raise ForgottenError(f"{text}.") from None
+        if error.error_code == "RESOURCE_ALREADY_EXISTS":
+            raise _ExistsError(f"{text}.", remedy="Rename that experiment in MLflow.") from None
         if "must be in the 'active' state" in text:
             raise _DeletedError(f"{text}.") from None
         if any(sign in text or sign == error.error_code for sign in _REFUSED):
