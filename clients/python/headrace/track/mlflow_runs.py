@@ -10,7 +10,8 @@ which covers a lost request that is carried out late.
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from mlflow import MlflowClient
@@ -66,34 +67,33 @@ class MlflowTool:
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         self.title = f"MLflow at {_shown(uri)}"
-        self._client = MlflowClient(tracking_uri=uri)
+        self._client = _Client(MlflowClient(tracking_uri=uri))
 
     def open(self, study: StudyInfo, say: Say, *, again: bool) -> "MlflowRuns":
         """Finds the study's experiment, whatever its name is by now, or creates it, and reads back its runs."""
-        client, mine = self._client, f"tags.`{UID}` = '{study.uid}'"
-        found = _called(lambda: client.search_experiments(view_type=ViewType.ALL, filter_string=mine))
+        mine = f"tags.`{UID}` = '{study.uid}'"
+        found = self._client.search_experiments(view_type=ViewType.ALL, filter_string=mine)
         if not found:
-            return MlflowRuns(client, self._created(study), 0, say)
+            return MlflowRuns(self._client, self._created(study), 0, say)
         if found[0].lifecycle_stage == "deleted":
             raise _experiment_deleted(found[0].experiment_id)
         cursor = 0 if again else int(found[0].tags.get(CURSOR, 0))
-        return MlflowRuns(client, found[0].experiment_id, cursor, say)
+        return MlflowRuns(self._client, found[0].experiment_id, cursor, say)
 
     def _created(self, study: StudyInfo) -> str:
         """A new experiment with the study's name, or with its ID too if there is one of that name."""
         tags = {UID: study.uid, f"{PREFIX}study": study.name, f"{PREFIX}project": study.project}
         name = study.name if study.project in ("", DEFAULT_PROJECT) else f"{study.project}/{study.name}"
         try:
-            return str(_called(lambda: self._client.create_experiment(name, tags=tags)))
+            return str(self._client.create_experiment(name, tags=tags))
         except _ExistsError:
-            other = f"{name} ({study.uid[:8]})"
-            return str(_called(lambda: self._client.create_experiment(other, tags=tags)))
+            return str(self._client.create_experiment(f"{name} ({study.uid[:8]})", tags=tags))
 
 
 class MlflowRuns:
     """The runs of one study."""
 
-    def __init__(self, client: MlflowClient, experiment_id: str, cursor: int, say: Say) -> None:
+    def __init__(self, client: "_Client", experiment_id: str, cursor: int, say: Say) -> None:
         self._client, self._experiment_id, self._say = client, experiment_id, say
         self.cursor = cursor
         self._advanced = cursor
@@ -132,7 +132,7 @@ class MlflowRuns:
             self._stored(self.cursor)
 
     def _stored(self, cursor: int) -> None:
-        _called(lambda: self._client.set_experiment_tag(self._experiment_id, CURSOR, str(cursor)))
+        self._client.set_experiment_tag(self._experiment_id, CURSOR, str(cursor))
         self._advanced = cursor
 
     def _listed(self) -> dict[int, _Copy]:
@@ -153,16 +153,14 @@ class MlflowRuns:
                 kept, extra = sorted((first, copy), key=lambda one: (one.deleted, -one.cursor, one.run_id))
                 found[int(trial)] = kept
                 if not extra.deleted and not extra.cursor:
-                    _called(lambda extra=extra: self._client.delete_run(extra.run_id))  # type: ignore[misc]
+                    self._client.delete_run(extra.run_id)
         return found
 
     def _runs(self) -> Iterator[Run]:
         token: str | None = None
         while True:
-            page = _called(
-                lambda token=token: self._client.search_runs(  # type: ignore[misc]
-                    [self._experiment_id], run_view_type=ViewType.ALL, max_results=1000, page_token=token
-                )
+            page = self._client.search_runs(
+                [self._experiment_id], run_view_type=ViewType.ALL, max_results=1000, page_token=token
             )
             yield from page
             token = page.token
@@ -180,10 +178,8 @@ class MlflowRuns:
         self._unsure = True
         tags = {TRIAL: str(trial)}
         try:
-            run = _called(
-                lambda: self._client.create_run(
-                    self._experiment_id, start_time=first.time_ms, run_name=f"trial {trial}", tags=tags
-                )
+            run = self._client.create_run(
+                self._experiment_id, start_time=first.time_ms, run_name=f"trial {trial}", tags=tags
             )
         except _DeletedError:
             raise _experiment_deleted(self._experiment_id) from None
@@ -192,8 +188,7 @@ class MlflowRuns:
         return self._copies[trial]
 
     def _require_experiment(self) -> None:
-        found = _called(lambda: self._client.get_experiment(self._experiment_id))
-        if found.lifecycle_stage == "deleted":
+        if self._client.get_experiment(self._experiment_id).lifecycle_stage == "deleted":
             raise _experiment_deleted(self._experiment_id)
 
     def _sent(self, copy: _Copy, new: Sequence[Entry], *, unsure: bool) -> None:
@@ -258,9 +253,9 @@ class MlflowRuns:
         assert entry.status is not None
         status = STATUS[entry.status]
         if entry.status.ended:
-            _called(lambda: self._client.set_terminated(copy.run_id, status, entry.time_ms))
+            self._client.set_terminated(copy.run_id, status, entry.time_ms)
         else:
-            _called(lambda: self._client.update_run(copy.run_id, status))
+            self._client.update_run(copy.run_id, status)
 
     def _log(self, copy: _Copy, batch: Sequence[Metric | Param | RunTag]) -> None:
         """Sends at once. The server stores parameters first, then metrics, then tags."""
@@ -268,7 +263,7 @@ class MlflowRuns:
         params = [one for one in batch if isinstance(one, Param)]
         tags = [one for one in batch if isinstance(one, RunTag)]
         try:
-            _called(lambda: self._client.log_batch(copy.run_id, metrics=metrics, params=params, tags=tags))
+            self._client.log_batch(copy.run_id, metrics=metrics, params=params, tags=tags)
         except _InvalidError as error:
             names = ", ".join(one.key for one in batch)[:LONGEST_SHOWN]
             self._say_once(f"MLflow does not take {names}, which is left out: {error.message}")
@@ -304,10 +299,19 @@ def _batches(items: list[T], most: int) -> list[list[T]]:
     return [items[place : place + most] for place in range(0, len(items), most)]
 
 
-def _called(call: Callable[[], T]) -> T:
-    """The answer, with MLflow's errors as the exporter knows them."""
+class _Client:
+    """MLflow's client, with its errors as the exporter knows them."""
+
+    def __init__(self, client: MlflowClient) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(_called, getattr(self._client, name))
+
+
+def _called(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
     try:
-        return call()
+        return call(*arguments, **named)
     except MlflowException as error:
         text = str(error.message).partition("\n")[0][:LONGEST_SHOWN].rstrip(".")
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
