@@ -7,22 +7,26 @@ time is the event's, so it never differs. A server with a database also drops po
 which covers a lost request that is carried out late.
 """
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
+from typing import Final, TypeVar
 
-from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunTag, ViewType
-from mlflow.exceptions import MlflowException
 
 from headrace.client.model import StudyInfo
 from headrace.spec.names import DEFAULT_PROJECT
 from headrace.track.entries import Entry, Status
+from headrace.track.mlflow_client import (
+    LONGEST_SHOWN,
+    Client,
+    DeletedError,
+    ExistsError,
+    InvalidError,
+    experiment_deleted,
+    shown,
+)
 from headrace.track.names import for_mlflow
-from headrace.track.tracker import AwayError, ForgottenError, RefusedError, Say
+from headrace.track.tracker import ForgottenError, Say
 
 T = TypeVar("T")
 PREFIX: Final = "headrace."
@@ -40,10 +44,8 @@ MOST_METRICS: Final = 800
 MOST_TAGS: Final = 90
 LONGEST_PARAM: Final = 6000
 LONGEST_TAG: Final = 5000
-LONGEST_SHOWN: Final = 300
 ADVANCE_EVERY: Final = 500
 """How many events the experiment's cursor may be behind: it only says where to start reading."""
-_REFUSED: Final = ("error code 401", "error code 403", "UNAUTHENTICATED", "PERMISSION_DENIED")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,12 +64,8 @@ class MlflowTool:
     """An MLflow server."""
 
     def __init__(self, uri: str) -> None:
-        # The exporter has its own pauses. MLflow's would hold it for minutes, and say so on every try.
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        self.title = f"MLflow at {_shown(uri)}"
-        self._client = _Client(MlflowClient(tracking_uri=uri))
+        self.title = f"MLflow at {shown(uri)}"
+        self._client = Client(uri)
 
     def open(self, study: StudyInfo, say: Say, *, again: bool) -> "MlflowRuns":
         """Finds the study's experiment, whatever its name is by now, or creates it, and reads back its runs."""
@@ -76,7 +74,7 @@ class MlflowTool:
         if not found:
             return MlflowRuns(self._client, self._created(study), 0, say)
         if found[0].lifecycle_stage == "deleted":
-            raise _experiment_deleted(found[0].experiment_id)
+            raise experiment_deleted(found[0].experiment_id)
         cursor = 0 if again else int(found[0].tags.get(CURSOR, 0))
         return MlflowRuns(self._client, found[0].experiment_id, cursor, say)
 
@@ -86,14 +84,14 @@ class MlflowTool:
         name = study.name if study.project in ("", DEFAULT_PROJECT) else f"{study.project}/{study.name}"
         try:
             return str(self._client.create_experiment(name, tags=tags))
-        except _ExistsError:
+        except ExistsError:
             return str(self._client.create_experiment(f"{name} ({study.uid[:8]})", tags=tags))
 
 
 class MlflowRuns:
     """The runs of one study."""
 
-    def __init__(self, client: "_Client", experiment_id: str, cursor: int, say: Say) -> None:
+    def __init__(self, client: Client, experiment_id: str, cursor: int, say: Say) -> None:
         self._client, self._experiment_id, self._say = client, experiment_id, say
         self.cursor = cursor
         self._advanced = cursor
@@ -113,7 +111,7 @@ class MlflowRuns:
         copy.unsure, unsure = True, copy.unsure
         try:
             self._sent(copy, new, unsure=unsure)
-        except _DeletedError:
+        except DeletedError:
             self._require_experiment()
             copy.deleted = True
             self._say(f"The run of trial {trial} was deleted in MLflow: nothing more is written to it.")
@@ -181,15 +179,15 @@ class MlflowRuns:
             run = self._client.create_run(
                 self._experiment_id, start_time=first.time_ms, run_name=f"trial {trial}", tags=tags
             )
-        except _DeletedError:
-            raise _experiment_deleted(self._experiment_id) from None
+        except DeletedError:
+            raise experiment_deleted(self._experiment_id) from None
         self._unsure = False
         self._copies[trial] = _Copy(run_id=run.info.run_id)
         return self._copies[trial]
 
     def _require_experiment(self) -> None:
         if self._client.get_experiment(self._experiment_id).lifecycle_stage == "deleted":
-            raise _experiment_deleted(self._experiment_id)
+            raise experiment_deleted(self._experiment_id)
 
     def _sent(self, copy: _Copy, new: Sequence[Entry], *, unsure: bool) -> None:
         """Sends parameters, points and fields, and the cursor last."""
@@ -246,7 +244,7 @@ class MlflowRuns:
         return {
             (key, point.step, point.timestamp)
             for key in keys
-            for point in _called(lambda key=key: self._client.get_metric_history(copy.run_id, key))  # type: ignore[misc]
+            for point in self._client.get_metric_history(copy.run_id, key)
         }
 
     def _set_status(self, copy: _Copy, entry: Entry) -> None:
@@ -264,67 +262,10 @@ class MlflowRuns:
         tags = [one for one in batch if isinstance(one, RunTag)]
         try:
             self._client.log_batch(copy.run_id, metrics=metrics, params=params, tags=tags)
-        except _InvalidError as error:
+        except InvalidError as error:
             names = ", ".join(one.key for one in batch)[:LONGEST_SHOWN]
             self._say_once(f"MLflow does not take {names}, which is left out: {error.message}")
 
 
-def _shown(uri: str) -> str:
-    """The URI without a user and a password."""
-    parts = urlsplit(uri)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-
-
-class _DeletedError(RefusedError):
-    """The run or its experiment was deleted."""
-
-
-class _ExistsError(RefusedError):
-    """There is an experiment of this name."""
-
-
-class _InvalidError(AwayError):
-    """MLflow does not take a value."""
-
-
-def _experiment_deleted(experiment_id: str) -> RefusedError:
-    return RefusedError(
-        f"the experiment with the ID {experiment_id} was deleted.",
-        remedy=f"Restore it with `mlflow experiments restore -x {experiment_id}`, or remove it for good with "
-        "`mlflow gc`.",
-    )
-
-
 def _batches(items: list[T], most: int) -> list[list[T]]:
     return [items[place : place + most] for place in range(0, len(items), most)]
-
-
-class _Client:
-    """MLflow's client, with its errors as the exporter knows them."""
-
-    def __init__(self, client: MlflowClient) -> None:
-        self._client = client
-
-    def __getattr__(self, name: str) -> Any:
-        return partial(_called, getattr(self._client, name))
-
-
-def _called(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
-    try:
-        return call(*arguments, **named)
-    except MlflowException as error:
-        text = str(error.message).partition("\n")[0][:LONGEST_SHOWN].rstrip(".")
-        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-            raise ForgottenError(f"{text}.") from None
-        if error.error_code == "RESOURCE_ALREADY_EXISTS":
-            raise _ExistsError(f"{text}.", remedy="Rename that experiment in MLflow.") from None
-        if "must be in the 'active' state" in text:
-            raise _DeletedError(f"{text}.") from None
-        if any(sign in text or sign == error.error_code for sign in _REFUSED):
-            raise RefusedError(
-                f"the server rejects the credentials: {text}.",
-                remedy="Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN.",
-            ) from None
-        if error.error_code == "INVALID_PARAMETER_VALUE":
-            raise _InvalidError(f"{text}.") from None
-        raise AwayError(f"no usable answer: {text}.") from None
