@@ -56,5 +56,10 @@ def original(mapped: str) -> str:
 
 
 def _mapped(name: str, forbidden: set[int]) -> str:
-    places = forbidden | {found.start() for found in re.finditer(r"_(?=u[0-9a-f]+_)", name)}
+    looks_mapped = {
+        found.start()
+        for found in re.finditer(r"_(?=u([0-9a-f]+))", name)
+        if name[found.end(1) : found.end(1) + 1] == "_" or found.end(1) in forbidden
+    }
+    places = forbidden | looks_mapped
     return "".join(f"_u{ord(char):x}_" if place in places else char for place, char in enumerate(name))
