@@ -62,7 +62,7 @@ def test_bad_options_are_named(
     arguments: list[str],
     words: str,
 ) -> None:
-    for name in ("MLFLOW_TRACKING_URI", "HEADRACE_WEBHOOK_SECRET"):
+    for name in ("MLFLOW_TRACKING_URI", "HEADRACE_WEBHOOK_SECRET", "HEADRACE_WEBHOOK_URL"):
         monkeypatch.delenv(name, raising=False)
     result = invoke("track", *arguments)
     assert result.code == 2
@@ -117,6 +117,9 @@ def test_where_a_tool_is_by_default(
     assert parse("wandb", {"WANDB_DIR": "w"}).where == str(tmp_path / "w")
     assert parse("wandb", {}).where == str(tmp_path)
     assert str(parse("mlflow=http://a?b=c", {})) == "mlflow=http://a?b=c"
+    assert str(parse("mlflow", {"MLFLOW_TRACKING_URI": "http://user:password@m"})) == "mlflow"
+    webhook = {"HEADRACE_WEBHOOK_URL": "https://h/key", "HEADRACE_WEBHOOK_SECRET": "0123456789abcdef"}
+    assert (parse("webhook", webhook).where, str(parse("webhook", webhook))) == ("https://h/key", "webhook")
 
 
 def test_up_runs_an_exporter_for_each_target(tmp_path: Path) -> None:

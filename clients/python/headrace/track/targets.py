@@ -18,6 +18,7 @@ from headrace.track.tracker import RunsSink, Say, Sink, Tool
 from headrace.track.webhook import WebhookTarget, secret_of
 
 SECRET_ENV: Final = "HEADRACE_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
+URL_ENV: Final = "HEADRACE_WEBHOOK_URL"
 TOOLS: Final = ("mlflow", "wandb", "tensorboard", "webhook")
 _REMEDY: Final = "Write TOOL or TOOL=WHERE: mlflow=URI, wandb=FOLDER, tensorboard=FOLDER or webhook=URL."
 
@@ -32,9 +33,11 @@ class Given:
 
     tool: str
     where: str
+    from_env: bool = False
+    """Whether the environment says where. It is then not shown: a URL may contain a password or a key."""
 
     def __str__(self) -> str:
-        return f"{self.tool}={self.where}"
+        return self.tool if self.from_env else f"{self.tool}={self.where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,8 @@ def parse(text: str, env: Mapping[str, str], field: str = "--to") -> Given:
     """Reads `TOOL` or `TOOL=WHERE`; checks that the tool's extra is installed. Raises InvalidFieldError and
     MissingExtraError.
     """
-    name, _, where = (part.strip() for part in text.partition("="))
+    name, _, given = (part.strip() for part in text.partition("="))
+    where = given
     match name:
         case "mlflow":
             where = where or env.get("MLFLOW_TRACKING_URI", "")
@@ -70,6 +74,7 @@ def parse(text: str, env: Mapping[str, str], field: str = "--to") -> Given:
         case "tensorboard":
             where = where or "runs"
         case "webhook":
+            where = where or env.get(URL_ENV, "")
             _check_webhook(where, text, env, field)
         case _:
             raise _invalid(field, text, f"names no tool: those are {', '.join(TOOLS)}", _REMEDY)
@@ -77,7 +82,7 @@ def parse(text: str, env: Mapping[str, str], field: str = "--to") -> Given:
         where = str(Path(where).expanduser().absolute())
     if name != "webhook":
         require(f"`headrace track --to {name}`", name, name)
-    return Given(name, where)
+    return Given(name, where, from_env=name in ("mlflow", "webhook") and not given)
 
 
 def target_of(given: Given, env: Mapping[str, str]) -> Target:
@@ -116,13 +121,17 @@ def held(given: Given) -> Iterator[None]:
 
 def _own(given: Given, ending: str) -> Path:
     """A path in the home for a target. Its name is a digest, because a URL may contain a key."""
-    return home_dir() / "track" / f"{hashlib.sha256(str(given).encode()).hexdigest()[:16]}.{ending}"
+    return (
+        home_dir()
+        / "track"
+        / f"{hashlib.sha256(f'{given.tool}={given.where}'.encode()).hexdigest()[:16]}.{ending}"
+    )
 
 
 def _check_webhook(url: str, text: str, env: Mapping[str, str], field: str) -> None:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise _invalid(field, text, "has no URL", "Write webhook=https://HOST/PATH.")
+        raise _invalid(field, text, "has no URL", f"Write webhook=https://HOST/PATH, or set {URL_ENV}.")
     secret_of(env.get(SECRET_ENV, ""))
 
 
