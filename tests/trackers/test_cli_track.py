@@ -12,6 +12,7 @@ from scripted_study import Script
 from test_track_mlflow import points
 
 from headrace.track.targets import Given, TargetInUseError, held, parse
+from headrace_services.identity.permissions import PERMISSIONS, Permission
 from headrace_services.up.command import Options, children
 
 
@@ -38,9 +39,11 @@ def test_a_study_is_copied_to_mlflow(
 def test_only_reading_calls_are_made(
     fake_server: FakeServer, service: FakeStudyService, invoke: Invoke
 ) -> None:
-    """So a viewer's token is enough."""
+    """So a viewer's token is enough, and a slow tracker slows no trial."""
     invoke("track", "digits", "--to", "mlflow=http://double")
-    assert set(service.requests) <= {"GetStudy", "WatchStudy", "ListStudies", "ListTrials", "ListReports"}
+    assert {"GetStudy", "WatchStudy"} <= set(service.requests)
+    for call in (*service.requests, "ListStudies", "ListTrials", "ListReports"):
+        assert PERMISSIONS[f"/headrace.v1.StudyService/{call}"].permission is Permission.LOOK
 
 
 @pytest.mark.parametrize(
