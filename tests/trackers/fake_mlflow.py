@@ -262,8 +262,6 @@ def installed(server: FakeServer, patch: pytest.MonkeyPatch) -> None:
         module.__spec__ = ModuleSpec(name, None)
         vars(module).update(content)
         patch.setitem(sys.modules, name, module)
-    adapter = "headrace.track.mlflow_runs"
-    patch.setitem(
-        sys.modules, adapter, ModuleType(adapter)
-    )  # so that the end of the test undoes what follows
-    del sys.modules[adapter]
+    for adapter in ("headrace.track.mlflow_client", "headrace.track.mlflow_runs"):
+        patch.setitem(sys.modules, adapter, ModuleType(adapter))  # the end of the test undoes this, and the import
+        del sys.modules[adapter]

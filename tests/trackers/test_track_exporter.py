@@ -1,5 +1,6 @@
 """The exporter's loop, with a scripted study and a scripted target: silence, refusal, forgetting, stopping."""
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -250,17 +251,20 @@ def test_all_studies_are_followed_and_those_that_come_later(script: Script) -> N
     later = story("later")
     for moment in later.moments:
         moment.study.uid = "later"
-    client, many, done, waits = _Listed([[script], [script, later]]), _Many(), [], 0
+    client, many, done, over = _Listed([[script], [script, later]]), _Many(), [], threading.Event()
+
+    def finished(final: StudyInfo) -> None:
+        done.append(final.name)
+        if len(done) == 2:
+            over.set()
 
     def wait(seconds: float) -> bool:
-        nonlocal waits
-        waits += seconds > 0
-        return waits > 4
+        return over.wait(min(seconds, 0.01))
 
     exporter = Exporter(
         target=many, say=print, trouble=Trouble("", print), scheduler=Trouble("", print), wait=wait
     )
-    Everything(client=client, exporter=exporter, done=lambda final: done.append(final.name)).run()  # type: ignore[arg-type]
+    Everything(client=client, exporter=exporter, done=finished).run()  # type: ignore[arg-type]
     assert sorted(done) == ["digits", "later"]
     assert {name: sink.written for name, sink in many.sinks.items()} == {
         "digits": whole(script),
