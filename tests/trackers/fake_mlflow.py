@@ -263,5 +263,7 @@ def installed(server: FakeServer, patch: pytest.MonkeyPatch) -> None:
         vars(module).update(content)
         patch.setitem(sys.modules, name, module)
     for adapter in ("headrace.track.mlflow_client", "headrace.track.mlflow_runs"):
-        patch.setitem(sys.modules, adapter, ModuleType(adapter))  # the end of the test undoes this, and the import
+        patch.setitem(
+            sys.modules, adapter, ModuleType(adapter)
+        )  # the end of the test undoes this, and the import
         del sys.modules[adapter]

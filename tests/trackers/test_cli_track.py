@@ -21,7 +21,7 @@ def test_a_study_is_copied_to_mlflow(
 ) -> None:
     result = invoke("track", "digits", "--to", "mlflow=http://double")
     assert result.code == 0, result.err
-    assert result.out == "digits (completed): 28 trials in MLflow at http://double\n"
+    assert result.out == "digits (completed): 28 trials exported to MLflow at http://double\n"
     assert "'loss@val'" in result.err
     same(points(fake_server), table(script), LARGEST)
     again = invoke("track", "digits", "--to", "mlflow=http://double", "--json")

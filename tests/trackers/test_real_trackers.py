@@ -2,7 +2,9 @@
 
 import math
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -58,7 +60,7 @@ def test_mlflow_that_is_down_deleted_or_forgets(script: Script, tmp_path: Path) 
     from mlflow import MlflowClient
 
     port = free_port()
-    with pytest.raises(AwayError, match="no usable answer"):
+    with pytest.raises(AwayError, match="Connection refused"):
         MlflowTool(f"http://127.0.0.1:{port}").open(info(script), print, again=False)
     todo = list(updates(script, batch=100))
     with mlflow_server(tmp_path / "a", port) as uri:
@@ -83,6 +85,29 @@ def test_mlflow_that_is_down_deleted_or_forgets(script: Script, tmp_path: Path) 
     with mlflow_server(tmp_path / "b", port) as uri:  # another database: it has forgotten everything
         copied(MlflowTool(uri), script, [], batch=100)
         same(mlflow_points(uri, "digits"), table(script), LARGEST)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_mlflow_that_rejects_the_credentials(script: Script, status: int) -> None:
+    class Rejecting(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(status)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Rejecting)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        with pytest.raises(RefusedError, match=f"rejects the credentials: .*{status}"):
+            MlflowTool(f"http://127.0.0.1:{server.server_port}").open(info(script), print, again=False)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def test_tensorboard_has_every_point(script: Script, tmp_path: Path) -> None:

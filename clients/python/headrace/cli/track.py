@@ -162,7 +162,7 @@ class _Run:
                 self._output.json(line, indent=None)
             else:
                 trials = wording.plural(final.counts.total, "trial")
-                self._output.line(f"{final.name} ({final.state.value}): {trials} in {target.title}")
+                self._output.line(f"{final.name} ({final.state.value}): {trials} exported to {target.title}")
 
     def _say(self, text: str) -> None:
         with self._lock:

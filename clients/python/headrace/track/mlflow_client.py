@@ -1,6 +1,7 @@
 """MLflow's client, with its errors as the exporter knows them."""
 
 import os
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -13,6 +14,8 @@ from headrace.track.tracker import AwayError, ForgottenError, RefusedError
 
 T = TypeVar("T")
 LONGEST_SHOWN: Final = 300
+_SILENT: Final = re.compile(r"\[Errno -?\d+\] [\w ]+|Read timed out|timed out")
+"""What an error says, several levels deep, if there is no answer."""
 _REFUSED: Final = ("error code 401", "error code 403", "UNAUTHENTICATED", "PERMISSION_DENIED")
 
 
@@ -76,4 +79,7 @@ def _called(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
             ) from None
         if error.error_code == "INVALID_PARAMETER_VALUE":
             raise InvalidError(f"{text}.") from None
-        raise AwayError(f"no usable answer: {text}.") from None
+        silent = _SILENT.search(str(error.message))
+        raise AwayError(
+            f"it does not answer: {silent[0]}." if silent else f"no usable answer: {text}."
+        ) from None
