@@ -93,7 +93,8 @@ def test_mlflow_that_rejects_the_credentials(script: Script, status: int) -> Non
         def do_GET(self) -> None:
             self.send_error(status)
 
-        do_POST = do_GET
+        def do_POST(self) -> None:
+            self.send_error(status)
 
         def log_message(self, *_: object) -> None:
             pass
