@@ -183,7 +183,7 @@ test-metrics: setup ## Check metrics, dashboard and alert rules, with Prometheus
 	@command -v "$${HEADRACE_PROMTOOL:-promtool}" >/dev/null || { echo "There is no promtool on the path (Debian: apt-get install prometheus)." >&2; exit 1; }
 	@pytest -q -n 0 tests/monitoring $(ARGS)
 
-test-trackers: build/trackers/.stamp ## Run headrace track with the real MLflow (and its server), W&B and TensorBoard; kill it 20 times (five minutes)
+test-trackers: build/trackers/.stamp ## Run headrace track with the real MLflow (and its server), W&B and TensorBoard; kill it 20 times (ten minutes)
 	@build/trackers/bin/python -m pytest -q -s -n 0 -p no:cacheprovider tests/trackers $(ARGS)
 
 build/trackers/.stamp: $(STAMP) .ci/trackers.txt .ci/trackers.sh

@@ -50,12 +50,19 @@ def served(command: list[str], url: str, log: Path) -> Iterator["subprocess.Pope
 @contextmanager
 def mlflow_server(folder: Path, port: int | None = None) -> Iterator[str]:
     """A server of MLflow with a database in a folder; yields its URI."""
+    with mlflow_processes(folder, port) as (uri, _):
+        yield uri
+
+
+@contextmanager
+def mlflow_processes(folder: Path, port: int | None = None) -> Iterator[tuple[str, int]]:
+    """The same; yields its URI, and the group of its processes."""
     folder.mkdir(exist_ok=True)
     port = port or free_port()
     store = ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder)]
     command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1", *store]
-    with served(command, f"http://127.0.0.1:{port}/health", folder / "server.log"):
-        yield f"http://127.0.0.1:{port}"
+    with served(command, f"http://127.0.0.1:{port}/health", folder / "server.log") as process:
+        yield f"http://127.0.0.1:{port}", process.pid
 
 
 def mlflow_runs(uri: str, experiment: str) -> dict[int, Any]:

@@ -24,7 +24,13 @@ for package in ("mlflow", "tensorboard", "wandb"):
 from copied_study import Points, same  # noqa: E402
 from fake_mlflow import LARGEST  # noqa: E402
 from ready_home import furnish  # noqa: E402
-from real_trackers import mlflow_points, mlflow_server, tensorboard_points, wandb_points  # noqa: E402
+from real_trackers import (  # noqa: E402
+    mlflow_points,
+    mlflow_processes,
+    mlflow_server,
+    tensorboard_points,
+    wandb_points,
+)
 
 from headrace import Client  # noqa: E402
 from headrace.client import AskedTrial, Study  # noqa: E402
@@ -96,12 +102,18 @@ class Trials:
         asked.complete()
 
 
-def exporter(address: str, home: Path, *targets: str) -> "subprocess.Popen[bytes]":
+def exporter(address: str, home: Path, *targets: str, **variables: str) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "headrace.cli", "track", "kills", "--address", address]
     command += [word for target in targets for word in ("--to", target)]
-    env = {**os.environ, "HEADRACE_HOME": str(home), "WANDB_SILENT": "true"}
+    env = {**os.environ, "HEADRACE_HOME": str(home), **variables}
     with (home / "track.log").open("ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, env=env, start_new_session=True)
+
+
+def experiments(uri: str) -> list[str]:
+    from mlflow import MlflowClient
+
+    return [one.name for one in MlflowClient(tracking_uri=uri).search_experiments()]
 
 
 def table_of(study: Study) -> Points:
@@ -143,6 +155,36 @@ def test_twenty_kills_while_thirty_trials_report(tmp_path: Path) -> None:
             f"table, {sum(map(len, mlflow_points(uri, 'kills').values()))} in MLflow ({during} of them before the "
             f"last start), {sum(map(len, tensorboard_points(tmp_path / 'runs/kills').values()))} in TensorBoard"
         )
+
+
+def test_a_frozen_mlflow_stops_no_trial_and_doubles_nothing(tmp_path: Path) -> None:
+    """Requests that were given up are still carried out once the server continues, after they were sent again."""
+    home = tmp_path / "home"
+    with (
+        service(home) as address,
+        mlflow_processes(tmp_path / "mlflow") as (uri, group),
+        Client(address) as client,
+    ):
+        with Trials(client, 10, 0.5) as trials:
+            running = exporter(address, home, f"mlflow={uri}", MLFLOW_HTTP_REQUEST_TIMEOUT="3")
+            while "kills" not in experiments(uri):
+                time.sleep(0.5)
+            time.sleep(3)
+            os.killpg(group, signal.SIGSTOP)
+            before = trials.study.status().cursor
+            time.sleep(25)
+            after = trials.study.status().cursor
+            os.killpg(group, signal.SIGCONT)
+        assert running.wait(timeout=300) == 0, (home / "track.log").read_text()
+        expected = table_of(trials.study)
+        same(mlflow_points(uri, "kills"), expected, LARGEST)
+        said = (home / "track.log").read_text()
+        print(
+            f"\nfrozen for 25 s: {after - before} events meanwhile, {sum(map(len, expected.values()))} points\n{said}"
+        )
+        assert after - before > 100
+        assert said.count("does not answer") == 1
+        assert said.count("works again") == 1
 
 
 def test_wandb_after_five_kills(tmp_path: Path) -> None:
