@@ -232,7 +232,9 @@ class _Listed:
         return [info(script) for script in self.lists[min(self.asked, len(self.lists)) - 1]]
 
     def study(self, name: str) -> ScriptedStudy:
-        script = next(one for part in self.lists for one in part if info(one).name == name)
+        script = next(
+            one for one in self.lists[min(self.asked, len(self.lists)) - 1] if info(one).name == name
+        )
         return ScriptedStudy(script, name=name)
 
 
@@ -271,3 +273,29 @@ def test_all_studies_are_followed_and_those_that_come_later(script: Script) -> N
         "later": whole(later),
     }
     assert many.sinks["digits"].opened == [False]
+
+
+def test_a_study_that_is_extended_after_its_end_is_followed_again(script: Script) -> None:
+    """Its end is not the end: later events are copied from where the copy stopped."""
+    shorter = story()
+    del shorter.events[-40:], shorter.moments[-41:-1]
+    shorter.moments[-1].study.status.cursor = len(shorter.events)
+    client, many, over = _Listed([[shorter], [shorter], [script]]), _Many(), threading.Event()
+    done: list[int] = []
+
+    def finished(final: StudyInfo) -> None:
+        done.append(final.cursor)
+        if final.cursor == len(script.events):
+            over.set()
+
+    exporter = Exporter(
+        target=many,
+        say=print,
+        trouble=Trouble("", print),
+        scheduler=Trouble("", print),
+        wait=lambda seconds: over.wait(min(seconds, 0.05)),
+    )
+    Everything(client=client, exporter=exporter, done=finished).run()  # type: ignore[arg-type]
+    assert done == [len(shorter.events), len(script.events)]
+    assert many.sinks["digits"].written == whole(script)
+    assert many.sinks["digits"].opened == [False, False]

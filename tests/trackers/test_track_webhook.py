@@ -238,3 +238,15 @@ def test_the_check_in_the_documents_accepts_what_is_sent(
         "webhook-signature": signature(KEY, "a.1", 600, body),
     }
     assert not shown["is_genuine"](old, body, KEY.decode())
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "STOPPED", "FAILED"])
+def test_each_end_has_its_kind_and_its_reason(receiver: Receiver, state: str) -> None:
+    script = story()
+    script.events[-1].study_moved.to_state = state
+    script.events[-1].study_moved.detail = "the first three trials failed"
+    receiver.follow(script)
+    assert receiver.kinds[-1] == f"study.{state.lower()}"
+    _, last = receiver.got[-1]
+    assert (last["data"]["state"], last["data"]["detail"]) == (state.lower(), "the first three trials failed")
+    assert [kind for kind in receiver.kinds if kind != "study.new_best"] == [f"study.{state.lower()}"]
