@@ -4579,7 +4579,10 @@ type WorkerStatus struct {
 	NextTryTime *timestamppb.Timestamp `protobuf:"bytes,48,opt,name=next_try_time,json=nextTryTime,proto3" json:"next_try_time,omitempty"`
 	// How many trials ran in a process that had run another one, and why other processes ended, since the worker
 	// started; empty if no study reuses processes there.
-	Reused        string `protobuf:"bytes,49,opt,name=reused,proto3" json:"reused,omitempty"`
+	Reused string `protobuf:"bytes,49,opt,name=reused,proto3" json:"reused,omitempty"`
+	// How trials share GPUs there: the clients and faults of MPS, or why shares take turns; empty if there is nothing
+	// to say.
+	Mps           string `protobuf:"bytes,50,opt,name=mps,proto3" json:"mps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4743,6 +4746,13 @@ func (x *WorkerStatus) GetNextTryTime() *timestamppb.Timestamp {
 func (x *WorkerStatus) GetReused() string {
 	if x != nil {
 		return x.Reused
+	}
+	return ""
+}
+
+func (x *WorkerStatus) GetMps() string {
+	if x != nil {
+		return x.Mps
 	}
 	return ""
 }
@@ -6714,7 +6724,7 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\aworkers\x18\x01 \x03(\v2\x19.headrace.v1.WorkerStatusR\aworkers\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12/\n" +
 	"\x06shares\x18\x03 \x03(\v2\x17.headrace.v1.StudyShareR\x06shares\x12.\n" +
-	"\aunshown\x18\x04 \x03(\v2\x14.headrace.v1.UnshownR\aunshown\"\xc8\x06\n" +
+	"\aunshown\x18\x04 \x03(\v2\x14.headrace.v1.UnshownR\aunshown\"\xda\x06\n" +
 	"\fWorkerStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tconnected\x18\x02 \x01(\bR\tconnected\x12-\n" +
@@ -6736,7 +6746,8 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\acordons\x18. \x03(\v2\x19.headrace.v1.DeviceCordonR\acordons\x12\x1c\n" +
 	"\tsuspended\x18/ \x01(\tR\tsuspended\x12>\n" +
 	"\rnext_try_time\x180 \x01(\v2\x1a.google.protobuf.TimestampR\vnextTryTime\x12\x16\n" +
-	"\x06reused\x181 \x01(\tR\x06reused\x1a9\n" +
+	"\x06reused\x181 \x01(\tR\x06reused\x12\x10\n" +
+	"\x03mps\x182 \x01(\tR\x03mps\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa4\x01\n" +

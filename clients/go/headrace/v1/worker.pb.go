@@ -1219,7 +1219,10 @@ type Heartbeat struct {
 	StoreId string `protobuf:"bytes,47,opt,name=store_id,json=storeId,proto3" json:"store_id,omitempty"`
 	// How many trials ran in a process that had run another one, and why other processes ended, since the daemon
 	// started, for people. Empty if no study has `reuse`.
-	Reused        string `protobuf:"bytes,48,opt,name=reused,proto3" json:"reused,omitempty"`
+	Reused string `protobuf:"bytes,48,opt,name=reused,proto3" json:"reused,omitempty"`
+	// How trials share GPUs: the clients and faults of MPS, or why shares take turns, for people. Empty if there is
+	// nothing to say.
+	Mps           string `protobuf:"bytes,49,opt,name=mps,proto3" json:"mps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1320,6 +1323,13 @@ func (x *Heartbeat) GetStoreId() string {
 func (x *Heartbeat) GetReused() string {
 	if x != nil {
 		return x.Reused
+	}
+	return ""
+}
+
+func (x *Heartbeat) GetMps() string {
+	if x != nil {
+		return x.Mps
 	}
 	return ""
 }
@@ -1730,7 +1740,10 @@ type Exited struct {
 	// another one, or ended for a reason that `outcome` tells.
 	LeftBehind string `protobuf:"bytes,48,opt,name=left_behind,json=leftBehind,proto3" json:"left_behind,omitempty"`
 	// What would make the study's trials cheaper, for people; the worker says it once for a study.
-	Advice        string `protobuf:"bytes,49,opt,name=advice,proto3" json:"advice,omitempty"`
+	Advice string `protobuf:"bytes,49,opt,name=advice,proto3" json:"advice,omitempty"`
+	// With RELEASED: the MPS server of its GPU failed, and it is not known which of the trials there caused that. A
+	// trial that was there twice gets a GPU of its own from then on.
+	SharedFault   bool `protobuf:"varint,50,opt,name=shared_fault,json=sharedFault,proto3" json:"shared_fault,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1868,6 +1881,13 @@ func (x *Exited) GetAdvice() string {
 		return x.Advice
 	}
 	return ""
+}
+
+func (x *Exited) GetSharedFault() bool {
+	if x != nil {
+		return x.SharedFault
+	}
+	return false
 }
 
 // Answers Hello.
@@ -3221,7 +3241,7 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
 	"\x05stage\x18\x02 \x01(\x05R\x05stage\x12\x18\n" +
 	"\areplica\x18\x03 \x01(\x05R\areplica\x12\x12\n" +
-	"\x04duty\x18\x04 \x01(\x01R\x04duty\"\xee\x02\n" +
+	"\x04duty\x18\x04 \x01(\x01R\x04duty\"\x80\x03\n" +
 	"\tHeartbeat\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12:\n" +
 	"\ttelemetry\x18\x02 \x03(\v2\x1c.headrace.v1.DeviceTelemetryR\ttelemetry\x12)\n" +
@@ -3232,7 +3252,8 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\aleaving\x18+ \x01(\tR\aleaving\x12&\n" +
 	"\x0eunacknowledged\x18, \x01(\x03R\x0eunacknowledged\x12\x19\n" +
 	"\bstore_id\x18/ \x01(\tR\astoreId\x12\x16\n" +
-	"\x06reused\x180 \x01(\tR\x06reused\"<\n" +
+	"\x06reused\x180 \x01(\tR\x06reused\x12\x10\n" +
+	"\x03mps\x181 \x01(\tR\x03mps\"<\n" +
 	"\fDeviceDefect\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"u\n" +
@@ -3264,7 +3285,7 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12+\n" +
 	"\x05lease\x18\x02 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x126\n" +
 	"\tread_time\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\breadTime\x12,\n" +
-	"\x04code\x18\f \x01(\v2\x18.headrace.v1.AttemptCodeR\x04code\"\x87\x04\n" +
+	"\x04code\x18\f \x01(\v2\x18.headrace.v1.AttemptCodeR\x04code\"\xaa\x04\n" +
 	"\x06Exited\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12+\n" +
 	"\x05lease\x18\x02 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x122\n" +
@@ -3283,7 +3304,8 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\x06stored\x18. \x03(\tR\x06stored\x12\x1f\n" +
 	"\vleft_behind\x180 \x01(\tR\n" +
 	"leftBehind\x12\x16\n" +
-	"\x06advice\x181 \x01(\tR\x06advice\"\xe2\x02\n" +
+	"\x06advice\x181 \x01(\tR\x06advice\x12!\n" +
+	"\fshared_fault\x182 \x01(\bR\vsharedFault\"\xe2\x02\n" +
 	"\aWelcome\x12H\n" +
 	"\x12heartbeat_interval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\x126\n" +
 	"\tlease_ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bleaseTtl\x12)\n" +

@@ -39,6 +39,7 @@ def worker(proto: study_pb2.WorkerStatus) -> Worker:
         trouble=proto.trouble,
         rejected=proto.rejected,
         reused=proto.reused,
+        mps=proto.mps,
         avoided_by=tuple(proto.avoided_by),
         reservation=reservation(proto),
         certificate_end=proto.certificate_end.ToDatetime(UTC) if proto.HasField("certificate_end") else None,

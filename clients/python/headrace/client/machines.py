@@ -138,6 +138,8 @@ class Worker:
     """How many rejected messages it keeps, in which folder, and why the last one was rejected; empty for none."""
     reused: str = ""
     """How many trials ran in a process that had run another one, and why other processes ended."""
+    mps: str = ""
+    """How trials share GPUs there, through MPS or in turns; empty if there is nothing to say."""
     avoided_by: tuple[str, ...] = ()
     """The active studies that place nothing on it until it restarts, because their first attempts failed there."""
     reservation: SlotReservation | None = None

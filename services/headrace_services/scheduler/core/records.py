@@ -201,6 +201,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     """How often it was lost since its last new checkpoint or rung."""
     kills_in_row: int = 0
     """How many of these losses were kills of its own process."""
+    shared_faults: int = 0
+    """At how many faults of a shared GPU it was there, with no culprit known (`core.shared_faults`)."""
     steps_spent: int = 0
     log_path: str = ""
     log_tail: str = ""

@@ -1,18 +1,23 @@
 """What a trial takes, by its configuration and by the spec's table as it advances, and which trials may take spare
 slots.
 
-`request_at` is the one place where a trial's request is computed. A configuration that determines the size never
+`request_of` is the one place where a trial's request is computed. A configuration that determines the size never
 changes (`headrace.spec.sizes`), so a trial keeps its size for its whole life, except for what the table of
 `elastic` adds.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from msgspec.structs import replace
 
 from headrace.spec import StudySpec
-from headrace.spec.resources import ElasticGrant
+from headrace.spec.resources import WHOLE, ElasticGrant
 from headrace_services.scheduler.core.placement.values import Request
+from headrace_services.scheduler.core.records import Trial
+
+SUSPECTED_AFTER: Final = 2
+"""A trial that shared a GPU at this many faults without a known culprit is a suspect."""
 
 
 def request_at(
@@ -22,6 +27,17 @@ def request_at(
     own = Request.of(spec.resources.of(params), avoided)
     row = spec.elastic.row_at(step) if spec.elastic else None
     return own if row is None else _grown(spec, own, row)
+
+
+def request_of(spec: StudySpec, trial: Trial, avoided: Iterable[str] = ()) -> Request:
+    """Return what a trial takes now. A suspect of faults on shared GPUs takes a whole one."""
+    own = request_at(spec, trial.params, trial.step, avoided)
+    return own.grown(own.slots) if is_suspect(trial) else own
+
+
+def is_suspect(trial: Trial) -> bool:
+    """Whether a trial was there at so many faults of shared GPUs that it may be their cause."""
+    return trial.shared_faults >= SUSPECTED_AFTER
 
 
 def accepts_ephemeral(spec: StudySpec) -> bool:
@@ -61,5 +77,6 @@ def spare_slots(spec: StudySpec, milestone: int | None) -> int:
 
 def _grown(spec: StudySpec, own: Request, row: ElasticGrant) -> Request:
     """The request by the table. If trials differ in size, none gets less than its own."""
-    grown = own.grown(*row.part)
+    slots, milli = row.part
+    grown = own.grown(slots, WHOLE if spec.resources.exclusive else milli)
     return own if spec.resources.by is not None and grown.size < own.size else grown

@@ -35,6 +35,8 @@ worker = Table(
     Column("rejected", Text, nullable=False, server_default=""),
     # How its processes ran several trials, in its own words.
     Column("reused", Text, nullable=False, server_default=""),
+    # How trials share its GPUs, in its own words.
+    Column("mps", Text, nullable=False, server_default=""),
     # Counts the streams; only the newest one speaks for the worker.
     Column("session", BigInteger, nullable=False, server_default="0"),
     Column("connected", Boolean, nullable=False, server_default="false"),

@@ -1,0 +1,256 @@
+"""CUDA's Multi-Process Service (MPS) on one machine: where it is, and what keeps trials from sharing a GPU through
+it. For the worker, which owns it, and for `headrace doctor`.
+
+Without MPS, processes on one GPU take turns. With it, their kernels run at the same time.
+
+`obstacle` is pure: it judges what `look` has found. Nothing here starts or changes anything.
+"""
+
+import os
+import shutil
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+BINARY: Final = "nvidia-cuda-mps-control"
+PIPE_DIRECTORY: Final = "CUDA_MPS_PIPE_DIRECTORY"
+LOG_DIRECTORY: Final = "CUDA_MPS_LOG_DIRECTORY"
+MEMORY_LIMIT: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+THREADS: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+OWNER: Final = "HEADRACE_MPS_OWNER"
+"""In a control daemon's environment: the worker that started it, so that the worker's successor recognizes it."""
+PID_FILE: Final = f"{BINARY}.pid"
+WELL_KNOWN: Final = Path("/run/headrace/mps")
+OLDEST_DRIVER: Final = 495
+"""The first driver branch that limits the memory of an MPS client (CUDA 11.5)."""
+LONGEST_PIPE: Final = 90
+"""A longer pipe directory leaves no room for the name of a socket in it: its path has at most 107 bytes."""
+
+
+class Mode(StrEnum):
+    """Whether a worker uses MPS."""
+
+    AUTO = "auto"
+    """If it can; otherwise shares take turns."""
+    ON = "on"
+    """Always: a share that cannot have MPS is not started."""
+    OFF = "off"
+
+
+class ComputeMode(StrEnum):
+    """A card's compute mode. Nothing here changes it."""
+
+    DEFAULT = "default"
+    EXCLUSIVE = "exclusive"
+    PROHIBITED = "prohibited"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """What matters about a GPU."""
+
+    uuid: str
+    mode: ComputeMode = ComputeMode.DEFAULT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """A control daemon that runs."""
+
+    pid: int
+    uid: int
+    owner: str = ""
+    """The worker that started it, as far as this process may know; empty for anyone else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a machine has."""
+
+    pipe: Path
+    binary: str | None
+    control: Control | None = None
+    """The control daemon that runs at `pipe`."""
+    pipe_uid: int | None = None
+    """Whose folder `pipe` is; None if there is none."""
+    driver: str = ""
+    """The driver's version; empty if it is not known."""
+    cards: tuple[Card, ...] = ()
+    visible: str = ""
+    """`CUDA_VISIBLE_DEVICES`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why trials cannot share a GPU through MPS, and what to do about it."""
+
+    text: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.text}. {self.remedy}"
+
+
+def obstacle(facts: Facts, *, uid: int, trials_uid: int) -> Obstacle | None:
+    """Why trials of user `trials_uid` cannot use MPS through a process of user `uid`; None if they can."""
+    if any(name.strip().startswith("MIG-") for name in facts.visible.split(",")):
+        return Obstacle(
+            f"CUDA_VISIBLE_DEVICES={facts.visible} names MIG instances, which are not shared through MPS",
+            "Give each trial an instance of its own (gpus: 1), or name whole GPUs.",
+        )
+    if (branch := _branch(facts.driver)) is not None and branch < OLDEST_DRIVER:
+        return Obstacle(
+            f"driver {facts.driver} cannot limit the memory of a share under MPS",
+            f"Install driver {OLDEST_DRIVER} or newer.",
+        )
+    if facts.binary is None:
+        return Obstacle(
+            f"{BINARY} is not on the PATH",
+            "Install it with the driver (Debian and Ubuntu: nvidia-compute-utils), or use --mps off.",
+        )
+    if len(os.fsencode(facts.pipe)) > LONGEST_PIPE:
+        return Obstacle(
+            f"the path of the MPS folder {facts.pipe} has more than {LONGEST_PIPE} bytes",
+            f"Set {PIPE_DIRECTORY} for the worker to a shorter one.",
+        )
+    if facts.control is not None and facts.control.uid not in {0, trials_uid}:
+        return Obstacle(
+            f"the MPS control daemon in {facts.pipe} (process {facts.control.pid}) belongs to user "
+            f"{facts.control.uid}, and serves nobody else",
+            f"End it as that user (echo quit | {BINARY}), or set {PIPE_DIRECTORY} for the worker to another folder.",
+        )
+    if facts.control is None and facts.pipe_uid is not None and uid not in {0, facts.pipe_uid}:
+        return Obstacle(
+            f"the MPS folder {facts.pipe} belongs to user {facts.pipe_uid}, and no control daemon runs there",
+            f"Remove it, or set {PIPE_DIRECTORY} for the worker to another folder.",
+        )
+    if facts.control is None and uid not in {0, trials_uid}:
+        return Obstacle(
+            f"trials run as user {trials_uid}, whom a control daemon of user {uid} does not serve",
+            "Start the worker as root, or as the trials' user.",
+        )
+    return None
+
+
+def card_obstacle(card: Card) -> Obstacle | None:
+    """Why no two trials can share this card, with MPS or without; None if they can."""
+    if card.uuid.startswith("MIG-"):
+        return Obstacle(
+            f"{card.uuid} is a MIG instance, which is not shared through MPS",
+            "Give each trial an instance of its own (gpus: 1).",
+        )
+    if card.mode is ComputeMode.DEFAULT:
+        return None
+    says = (
+        "accepts one process at a time"
+        if card.mode is ComputeMode.EXCLUSIVE
+        else "accepts no process that computes"
+    )
+    return Obstacle(
+        f"GPU {card.uuid} is in {card.mode} mode and {says}",
+        f"nvidia-smi --id={card.uuid} --compute-mode=DEFAULT",
+    )
+
+
+def _branch(version: str) -> int | None:
+    number = version.partition(".")[0]
+    return int(number) if number.isdecimal() else None
+
+
+def pipe_directory(environ: Mapping[str, str], home: Path) -> Path:
+    """Where the worker with this home has its control daemon: where its environment says, else at one well-known
+    place of the machine if it is root, else in its home."""
+    if named := environ.get(PIPE_DIRECTORY):
+        return Path(named)
+    return WELL_KNOWN if os.geteuid() == 0 else home / "mps"
+
+
+def look(pipe: Path, environ: Mapping[str, str], uuids: Sequence[str] | None = None) -> Facts:
+    """Finds out what the machine has, for these cards or all of them. Asks NVML, so it may block for a moment."""
+    uid = None
+    with suppress(OSError):
+        uid = pipe.stat().st_uid
+    driver, cards = _asked(uuids)
+    return Facts(
+        pipe=pipe,
+        binary=shutil.which(BINARY, path=environ.get("PATH")),
+        control=control_at(pipe),
+        pipe_uid=uid,
+        driver=driver,
+        cards=cards,
+        visible=environ.get("CUDA_VISIBLE_DEVICES", ""),
+    )
+
+
+def control_at(pipe: Path) -> Control | None:
+    """The control daemon that runs at a place; None if none does, or if what it left names another program."""
+    try:
+        pid = int((pipe / PID_FILE).read_text().strip())
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        uid = uid_of(pid)
+    except (OSError, ValueError, IndexError):
+        return None
+    if (
+        uid is None
+        or state in "ZX"
+        or not any(Path(os.fsdecode(word)).name == BINARY for word in words if word)
+    ):
+        return None
+    owner = ""
+    with suppress(OSError):
+        prefix = f"{OWNER}=".encode()
+        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        owner = next((os.fsdecode(one[len(prefix) :]) for one in entries if one.startswith(prefix)), "")
+    return Control(pid=pid, uid=uid, owner=owner)
+
+
+def uid_of(pid: int) -> int | None:
+    """Whose process this is; None if it is gone. The owner of its folder in /proc may be root if it changed its user
+    itself."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return next(int(line.split()[2]) for line in lines if line.startswith("Uid:"))
+    except (OSError, StopIteration):
+        return None
+
+
+def has_sockets(pipe: Path) -> bool:
+    """Whether something listens, or listened, at a place: a control daemon whose process is not to be seen here."""
+    with suppress(OSError):
+        return any(stat.S_ISSOCK(path.lstat().st_mode) for path in pipe.iterdir())
+    return False
+
+
+def _asked(uuids: Sequence[str] | None) -> tuple[str, tuple[Card, ...]]:
+    """The driver's version, and the cards' modes, according to NVML."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except (ImportError, OSError):
+        return "", ()
+    except pynvml.NVMLError:  # no driver on this machine
+        return "", ()
+    modes = {
+        pynvml.NVML_COMPUTEMODE_PROHIBITED: ComputeMode.PROHIBITED,
+        pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: ComputeMode.EXCLUSIVE,
+    }
+    driver, cards = "", []
+    with suppress(pynvml.NVMLError):
+        driver = _text(pynvml.nvmlSystemGetDriverVersion())
+        count = pynvml.nvmlDeviceGetCount()
+        for handle in map(pynvml.nvmlDeviceGetHandleByIndex, range(count)):
+            uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
+            if uuids is None or uuid in uuids:
+                mode = modes.get(pynvml.nvmlDeviceGetComputeMode(handle), ComputeMode.DEFAULT)
+                cards.append(Card(uuid=uuid, mode=mode))
+    return driver, tuple(cards)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,13 @@
+"""How a worker's trials share its GPUs, and which trials were there when that failed."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+
+
+def upgrade() -> None:
+    """Add the columns."""
+    op.add_column("worker", sa.Column("mps", sa.Text, nullable=False, server_default=""))
+    op.add_column("trial", sa.Column("shared_faults", sa.Integer, nullable=False, server_default="0"))

@@ -1,0 +1,215 @@
+"""Who is charged when trials share a GPU: twelve faults, with real processes on a control daemon without a GPU."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from bundle_site import PROGRAM
+from mps_site import BESIDE, CARD, HERE, MpsHome, MpsSite, mps_home, outcome
+from scripted_scheduler import ScriptedScheduler, Stream
+
+from headrace.v1 import event_pb2
+from headrace_worker import mps
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[MpsHome]:
+    yield from mps_home(monkeypatch)
+
+
+@pytest.fixture
+async def site(
+    tmp_path: Path, scheduler: ScriptedScheduler, home: MpsHome, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[MpsSite]:
+    monkeypatch.setattr(mps, "SETTLE_S", 1.5)
+    place = MpsSite(tmp_path, scheduler)
+    yield place
+    place.mark("finish")
+    await place.leave()
+
+
+@pytest.fixture
+async def stream(site: MpsSite) -> Stream:
+    site.start()
+    return await site.scheduler.stream()
+
+
+CHARGED = ("FAILED", False)
+LOST = ("LOST", False)
+WELL = ("FINISHED", False)
+NOT_CHARGED = ("RELEASED", False)
+"""Ended by another trial that is known, or by the worker: it is no loss."""
+COUNTED = ("RELEASED", True)
+"""Ended by a fault of which nobody is known to be the cause: it is no loss, and the scheduler counts it."""
+
+FAULTS = {
+    "its own error": ("wait('go'); card.sync(); raise ValueError('loss is nan')", CHARGED, WELL),
+    "more memory than its share": ("wait('go'); card.allocate(3 << 30)", CHARGED, WELL),
+    "an illegal access, which reaches everybody": ("wait('go'); card.fault(ILLEGAL)", COUNTED, COUNTED),
+    "a failed assertion in its kernel": (
+        "wait('go'); print(ASSERTION, flush=True); card.fault(ASSERTED)",
+        CHARGED,
+        NOT_CHARGED,
+    ),
+    "a crash with work in flight": (
+        "wait('go'); card.launch(); os.kill(os.getpid(), 11)",
+        CHARGED,
+        NOT_CHARGED,
+    ),
+    "an illegal access that the card contains": (
+        "wait('go'); raise RuntimeError('CUDA error: ' + ILLEGAL)",
+        CHARGED,
+        WELL,
+    ),
+}
+"""What a trial does, how it ends, and how the two beside it end."""
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_who_is_charged_for_what_a_trial_does(site: MpsSite, stream: Stream, fault: str) -> None:
+    body, own, others = FAULTS[fault]
+    await site.run(stream, culprit=body, b=BESIDE, c=BESIDE)
+    site.mark("go")
+    await stream.get("exited", 1 if others == WELL else 3)
+    site.mark("finish")
+    ends = await site.ends(stream, 3)
+    assert {name: (outcome(end), end.shared_fault) for name, end in ends.items()} == {
+        "culprit": own,
+        "b": others,
+        "c": others,
+    }
+
+
+async def test_a_trial_that_is_killed_from_outside_is_the_only_one_that_is_lost(
+    site: MpsSite, stream: Stream
+) -> None:
+    await site.run(stream, a="card.launch(); wait('never')", b=BESIDE, c=BESIDE)
+    os.kill(int(await site.marked("a")), signal.SIGKILL)
+    ends = await site.ends(stream, 3)
+    found = {name: (outcome(end), end.shared_fault) for name, end in ends.items()}
+    assert found == {"a": LOST, "b": NOT_CHARGED, "c": NOT_CHARGED}
+    assert "studies/s/trials/0 ended the MPS server" in ends["b"].error
+
+
+@pytest.mark.smoke
+async def test_nobody_is_charged_for_the_death_of_a_server(
+    site: MpsSite, stream: Stream, home: MpsHome
+) -> None:
+    await site.run(stream, a=BESIDE, b=BESIDE, c=BESIDE)
+    (server,) = await home.control.servers()
+    os.kill(server, signal.SIGKILL)
+    ends = await site.ends(stream, 3)
+    assert {(outcome(end), end.shared_fault) for end in ends.values()} == {COUNTED}
+    await site.run(stream, d="")
+    assert outcome((await site.ends(stream, 4))["d"]) == "FINISHED", "there is a new server"
+
+
+async def test_the_death_of_the_control_daemon_ends_nobody(
+    site: MpsSite, stream: Stream, home: MpsHome
+) -> None:
+    await site.run(stream, a=BESIDE, b=BESIDE)
+    home.kill()
+    await site.run(stream, c=BESIDE)
+    site.mark("finish")
+    ends = await site.ends(stream, 3)
+    assert {(outcome(end), end.shared_fault) for end in ends.values()} == {WELL}
+
+
+@pytest.mark.smoke
+async def test_a_trial_that_does_not_end_is_taken_off_the_card_before_it_is_killed(
+    site: MpsSite, stream: Stream
+) -> None:
+    await site.run(stream, a="card.launch(); wait('never')", b=BESIDE, c=BESIDE)
+    stream.send(cancel={"lease": site.lease("a"), "reason": "stopped"})
+    await stream.get("exited")
+    site.mark("finish")
+    ends = await site.ends(stream, 3)
+    assert {name: outcome(end) for name, end in ends.items()} == {
+        "a": "RELEASED",
+        "b": "FINISHED",
+        "c": "FINISHED",
+    }
+
+
+LEAVES = """
+step = 0
+def asked():
+    return os.path.exists(me.leave_file)
+while True:
+    card.launch()
+    card.sync()
+    step += 1
+    leave_if_told(report(step, save=asked()))
+    time.sleep(0.02)
+"""
+
+
+async def _lets_continue(stream: Stream) -> None:
+    """Answers every report as a scheduler does that knows nothing of MPS."""
+    answered = 0
+    while True:
+        for one in stream.all("report")[answered:]:
+            stream.decide(one, event_pb2.DECISION_ACTION_CONTINUE, next_milestone=1_000_000)
+            answered += 1
+        await asyncio.sleep(0.01)
+
+
+async def test_the_card_is_drained_before_the_server_is_restarted_for_one_that_cannot_be_taken_off(
+    site: MpsSite, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mps, "DRAIN_S", 5.0)
+    await site.run(stream, a="card.stick(); wait('never')", deaf=BESIDE)
+    scheduler = asyncio.create_task(_lets_continue(stream))
+    stream.send(assign=site.share("b", LEAVES, attached=True, milestone=1_000_000))
+    await site.marked("b")
+    await stream.get("report", 2)
+    stream.send(cancel={"lease": site.lease("a"), "reason": "stopped"})
+    ends = await site.ends(stream, 3)
+    scheduler.cancel()
+    assert {name: (outcome(end), end.shared_fault) for name, end in ends.items()} == {
+        "a": NOT_CHARGED,
+        "b": NOT_CHARGED,
+        "deaf": NOT_CHARGED,
+    }
+    assert "the worker restarted the MPS server" in ends["deaf"].error
+    assert "cannot be taken off its GPU" in ends["b"].error
+    saved = [one for one in stream.all("report") if one.HasField("checkpoint")]
+    assert saved, "it saves only when it is asked, and has saved before it was ended"
+    await site.run(stream, d="")
+    assert outcome((await site.ends(stream, 4))["d"]) == "FINISHED"
+
+
+async def test_a_trial_that_was_alone_on_the_card_is_charged_for_a_fault(
+    site: MpsSite, stream: Stream
+) -> None:
+    await site.run(stream, a="card.fault(ILLEGAL)")
+    (end,) = (await site.ends(stream, 1)).values()
+    assert (outcome(end), end.shared_fault) == CHARGED
+    assert ILLEGAL in end.device_words
+
+
+async def test_the_members_of_a_bundle_are_not_charged_for_the_trial_beside_them(
+    site: MpsSite, stream: Stream
+) -> None:
+    program = site.program(PROGRAM + CARD.format(here=str(HERE), name="bundle") + BESIDE, prelude=False)
+    for number in (7, 8):
+        member = site.assign(program, number=number)
+        member.grant.id, member.grant.seats, member.grant.milli = "g1", 4, 500
+        site.names[member.lease.lease_id] = f"member {number}"
+        stream.send(assign=member)
+    await site.marked("bundle")
+    await site.run(stream, culprit="card.launch(); os.kill(os.getpid(), 11)")
+    ends = await site.ends(stream, 3)
+    assert {name: (outcome(end), end.shared_fault) for name, end in ends.items()} == {
+        "culprit": CHARGED,
+        "member 7": NOT_CHARGED,
+        "member 8": NOT_CHARGED,
+    }
+
+
+ILLEGAL = "an illegal memory access was encountered"
