@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from mps_site import BESIDE, MpsHome, MpsSite, mps_home, outcome
 from other_user_site import USER, as_root, interpreter
 from scripted_scheduler import ScriptedScheduler, until
 
+import headrace.mps
 from headrace.mps import BINARY, PIPE_DIRECTORY, Card, ComputeMode, Facts, Mode, control_at, uid_of
 from headrace.v1 import worker_pb2
 from headrace_worker import mps, mps_control, mps_server
@@ -256,11 +258,19 @@ async def test_without_the_program_a_worker_that_needs_it_does_not_start(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (workers.home.bin / BINARY).unlink()
-    assert "is not on the PATH" in await workers.make().check()
-    assert await workers.make().join("a", "trial a", SHARE) == {}
+    owner = workers.make()
+    await owner.check()
+    assert owner.words.startswith(
+        f"shares of a GPU would take turns, without MPS: {BINARY} is not on the PATH"
+    )
+    assert await owner.join("a", "trial a", SHARE) == {}
+    assert owner.words.startswith("shares of a GPU take turns")
     with pytest.raises(ValueError, match=f"--mps on: {BINARY} is not on the PATH. Install it"):
         await workers.make(mode=Mode.ON).check()
-    assert await workers.make(mode=Mode.OFF).check() == ""
+    off = workers.make(mode=Mode.OFF)
+    await off.check()
+    assert await off.join("a", "trial a", SHARE) == {}
+    assert off.words == ""
 
 
 async def test_a_card_of_a_large_job_is_not_shared(workers: Workers) -> None:
@@ -303,13 +313,22 @@ async def test_no_client_joins_while_the_server_recovers(
     workers: Workers, home: MpsHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mps, "READY_S", 1.0)
-    owner = workers.make(mode=Mode.ON)
+    ended: list[str] = []
+
+    async def end_idle() -> None:
+        ended.append("idle")
+
+    owner = workers.make(mode=Mode.ON, end_idle=end_idle)
     await owner.join("a", "trial a", SHARE)
     with _client(home) as client:
         await until(_clients)
         await _fault(home)
         with pytest.raises(NotServedError, match="recovers from a fault once its last client has ended"):
             await owner.join("b", "trial b", SHARE)
+        assert ended, "a process that waits for its next trial is a client too"
+        by_turns = workers.make()
+        assert await by_turns.join("b", "trial b", SHARE) == {}, "auto waits no longer than that"
+        assert "accepts no client" in by_turns.words
         client.kill()
     assert PIPE_DIRECTORY in await owner.join("c", "trial c", SHARE)
 
@@ -330,6 +349,80 @@ async def test_an_answer_that_does_not_come_is_given_up(
     home.inject('{"hangs": "get_server_list"}')
     with pytest.raises(MpsError, match="no answer to 'get_server_list'"):
         await control.ask("get_server_list", 0.3)
+
+
+async def test_one_that_hangs_delays_the_worker_once(home: MpsHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    control = home.control
+    await control.start()
+    home.inject('{"hangs": "get_server_list"}')
+    with pytest.raises(MpsError):
+        await control.ask("get_server_list", 0.3)
+    asked: list[object] = []
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", lambda *words, **_: asked.append(words))
+    for command in ("get_server_list", "get_client_list 7"):
+        with pytest.raises(MpsError, match="is not asked again for 60 s"):
+            await control.ask(command)
+    assert not asked
+
+
+async def test_a_driver_that_hangs_is_asked_once(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mps, "ANSWER_S", 0.2)
+    hangs, asked = threading.Event(), []
+
+    def look(pipe: Path, *_: object) -> Facts:
+        asked.append(pipe)
+        hangs.wait(30)
+        return Facts(pipe=pipe, binary=None)
+
+    monkeypatch.setattr(mps, "look", look)
+    owner = workers.make()
+    for name in "abc":
+        assert await owner.join(name, f"trial {name}", SHARE) == {}
+    assert len(asked) == 1
+    assert "the driver does not answer" in owner.words
+    hangs.set()
+    await asyncio.sleep(0.1)  # the thread ends
+    await owner.join("d", "trial d", SHARE)
+    assert "is not on the PATH" in owner.words, "it is asked again once it has answered"
+
+
+async def test_one_of_another_container_is_not_replaced(
+    workers: Workers, home: MpsHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await home.control.start()
+    monkeypatch.setattr(mps_control, "control_at", lambda _: None)  # its process is not to be seen here
+    monkeypatch.setattr(headrace.mps, "control_at", lambda _: None)
+    owner = workers.make()
+    assert await owner.join("a", "trial a", SHARE) == {}
+    assert "a control daemon of another container serves" in owner.words
+
+
+async def test_a_folder_that_is_a_link_is_not_used(workers: Workers, home: MpsHome, tmp_path: Path) -> None:
+    (target := tmp_path / "target").mkdir(mode=0o700)
+    home.pipe.symlink_to(target)
+    owner = workers.make()
+    assert await owner.join("a", "trial a", SHARE) == {}
+    assert "is a link" in owner.words
+    assert target.stat().st_mode & 0o777 == 0o700
+    assert not list(target.iterdir())
+
+
+async def test_where_an_administrator_runs_it_whole_gpus_are_served_too(
+    workers: Workers, home: MpsHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await workers.make().check() is False
+    home.pipe.mkdir()
+    await _start_as_administrator()
+    found = control_at(home.pipe)
+    card = Card(uuid=CARD, mode=ComputeMode.EXCLUSIVE)
+    facts = Facts(pipe=home.pipe, binary="/bin/x", control=found, cards=(card,))
+    monkeypatch.setattr(mps, "look", lambda *_: facts)
+    owner = workers.make()
+    assert await owner.check() is True, "trials keep the worker's CUDA_MPS_PIPE_DIRECTORY"
+    assert owner.words == ""
+    assert PIPE_DIRECTORY in await owner.join("a", "trial a", SHARE), (
+        "NVIDIA advises the exclusive mode with it"
+    )
 
 
 async def test_a_worker_without_mps_gives_its_trials_no_pipe_directory_of_its_own(
@@ -376,7 +469,8 @@ async def test_a_card_that_accepts_one_process_is_named_and_gets_no_share(
     card = Card(uuid=CARD, mode=ComputeMode.EXCLUSIVE)
     monkeypatch.setattr(mps, "look", lambda pipe, *_: Facts(pipe=pipe, binary="/bin/x", cards=(card,)))
     owner = workers.make()
-    assert (await owner.check()).startswith(f"no trial can share a GPU: GPU {CARD} is in exclusive mode")
+    await owner.check()
+    assert owner.words.startswith(f"no trial can share a GPU: GPU {CARD} is in exclusive mode")
     with pytest.raises(NotServedError, match="accepts one process at a time"):
         await owner.join("a", "trial a", SHARE)
     with pytest.raises(ValueError, match="is in exclusive mode"):

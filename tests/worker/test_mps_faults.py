@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from bundle_site import PROGRAM
 from mps_site import BESIDE, CARD, HERE, MpsHome, MpsSite, mps_home, outcome
-from scripted_scheduler import ScriptedScheduler, Stream
+from scripted_scheduler import ScriptedScheduler, Stream, until
 
 from headrace.v1 import event_pb2
 from headrace_worker import mps
+from headrace_worker.attempt import Attempt
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(120)]
 
@@ -134,6 +135,81 @@ async def test_a_trial_that_does_not_end_is_taken_off_the_card_before_it_is_kill
         "b": "FINISHED",
         "c": "FINISHED",
     }
+
+
+@pytest.mark.smoke
+async def test_a_trial_that_is_slow_to_obey_is_not_charged_for_what_it_says_off_the_card(
+    site: MpsSite, stream: Stream
+) -> None:
+    body = """
+report(1)
+mark("told")
+while True:
+    card.launch()
+    time.sleep(0.005)
+    card.sync()
+"""
+    await site.run(stream, b=BESIDE)
+    stream.send(assign=site.share("a", body, attached=True, milestone=1))
+    await site.marked("a")
+    stream.decide(await stream.get("report"), event_pb2.DECISION_ACTION_STOP)
+    ends = await site.ends(stream, 1)
+    assert outcome(ends["a"]) == "RELEASED"
+    site.mark("finish")
+    ends = await site.ends(stream, 2)
+    assert outcome(ends["b"]) == "FINISHED"
+
+
+@pytest.mark.parametrize("gone", ["client", "control daemon"])
+async def test_nobody_is_asked_to_leave_for_one_that_cannot_be_ended_by_mps(
+    site: MpsSite, stream: Stream, home: MpsHome, gone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client left the card by itself at that moment, or the control daemon is dead: draining helps nobody."""
+    asked: list[str] = []
+    monkeypatch.setattr(Attempt, "leave_when_saved", lambda self, _: asked.append(self.lease.trial))
+    body = (
+        "wait('never')" if gone == "control daemon" else "card.socket.close(); mark('closed'); wait('never')"
+    )
+    await site.run(stream, a=body, b=BESIDE)
+    if gone == "client":
+        await site.marked("closed")
+    else:
+        home.kill()
+    stream.send(cancel={"lease": site.lease("a"), "reason": "stopped"})
+    assert outcome((await site.ends(stream, 1))["a"]) == "RELEASED"
+    assert not asked
+    site.mark("finish")
+    assert outcome((await site.ends(stream, 2))["b"]) == "FINISHED"
+
+
+async def test_who_was_asked_to_leave_stays_once_the_stuck_one_has_gone(
+    site: MpsSite, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mps, "_LOOK_S", 0.3)
+    body = "card.stick(); wait('give up'); card.socket.close(); wait('never')"
+    await site.run(stream, a=body, deaf=BESIDE)
+    scheduler = asyncio.create_task(_lets_continue(stream))
+    stream.send(assign=site.share("b", LEAVES.replace("save=asked()", "save=False"), attached=True))
+    await site.marked("b")
+    await stream.get("report", 2)
+    stream.send(cancel={"lease": site.lease("a"), "reason": "stopped"})
+    daemon, _ = site.daemons[-1]
+    await until(lambda: any(one._when_saved is not None for one in daemon._attempts.values()))
+    site.mark("give up")
+    ends = await site.ends(stream, 1)
+    assert outcome(ends["a"]) == "RELEASED"
+    await until(lambda: all(one._when_saved is None for one in daemon._attempts.values()))
+    scheduler.cancel()
+
+
+async def test_a_trial_alone_on_its_card_is_not_charged_for_the_death_of_the_server(
+    site: MpsSite, stream: Stream, home: MpsHome
+) -> None:
+    await site.run(stream, a=BESIDE)
+    (server,) = await home.control.servers()
+    os.kill(server, signal.SIGKILL)
+    (end,) = (await site.ends(stream, 1)).values()
+    assert (outcome(end), end.shared_fault) == COUNTED
 
 
 LEAVES = """

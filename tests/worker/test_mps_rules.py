@@ -35,15 +35,14 @@ def test_every_way_down_the_ladder_ends_with_a_kill() -> None:
 
     assert ways(Rung.ASKED) == {
         (Rung.ASKED, Rung.TERMINATE, Rung.KILL),
+        (Rung.ASKED, Rung.TERMINATE, Rung.DRAIN, Rung.KILL),  # it left by itself, or nothing can be done
         (Rung.ASKED, Rung.TERMINATE, Rung.DRAIN, Rung.RESTART, Rung.KILL),
     }
 
 
-def test_every_rung_below_the_first_knows_what_may_happen_on_it() -> None:
-    missing = {
-        (rung, step) for rung in (Rung.TERMINATE, Rung.RESTART) for step in Step if (rung, step) not in LADDER
-    }
-    assert not missing
+def test_nobody_is_disturbed_for_one_that_is_gone_or_that_nothing_can_be_done_about() -> None:
+    for rung in (Rung.TERMINATE, Rung.DRAIN, Rung.RESTART):
+        assert {LADDER[rung, step] for step in (Step.GONE, Step.POWERLESS)} == {Rung.KILL}
 
 
 @pytest.mark.parametrize(
@@ -58,11 +57,16 @@ def test_every_rung_below_the_first_knows_what_may_happen_on_it() -> None:
             f"{ASSERTION}\nCUDA error: device-side assert triggered",
             Evidence.ASSERTION,
         ),
+        (FAILED, "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered", Evidence.SHARED),
+        (FAILED, "cupy_backends.cuda.api.runtime.CUDARuntimeError: cudaErrorLaunchFailure", Evidence.SHARED),
+        (FAILED, "[719] Call to cuMemFree results in CUDA_ERROR_LAUNCH_FAILED", Evidence.SHARED),
+        (FAILED, "CUDA_ERROR_OUT_OF_MEMORY: out of memory", Evidence.OWN),
         (
             FAILED,
             "the remote procedural call between the MPS server and the MPS client failed",
-            Evidence.SHARED,
+            Evidence.SERVER,
         ),
+        (FAILED, "CUDA_ERROR_MPS_CLIENT_TERMINATED", Evidence.SERVER),
         (FAILED, "the MPS server is not ready to accept new MPS client requests", Evidence.UNSERVED),
         (FAILED, "cudaErrorMpsMaxClientsReached", Evidence.UNSERVED),
         (
@@ -135,11 +139,14 @@ def test_a_crash_explains_the_fault_of_the_only_other_trial_although_the_server_
     assert [company.blame(client) for client in "ab"] == [(Blame.OWN, ""), (Blame.ANOTHER, "trial a")]
 
 
-def test_an_exception_explains_no_fault_while_the_server_is_well() -> None:
-    company = _company("a", "b")
+def test_an_exception_explains_no_fault() -> None:
+    company = _company("a", "b", "c")
     company.ends("a", Evidence.OWN, 1.0)
     company.ends("b", Evidence.SHARED, 1.1)
     assert _blames(company, "a", "b") == [Blame.OWN, Blame.OWN]
+    company.server_failed("b", 1.2)
+    company.ends("c", Evidence.SHARED, 2.0)
+    assert _blames(company, "b", "c") == [Blame.NOBODY] * 2, "its process let go of the card in good order"
 
 
 def test_two_crashes_are_no_fault() -> None:
@@ -149,7 +156,7 @@ def test_two_crashes_are_no_fault() -> None:
     assert _blames(company, "a", "b") == [Blame.OWN, Blame.OWN]
 
 
-@pytest.mark.parametrize("first", [Evidence.OWN, Evidence.CRASHED, Evidence.ASSERTION])
+@pytest.mark.parametrize("first", [Evidence.CRASHED, Evidence.ASSERTION])
 def test_who_ended_before_the_others_in_its_own_way_is_the_culprit(first: Evidence) -> None:
     company = _company("a", "b", "c")
     company.ends("a", first, 1.0)
@@ -167,7 +174,7 @@ def test_the_order_is_that_of_the_exits_not_of_what_is_known_about_them() -> Non
     company.ends("b", Evidence.SHARED, 1.3)
     company.server_failed("b", 1.4)
     assert not company.is_settled("b")
-    company.ends("a", Evidence.OWN, 2.0)
+    company.ends("a", Evidence.CRASHED, 2.0)
     assert company.is_settled("b")
     assert company.blame("b") == (Blame.ANOTHER, "trial a")
 
@@ -206,6 +213,40 @@ def test_what_a_restart_ends_is_the_workers_doing() -> None:
     assert company.faults == 0
 
 
+def test_a_restart_that_failed_excuses_nobody() -> None:
+    company = _company("a", "b")
+    company.withdraw(company.restarts())
+    company.ends("a", Evidence.SHARED, 1.0)
+    assert _blames(company, "a") == [Blame.OWN]
+
+
+def test_what_a_trial_says_after_it_was_taken_off_the_card_is_no_fault() -> None:
+    company = _company("a", "b")
+    company.taken_off("a")
+    company.ends("a", Evidence.SERVER, 1.0)
+    company.ends("b", Evidence.SHARED, 1.1)
+    assert _blames(company, "a", "b") == [Blame.OWN, Blame.OWN]
+    assert company.faults == 0
+
+
+def test_the_death_of_the_server_is_never_the_error_of_a_trial_alone_on_its_card() -> None:
+    company = _company("a")
+    company.joins("c", "GPU-1", "trial c", 0.0)
+    company.ends("c", Evidence.SERVER, 1.0)
+    assert _blames(company, "c") == [Blame.NOBODY]
+    company.ends("a", Evidence.SERVER, 300.0)
+    assert _blames(company, "a") == [Blame.NOBODY], "all cards lose their server with one"
+    assert company.faults == 1
+
+
+def test_who_crashes_long_after_a_fault_crashes_by_itself() -> None:
+    company = _company("a", "b", "c")
+    company.ends("a", Evidence.SHARED, 1.0)
+    company.ends("b", Evidence.SHARED, 1.1)
+    assert company.in_event("c", 2.0)
+    assert not company.in_event("c", 1.0 + WINDOW_S + 1)
+
+
 FACTS = Facts(pipe=Path("/run/headrace/mps"), binary="/usr/bin/nvidia-cuda-mps-control")
 
 
@@ -239,4 +280,8 @@ def test_a_card_that_accepts_one_process_is_not_shared_and_its_mode_stays_as_it_
     assert found.text == "GPU GPU-1 is in exclusive mode and accepts one process at a time"
     assert "compute-mode=DEFAULT" in found.remedy
     assert card_obstacle(Card(uuid="GPU-1")) is None
+    assert card_obstacle(Card(uuid="GPU-1", mode=ComputeMode.EXCLUSIVE), served=True) is None, (
+        "the site's own MPS"
+    )
+    assert card_obstacle(Card(uuid="GPU-1", mode=ComputeMode.PROHIBITED), served=True) is not None
     assert card_obstacle(Card(uuid="MIG-1")) is not None

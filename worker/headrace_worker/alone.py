@@ -94,7 +94,7 @@ class Alone:
         tail = output.tail()
         verdict = classify(
             exit_code,
-            ending=attempt.ending,
+            ending=self._place.mps.ending_of(self.mark, attempt.ending),
             finished=attempt.finished,
             last_line=last_line(tail),
             withheld=launch.withheld,

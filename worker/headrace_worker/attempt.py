@@ -232,6 +232,10 @@ class Attempt:
         self._when_saved = ending
         self.reports.leave_soon()
 
+    def need_not_leave(self) -> None:
+        """Takes that back. It may still save at its next report. May be repeated."""
+        self._when_saved = None
+
     def _time_is_over(self) -> None:
         """The trial has run for as long as the study allows: it is asked to save and exit, and is ended after its
         grace."""

@@ -299,7 +299,7 @@ class Bundle:
             )
             verdict = classify(
                 exit_code,
-                ending=self._ending,
+                ending=self._place.mps.ending_of(self.mark, self._ending),
                 finished=self._finished,
                 last_line=last_line(tail),
                 withheld=withheld,

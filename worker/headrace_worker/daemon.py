@@ -224,10 +224,10 @@ class Daemon:
             trials_uid=os.geteuid() if user is None else user.uid,
             owned=lambda: self._bubble_slots.owned,
             ask_to_leave=self._ask_to_leave,
+            let_stay=self._let_stay,
             end_idle=lambda: self._standbys.end_waiting(PIPE_DIRECTORY),
         )
-        if shares := await self._mps.check():
-            log.warning("%s", shares)
+        keeps_pipe = await self._mps.check()
 
         def failed() -> None:
             core.defects = {**self._health.defects, **self._bubble_slots.gone}
@@ -268,8 +268,8 @@ class Daemon:
             stack.push_async_callback(self._ground.close)
             shown = stack.enter_context(scraped(settings.metrics_listen, registry_of(self._figures)))
             environ = dict(os.environ)
-            if mps_mode is not Mode.OFF:
-                environ.pop(PIPE_DIRECTORY, None)  # only trials with a share are clients
+            if not keeps_pipe:
+                environ.pop(PIPE_DIRECTORY, None)  # only trials with a share are clients of the worker's own
             self._environments = Environments(
                 settings.environments_dir.absolute(), environ, self._tasks, settings.code_cache_bytes, user
             )
@@ -342,6 +342,7 @@ class Daemon:
                     print(f"headrace worker: metrics at http://{shown}/metrics", flush=True)
                 await self._stopping.wait()
                 closing = tasks.create_task(self._environments.close(), name="end installations")
+                self._mps.hurry()
                 await self._leaving.wind_down(self._hurry, _LAST_ACKS_S)
                 await closing
                 await self._mps.close()
@@ -490,6 +491,12 @@ class Daemon:
         for attempt in list(self._attempts.values()):
             if not {attempt.lease.lease_id, attempt.host.mark}.isdisjoint(leases):
                 attempt.leave_when_saved(Ending(outcome=worker_pb2.EXIT_OUTCOME_RELEASED, error=why))
+
+    def _let_stay(self, leases: Collection[str]) -> None:
+        """They need not leave after all. May be repeated."""
+        for attempt in list(self._attempts.values()):
+            if not {attempt.lease.lease_id, attempt.host.mark}.isdisjoint(leases):
+                attempt.need_not_leave()
 
     def _busy_folders(self) -> set[str]:
         """The folders of the studies whose trials run here."""

@@ -1,27 +1,39 @@
 """The control daemon of MPS, through its own command line: `nvidia-cuda-mps-control` reads commands from its standard
 input, and passes them to the daemon whose pipe directory its environment names.
 
-A command that is not answered in time is given up. Nothing that the daemon says is trusted without a look at the
-process that it names.
+A command that is not answered in time is given up, and for a while no other is tried: a control daemon that hangs
+delays its worker once, not at each command. Nothing that the daemon says is trusted without a look at the process
+that it names.
 """
 
 import asyncio
 import os
 import signal
+import stat
 import subprocess
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
 from headrace.environment import select
-from headrace.mps import BINARY, LOG_DIRECTORY, OWNER, PIPE_DIRECTORY, Control, control_at
+from headrace.mps import (
+    BINARY,
+    LOG_DIRECTORY,
+    OWNER,
+    PIPE_DIRECTORY,
+    Control,
+    control_at,
+    has_sockets,
+)
 
 _Result = TypeVar("_Result")
 ANSWER_S: Final = 10.0
 """How long the control daemon may take to answer."""
 START_S: Final = 20.0
 """How long it may take to start, and a server to be ready."""
+MUTE_S: Final = 60.0
+"""How long one that did not answer is left in peace."""
 _STARTED: Final = "start.log"
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _SUCCESS: Final = ("0", "CUDA_SUCCESS")
@@ -47,6 +59,12 @@ class MpsControl:
         names = {PIPE_DIRECTORY: str(pipe), LOG_DIRECTORY: str(self.log_dir)}
         passed = {name: value for name, value in select(environ, ()).passed.items() if name != _VISIBLE}
         self._environ = {**passed, **names}
+        self._mute_until = 0.0
+
+    @property
+    def hangs(self) -> bool:
+        """Whether it has left a command without an answer of late."""
+        return asyncio.get_running_loop().time() < self._mute_until
 
     @property
     def log_dir(self) -> Path:
@@ -70,11 +88,11 @@ class MpsControl:
         """
         if self.found is not None:
             return
+        await self._refuse_unseen()
         try:
             for folder in (self._pipe, self.log_dir):
-                folder.mkdir(parents=True, exist_ok=True)
-                folder.chmod(0o755)  # trials of another user connect here
-            with (self.log_dir / _STARTED).open("wb") as said:
+                _make(folder)
+            with _opened(self.log_dir / _STARTED) as said:
                 process = await asyncio.create_subprocess_exec(
                     *(BINARY, "-d"),
                     stdin=subprocess.DEVNULL,
@@ -93,6 +111,22 @@ class MpsControl:
             await _until(lambda: self.found is not None, _OTHER_S, self._why_not_started(process.returncode))
         await _until(lambda: self.found is not None, START_S, "it started, and then was not there")
 
+    async def _refuse_unseen(self) -> None:
+        """One that answers although its process is not to be seen is another container's, with which this one shares
+        a folder: a second one would take its sockets."""
+        if not has_sockets(self._pipe):
+            return
+        try:
+            await self.ask("get_server_list")
+        except MpsError:
+            if self.hangs:
+                raise
+            return  # what a dead one has left
+        raise MpsError(
+            f"a control daemon of another container serves {self._pipe}: give each container a folder of its own with "
+            f"{PIPE_DIRECTORY}, or let them share their processes (pid: host)"
+        )
+
     def _why_not_started(self, status: int) -> str:
         with suppress(OSError):
             if said := (self.log_dir / _STARTED).read_text(errors="replace").strip():
@@ -101,6 +135,8 @@ class MpsControl:
 
     async def ask(self, command: str, patience_s: float = ANSWER_S) -> str:
         """Gives it a command and returns the answer. Raises `MpsError`."""
+        if self.hangs:
+            raise MpsError(f"it did not answer, and is not asked again for {MUTE_S:g} s")
         try:
             process = await asyncio.create_subprocess_exec(
                 BINARY,
@@ -112,9 +148,13 @@ class MpsControl:
             )
         except OSError as error:
             raise MpsError(f"{BINARY} cannot be started: {error}") from error
-        said, _ = await _in_time(
-            process.communicate(f"{command}\n".encode()), process, patience_s, f"no answer to {command!r}"
-        )
+        try:
+            said, _ = await _in_time(
+                process.communicate(f"{command}\n".encode()), process, patience_s, f"no answer to {command!r}"
+            )
+        except MpsError:
+            self._mute_until = asyncio.get_running_loop().time() + MUTE_S
+            raise
         answer = said.decode(errors="replace").strip()
         if process.returncode:
             raise MpsError(f"{command!r}: {answer[-_TOLD:] or f'exit status {process.returncode}'}")
@@ -162,6 +202,20 @@ class MpsControl:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(running.pid, signal.SIGTERM)
             raise
+
+
+def _make(folder: Path) -> None:
+    """Makes a folder in which trials of another user find sockets, and which nobody else writes. Raises `OSError`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise PermissionError(f"{folder} is a link, or belongs to user {found.st_uid}")
+    folder.chmod(0o755)
+
+
+def _opened(path: Path) -> BinaryIO:
+    """A file to write, and never one that a link names. Raises `OSError`."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644), "wb")
 
 
 def is_running(pid: int) -> bool:

@@ -138,8 +138,9 @@ class Place:
             if not process.runs:
                 self.mps.exits(client)
             others = await asyncio.to_thread(process.others, ())
-            if pids := [process.pid, *others] if process.runs else others:
-                await self.mps.let_go(client, pids)
+            runs = process.runs
+            if pids := [process.pid, *others] if runs else others:
+                await self.mps.let_go(client, pids, exited=not runs)
 
     async def judged(self, verdict: Verdict, slots: Sequence[int], words: str, client: str = "") -> Verdict:
         """The verdict, after a check of the devices and of MPS, whose `client` it was: nobody is charged for their

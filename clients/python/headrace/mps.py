@@ -25,6 +25,8 @@ OWNER: Final = "HEADRACE_MPS_OWNER"
 """In a control daemon's environment: the worker that started it, so that the worker's successor recognizes it."""
 PID_FILE: Final = f"{BINARY}.pid"
 WELL_KNOWN: Final = Path("/run/headrace/mps")
+NVIDIAS: Final = Path("/tmp/nvidia-mps")  # noqa: S108 - where CUDA looks
+"""Where CUDA looks for a control daemon unless its environment says otherwise, so where an administrator has it."""
 OLDEST_DRIVER: Final = 495
 """The first driver branch that limits the memory of an MPS client (CUDA 11.5)."""
 LONGEST_PIPE: Final = 90
@@ -65,6 +67,11 @@ class Control:
     uid: int
     owner: str = ""
     """The worker that started it, as far as this process may know; empty for anyone else."""
+
+    @property
+    def is_site_wide(self) -> bool:
+        """Whether an administrator runs it, for all programs of the machine."""
+        return not self.owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +128,8 @@ def obstacle(facts: Facts, *, uid: int, trials_uid: int) -> Obstacle | None:
         return Obstacle(
             f"the MPS control daemon in {facts.pipe} (process {facts.control.pid}) belongs to user "
             f"{facts.control.uid}, and serves nobody else",
-            f"End it as that user (echo quit | {BINARY}), or set {PIPE_DIRECTORY} for the worker to another folder.",
+            f"End it as that user (echo quit | {PIPE_DIRECTORY}={facts.pipe} {BINARY}), or set {PIPE_DIRECTORY} "
+            "for the worker to another folder.",
         )
     if facts.control is None and facts.pipe_uid is not None and uid not in {0, facts.pipe_uid}:
         return Obstacle(
@@ -136,14 +144,15 @@ def obstacle(facts: Facts, *, uid: int, trials_uid: int) -> Obstacle | None:
     return None
 
 
-def card_obstacle(card: Card) -> Obstacle | None:
-    """Why no two trials can share this card, with MPS or without; None if they can."""
+def card_obstacle(card: Card, *, served: bool = False) -> Obstacle | None:
+    """Why no two trials can share this card, with MPS or without; None if they can. `served`: a control daemon that
+    somebody else runs serves it, through which a card in exclusive mode accepts any number of processes."""
     if card.uuid.startswith("MIG-"):
         return Obstacle(
             f"{card.uuid} is a MIG instance, which is not shared through MPS",
             "Give each trial an instance of its own (gpus: 1).",
         )
-    if card.mode is ComputeMode.DEFAULT:
+    if card.mode is ComputeMode.DEFAULT or (served and card.mode is ComputeMode.EXCLUSIVE):
         return None
     says = (
         "accepts one process at a time"
@@ -152,7 +161,12 @@ def card_obstacle(card: Card) -> Obstacle | None:
     )
     return Obstacle(
         f"GPU {card.uuid} is in {card.mode} mode and {says}",
-        f"nvidia-smi --id={card.uuid} --compute-mode=DEFAULT",
+        f"Run nvidia-smi --id={card.uuid} --compute-mode=DEFAULT"
+        + (
+            f", or run {BINARY} -d for all programs of the machine."
+            if card.mode is ComputeMode.EXCLUSIVE
+            else "."
+        ),
     )
 
 
@@ -162,10 +176,13 @@ def _branch(version: str) -> int | None:
 
 
 def pipe_directory(environ: Mapping[str, str], home: Path) -> Path:
-    """Where the worker with this home has its control daemon: where its environment says, else at one well-known
-    place of the machine if it is root, else in its home."""
+    """Where the worker with this home has its control daemon: where its environment says, else where one runs that
+    CUDA finds by itself, else at one well-known place of the machine if it is root, else in its home."""
     if named := environ.get(PIPE_DIRECTORY):
         return Path(named)
+    running = control_at(NVIDIAS)
+    if running is not None and running.uid in {0, os.geteuid()}:
+        return NVIDIAS
     return WELL_KNOWN if os.geteuid() == 0 else home / "mps"
 
 
