@@ -24,7 +24,21 @@ CARD = mps.Card(uuid="GPU-1")
             "Install it",
         ),
         ({"driver": "470.1"}, "warn", "driver 470.1 cannot limit the memory", "Install driver 495"),
-        ({"visible": "MIG-1"}, "warn", "names MIG instances", "an instance of its own"),
+        (
+            {"cards": (mps.Card(uuid="GPU-1", divided=True),)},
+            "ok",
+            "GPU GPU-1 is divided: instances of MIG are not shared through MPS",
+            "an instance of its own",
+        ),
+        (
+            {
+                "cards": (mps.Card(uuid="GPU-1", mode=mps.ComputeMode.EXCLUSIVE),),
+                "control": mps.Control(pid=7, uid=0),
+            },
+            "ok",
+            "(process 7); a worker here uses it",
+            "",
+        ),
         ({"control": mps.Control(pid=7, uid=99999)}, "warn", "belongs to user 99999", "End it as that user"),
         ({"control": mps.Control(pid=7, uid=0)}, "ok", "(process 7); a worker here uses it", ""),
         (
@@ -45,7 +59,7 @@ def test_what_keeps_trials_from_sharing_is_said_with_its_remedy(
 ) -> None:
     facts = replace(mps.Facts(pipe=tmp_path / "mps", binary="/usr/bin/x", cards=(CARD,)), **changed)
     monkeypatch.setattr(mps, "look", lambda *_: facts)
-    found = [one for one in machine_gpus.findings() if one.what == "MPS"][-1]
+    found = [one for one in machine_gpus.findings() if one.what in {"MPS", "MIG"}][-1]
     assert (found.level.value, says in found.text, remedy in found.remedy) == (level, True, True), found
 
 

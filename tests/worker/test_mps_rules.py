@@ -258,7 +258,6 @@ FACTS = Facts(pipe=Path("/run/headrace/mps"), binary="/usr/bin/nvidia-cuda-mps-c
         ({"driver": "580.65.06"}, 0, 0, ""),
         ({"binary": None}, 0, 0, "nvidia-cuda-mps-control is not on the PATH. Install it"),
         ({"driver": "470.57.02"}, 0, 0, "driver 470.57.02 cannot limit the memory"),
-        ({"visible": "GPU-1, MIG-2"}, 0, 0, "names MIG instances"),
         ({"control": Control(pid=7, uid=0)}, 1000, 1000, ""),
         ({"control": Control(pid=7, uid=1001)}, 1000, 1000, "(process 7) belongs to user 1001"),
         ({"control": Control(pid=7, uid=1001)}, 0, 1000, "(process 7) belongs to user 1001"),
@@ -284,4 +283,3 @@ def test_a_card_that_accepts_one_process_is_not_shared_and_its_mode_stays_as_it_
         "the site's own MPS"
     )
     assert card_obstacle(Card(uuid="GPU-1", mode=ComputeMode.PROHIBITED), served=True) is not None
-    assert card_obstacle(Card(uuid="MIG-1")) is not None

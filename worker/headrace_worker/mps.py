@@ -28,10 +28,12 @@ from headrace.bounds.sessions import TROUBLE
 from headrace.grants import WHOLE
 from headrace.mps import (
     MEMORY_LIMIT,
+    OF_MIG,
     PIPE_DIRECTORY,
     Facts,
     Mode,
     card_obstacle,
+    is_instance,
     look,
     obstacle,
 )
@@ -125,6 +127,8 @@ class Mps:
             self._why_not = str(error)
         else:
             found = obstacle(facts, uid=self._uid, trials_uid=self._trials_uid)
+            if found is None and all(map(is_instance, self._cards.values())):
+                found = OF_MIG
             self._why_not = "" if found is None else str(found)
             site_wide = found is None and facts.control is not None and facts.control.is_site_wide
         if (why := self._why_not or self._closed) and self._mode is Mode.ON:
@@ -144,6 +148,8 @@ class Mps:
             return {}
         self._asked = True
         card = self._cards[slot]
+        if is_instance(card):
+            return self._without(str(OF_MIG))
         if card in self._owned():
             raise NotServedError(
                 f"GPU {card} belongs to a large job now, and is shared only in that job's bubbles. "

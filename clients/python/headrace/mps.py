@@ -57,6 +57,8 @@ class Card:
 
     uuid: str
     mode: ComputeMode = ComputeMode.DEFAULT
+    divided: bool = False
+    """Whether MIG is on: then its instances are the devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +89,6 @@ class Facts:
     driver: str = ""
     """The driver's version; empty if it is not known."""
     cards: tuple[Card, ...] = ()
-    visible: str = ""
-    """`CUDA_VISIBLE_DEVICES`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +104,6 @@ class Obstacle:
 
 def obstacle(facts: Facts, *, uid: int, trials_uid: int) -> Obstacle | None:
     """Why trials of user `trials_uid` cannot use MPS through a process of user `uid`; None if they can."""
-    if any(name.strip().startswith("MIG-") for name in facts.visible.split(",")):
-        return Obstacle(
-            f"CUDA_VISIBLE_DEVICES={facts.visible} names MIG instances, which are not shared through MPS",
-            "Give each trial an instance of its own (gpus: 1), or name whole GPUs.",
-        )
     if (branch := _branch(facts.driver)) is not None and branch < OLDEST_DRIVER:
         return Obstacle(
             f"driver {facts.driver} cannot limit the memory of a share under MPS",
@@ -147,11 +142,6 @@ def obstacle(facts: Facts, *, uid: int, trials_uid: int) -> Obstacle | None:
 def card_obstacle(card: Card, *, served: bool = False) -> Obstacle | None:
     """Why no two trials can share this card, with MPS or without; None if they can. `served`: a control daemon that
     somebody else runs serves it, through which a card in exclusive mode accepts any number of processes."""
-    if card.uuid.startswith("MIG-"):
-        return Obstacle(
-            f"{card.uuid} is a MIG instance, which is not shared through MPS",
-            "Give each trial an instance of its own (gpus: 1).",
-        )
     if card.mode is ComputeMode.DEFAULT or (served and card.mode is ComputeMode.EXCLUSIVE):
         return None
     says = (
@@ -168,6 +158,18 @@ def card_obstacle(card: Card, *, served: bool = False) -> Obstacle | None:
             else "."
         ),
     )
+
+
+OF_MIG: Final = Obstacle(
+    "instances of MIG are not shared through MPS",
+    "Give each trial an instance of its own (gpus: 1).",
+)
+"""They are separated by the hardware already."""
+
+
+def is_instance(uuid: str) -> bool:
+    """Whether a device is an instance of a GPU that MIG divides."""
+    return uuid.startswith("MIG-")
 
 
 def _branch(version: str) -> int | None:
@@ -199,7 +201,6 @@ def look(pipe: Path, environ: Mapping[str, str], uuids: Sequence[str] | None = N
         pipe_uid=uid,
         driver=driver,
         cards=cards,
-        visible=environ.get("CUDA_VISIBLE_DEVICES", ""),
     )
 
 
@@ -265,8 +266,19 @@ def _asked(uuids: Sequence[str] | None) -> tuple[str, tuple[Card, ...]]:
             uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
             if uuids is None or uuid in uuids:
                 mode = modes.get(pynvml.nvmlDeviceGetComputeMode(handle), ComputeMode.DEFAULT)
-                cards.append(Card(uuid=uuid, mode=mode))
+                cards.append(Card(uuid=uuid, mode=mode, divided=is_divided(handle)))
     return driver, tuple(cards)
+
+
+def is_divided(handle: object) -> bool:
+    """Whether MIG is on for a GPU, given by NVML's handle: then only its instances run programs."""
+    import pynvml
+
+    try:
+        current, _ = pynvml.nvmlDeviceGetMigMode(handle)
+    except (pynvml.NVMLError, AttributeError):  # not supported on some devices, nor by an old driver
+        return False
+    return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
 
 
 def _text(value: str | bytes) -> str:

@@ -22,6 +22,7 @@ def findings() -> Iterator[Finding]:
 def _sharing(facts: mps.Facts, uid: int) -> Iterator[Finding]:
     """Whether trials of a worker that this user starts here share GPUs through MPS."""
     found = mps.obstacle(facts, uid=uid, trials_uid=uid)
+    served = found is None and facts.control is not None and facts.control.is_site_wide
     if found is not None:
         yield Finding(Level.WARN, "MPS", f"shares of a GPU take turns here: {found.text}", found.remedy)
     elif facts.control is not None:
@@ -37,7 +38,11 @@ def _sharing(facts: mps.Facts, uid: int) -> Iterator[Finding]:
     else:
         yield Finding(Level.OK, "MPS", f"a worker here starts it in {facts.pipe} when trials share a GPU")
     for card in facts.cards:
-        if (closed := mps.card_obstacle(card)) is not None:
+        if card.divided:
+            yield Finding(
+                Level.OK, "MIG", f"GPU {card.uuid} is divided: {mps.OF_MIG.text}", mps.OF_MIG.remedy
+            )
+        elif (closed := mps.card_obstacle(card, served=served)) is not None:
             yield Finding(Level.WARN, "MPS", f"{closed.text}: trials cannot share it", closed.remedy)
 
 

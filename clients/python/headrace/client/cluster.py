@@ -25,7 +25,7 @@ def worker(proto: study_pb2.WorkerStatus) -> Worker:
                 loads=tuple(
                     SlotLoad(
                         minute=load.minute.ToDatetime(UTC),
-                        utilization=load.utilization,
+                        utilization=load.utilization if load.HasField("utilization") else None,
                         memory_used_bytes=load.memory_used_bytes,
                     )
                     for load in s.loads

@@ -387,6 +387,11 @@ class Slot(Struct, frozen=True, kw_only=True):
     """For an ephemeral slot: the share of its time that trials may expect."""
 
     @property
+    def is_instance(self) -> bool:
+        """Whether it is an instance of a GPU that MIG divides, of which a process sees only one."""
+        return " MIG " in self.model
+
+    @property
     def owner_stage(self) -> str:
         """The owner of an ephemeral slot, a stage of a job; empty for any other slot."""
         return ephemeral.owner_stage(self.owner, self.stage) if self.owner else ""

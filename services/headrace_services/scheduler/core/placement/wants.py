@@ -17,7 +17,9 @@ def lacking(devices: Sequence[Slot], waiting: Waiting) -> str:
     request = waiting.request
     suitable = Counter(slot.worker_id for slot in devices if suits(slot, request))
     if max(suitable.values(), default=0) < request.slots:
-        return f"a connected worker with {described(request)}"
+        instances = request.gpu and request.slots > 1 and any(slot.is_instance for slot in devices)
+        note = " (instances of MIG do not count: a trial gets one at most)" if instances else ""
+        return f"a connected worker with {described(request)}{note}"
     if fit(devices, waiting) is None:
         return f"{described(request)} to be free" + (" on one worker" if request.slots > 1 else "")
     return "its turn"

@@ -158,8 +158,8 @@ slot_load = Table(
     Column("place", Integer, primary_key=True),
     time_column("minute", nullable=False),
     Column("samples", Integer, nullable=False),
-    # The mean of the samples, from 0 to 1.
-    Column("utilization", Float, nullable=False),
+    # The mean of the samples, from 0 to 1; null where the driver does not know it.
+    Column("utilization", Float),
     # The maximum of the samples.
     Column("memory_used_bytes", BigInteger, nullable=False),
     CheckConstraint("place BETWEEN 0 AND 59", name="place"),

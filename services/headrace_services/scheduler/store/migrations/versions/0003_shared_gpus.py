@@ -1,4 +1,5 @@
-"""How a worker's trials share its GPUs, and which trials were there when that failed."""
+"""How a worker's trials share its GPUs, which trials were there when that failed, and devices whose utilization nobody
+knows."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -11,3 +12,4 @@ def upgrade() -> None:
     """Add the columns."""
     op.add_column("worker", sa.Column("mps", sa.Text, nullable=False, server_default=""))
     op.add_column("trial", sa.Column("shared_faults", sa.Integer, nullable=False, server_default="0"))
+    op.alter_column("slot_load", "utilization", nullable=True)
