@@ -5020,8 +5020,9 @@ func (x *SlotStatus) GetUuid() string {
 type SlotLoad struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Minute *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=minute,proto3" json:"minute,omitempty"`
-	// The mean, from 0 to 1. CPU slots have that of their machine.
-	Utilization float64 `protobuf:"fixed64,2,opt,name=utilization,proto3" json:"utilization,omitempty"`
+	// The mean, from 0 to 1. CPU slots have that of their machine. Missing where the driver does not know it, as for
+	// instances of MIG.
+	Utilization *float64 `protobuf:"fixed64,2,opt,name=utilization,proto3,oneof" json:"utilization,omitempty"`
 	// The peak memory in use.
 	MemoryUsedBytes int64 `protobuf:"varint,3,opt,name=memory_used_bytes,json=memoryUsedBytes,proto3" json:"memory_used_bytes,omitempty"`
 	unknownFields   protoimpl.UnknownFields
@@ -5066,8 +5067,8 @@ func (x *SlotLoad) GetMinute() *timestamppb.Timestamp {
 }
 
 func (x *SlotLoad) GetUtilization() float64 {
-	if x != nil {
-		return x.Utilization
+	if x != nil && x.Utilization != nil {
+		return *x.Utilization
 	}
 	return 0
 }
@@ -6771,11 +6772,12 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\aholders\x18\x05 \x03(\v2\x17.headrace.v1.SlotHolderR\aholders\x12\x16\n" +
 	"\x06defect\x18( \x01(\tR\x06defect\x12+\n" +
 	"\x05loads\x18) \x03(\v2\x15.headrace.v1.SlotLoadR\x05loads\x12\x12\n" +
-	"\x04uuid\x18* \x01(\tR\x04uuid\"\x8c\x01\n" +
+	"\x04uuid\x18* \x01(\tR\x04uuid\"\xa1\x01\n" +
 	"\bSlotLoad\x122\n" +
-	"\x06minute\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x06minute\x12 \n" +
-	"\vutilization\x18\x02 \x01(\x01R\vutilization\x12*\n" +
-	"\x11memory_used_bytes\x18\x03 \x01(\x03R\x0fmemoryUsedBytes\"\xb0\x01\n" +
+	"\x06minute\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x06minute\x12%\n" +
+	"\vutilization\x18\x02 \x01(\x01H\x00R\vutilization\x88\x01\x01\x12*\n" +
+	"\x11memory_used_bytes\x18\x03 \x01(\x03R\x0fmemoryUsedBytesB\x0e\n" +
+	"\f_utilization\"\xb0\x01\n" +
 	"\n" +
 	"SlotHolder\x12\x14\n" +
 	"\x05trial\x18\x01 \x01(\tR\x05trial\x12\x14\n" +
@@ -7228,6 +7230,7 @@ func file_headrace_v1_study_proto_init() {
 	file_headrace_v1_trial_proto_init()
 	file_headrace_v1_study_proto_msgTypes[2].OneofWrappers = []any{}
 	file_headrace_v1_study_proto_msgTypes[4].OneofWrappers = []any{}
+	file_headrace_v1_study_proto_msgTypes[73].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -1392,9 +1392,9 @@ func (x *DeviceDefect) GetReason() string {
 type DeviceTelemetry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Index int32                  `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
-	// From 0 to 1.
-	Utilization     float64 `protobuf:"fixed64,2,opt,name=utilization,proto3" json:"utilization,omitempty"`
-	MemoryUsedBytes int64   `protobuf:"varint,3,opt,name=memory_used_bytes,json=memoryUsedBytes,proto3" json:"memory_used_bytes,omitempty"`
+	// From 0 to 1. Missing where the driver does not know it, as for instances of MIG.
+	Utilization     *float64 `protobuf:"fixed64,2,opt,name=utilization,proto3,oneof" json:"utilization,omitempty"`
+	MemoryUsedBytes int64    `protobuf:"varint,3,opt,name=memory_used_bytes,json=memoryUsedBytes,proto3" json:"memory_used_bytes,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1437,8 +1437,8 @@ func (x *DeviceTelemetry) GetIndex() int32 {
 }
 
 func (x *DeviceTelemetry) GetUtilization() float64 {
-	if x != nil {
-		return x.Utilization
+	if x != nil && x.Utilization != nil {
+		return *x.Utilization
 	}
 	return 0
 }
@@ -3256,11 +3256,12 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\x03mps\x181 \x01(\tR\x03mps\"<\n" +
 	"\fDeviceDefect\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"u\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x8a\x01\n" +
 	"\x0fDeviceTelemetry\x12\x14\n" +
-	"\x05index\x18\x01 \x01(\x05R\x05index\x12 \n" +
-	"\vutilization\x18\x02 \x01(\x01R\vutilization\x12*\n" +
-	"\x11memory_used_bytes\x18\x03 \x01(\x03R\x0fmemoryUsedBytes\"\x9a\x04\n" +
+	"\x05index\x18\x01 \x01(\x05R\x05index\x12%\n" +
+	"\vutilization\x18\x02 \x01(\x01H\x00R\vutilization\x88\x01\x01\x12*\n" +
+	"\x11memory_used_bytes\x18\x03 \x01(\x03R\x0fmemoryUsedBytesB\x0e\n" +
+	"\f_utilization\"\x9a\x04\n" +
 	"\x06Report\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12+\n" +
 	"\x05lease\x18\x02 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x12\x12\n" +
@@ -3618,6 +3619,7 @@ func file_headrace_v1_worker_proto_init() {
 		(*SessionResponse_Withdraw)(nil),
 		(*SessionResponse_Uncordon)(nil),
 	}
+	file_headrace_v1_worker_proto_msgTypes[9].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

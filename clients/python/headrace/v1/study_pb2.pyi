@@ -2469,7 +2469,9 @@ class SlotLoad(_message.Message):
     UTILIZATION_FIELD_NUMBER: _builtins.int
     MEMORY_USED_BYTES_FIELD_NUMBER: _builtins.int
     utilization: _builtins.float
-    """The mean, from 0 to 1. CPU slots have that of their machine."""
+    """The mean, from 0 to 1. CPU slots have that of their machine. Missing where the driver does not know it, as for
+    instances of MIG.
+    """
     memory_used_bytes: _builtins.int
     """The peak memory in use."""
     @_builtins.property
@@ -2478,14 +2480,16 @@ class SlotLoad(_message.Message):
         self,
         *,
         minute: _timestamp_pb2.Timestamp | None = ...,
-        utilization: _builtins.float = ...,
+        utilization: _builtins.float | None = ...,
         memory_used_bytes: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["minute", b"minute"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_utilization", b"_utilization", "minute", b"minute", "utilization", b"utilization"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_used_bytes", b"memory_used_bytes", "minute", b"minute", "utilization", b"utilization"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_utilization", b"_utilization", "memory_used_bytes", b"memory_used_bytes", "minute", b"minute", "utilization", b"utilization"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__utilization: _TypeAlias = _typing.Literal["utilization"]  # noqa: Y015
+    _WhichOneofArgType__utilization: _TypeAlias = _typing.Literal["_utilization", b"_utilization"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__utilization) -> _WhichOneofReturnType__utilization | None: ...
 
 Global___SlotLoad: _TypeAlias = SlotLoad  # noqa: Y015
 

@@ -675,20 +675,22 @@ class DeviceTelemetry(_message.Message):
     MEMORY_USED_BYTES_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     utilization: _builtins.float
-    """From 0 to 1."""
+    """From 0 to 1. Missing where the driver does not know it, as for instances of MIG."""
     memory_used_bytes: _builtins.int
     def __init__(
         self,
         *,
         index: _builtins.int = ...,
-        utilization: _builtins.float = ...,
+        utilization: _builtins.float | None = ...,
         memory_used_bytes: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_utilization", b"_utilization", "utilization", b"utilization"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "memory_used_bytes", b"memory_used_bytes", "utilization", b"utilization"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_utilization", b"_utilization", "index", b"index", "memory_used_bytes", b"memory_used_bytes", "utilization", b"utilization"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__utilization: _TypeAlias = _typing.Literal["utilization"]  # noqa: Y015
+    _WhichOneofArgType__utilization: _TypeAlias = _typing.Literal["_utilization", b"_utilization"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__utilization) -> _WhichOneofReturnType__utilization | None: ...
 
 Global___DeviceTelemetry: _TypeAlias = DeviceTelemetry  # noqa: Y015
 
