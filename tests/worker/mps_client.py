@@ -37,6 +37,13 @@ class Card:
         """Starts work that never ends, and that nobody can end."""
         self._say("stick")
 
+    def leave(self) -> None:
+        """Its work, even that, ends after all, and it lets go of the card."""
+        self._say("relent")
+        assert self.lines is not None
+        self.lines.close()
+        self.socket.close()
+
     def sync(self) -> None:
         """Waits for the work."""
         self._say("sync")

@@ -123,6 +123,8 @@ class Server:
                         own["work"] = True
                     elif word == "stick":
                         own.update(work=True, stuck=True)
+                    elif word == "relent":
+                        own.update(work=False, stuck=False)
                     elif word == "fault":
                         self.fault(card, rest)
                     elif word == "sync":

@@ -168,7 +168,7 @@ async def test_nobody_is_asked_to_leave_for_one_that_cannot_be_ended_by_mps(
     asked: list[str] = []
     monkeypatch.setattr(Attempt, "leave_when_saved", lambda self, _: asked.append(self.lease.trial))
     body = (
-        "wait('never')" if gone == "control daemon" else "card.socket.close(); mark('closed'); wait('never')"
+        "wait('never')" if gone == "control daemon" else "card.leave(); mark('closed'); wait('never')"
     )
     await site.run(stream, a=body, b=BESIDE)
     if gone == "client":
@@ -186,10 +186,11 @@ async def test_who_was_asked_to_leave_stays_once_the_stuck_one_has_gone(
     site: MpsSite, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mps, "_LOOK_S", 0.3)
-    body = "card.stick(); wait('give up'); card.socket.close(); wait('never')"
+    body = "card.stick(); wait('give up'); card.leave(); wait('never')"
     await site.run(stream, a=body, deaf=BESIDE)
     scheduler = asyncio.create_task(_lets_continue(stream))
-    stream.send(assign=site.share("b", LEAVES.replace("save=asked()", "save=False"), attached=True))
+    deaf_too = LEAVES.replace("save=asked()", "save=False").replace("sleep(0.02)", "sleep(0.5)")
+    stream.send(assign=site.share("b", deaf_too, attached=True, milestone=1_000_000))
     await site.marked("b")
     await stream.get("report", 2)
     stream.send(cancel={"lease": site.lease("a"), "reason": "stopped"})
