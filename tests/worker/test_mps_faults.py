@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pwd
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -9,8 +10,10 @@ from pathlib import Path
 import pytest
 from bundle_site import PROGRAM
 from mps_site import BESIDE, CARD, HERE, MpsHome, MpsSite, mps_home, outcome
+from other_user_site import USER, as_root, daemon_of_root, interpreter
 from scripted_scheduler import ScriptedScheduler, Stream, until
 
+from headrace.mps import PIPE_DIRECTORY, uid_of
 from headrace.v1 import event_pb2
 from headrace_worker import mps
 from headrace_worker.attempt import Attempt
@@ -167,9 +170,7 @@ async def test_nobody_is_asked_to_leave_for_one_that_cannot_be_ended_by_mps(
     """The client left the card by itself at that moment, or the control daemon is dead: draining helps nobody."""
     asked: list[str] = []
     monkeypatch.setattr(Attempt, "leave_when_saved", lambda self, _: asked.append(self.lease.trial))
-    body = (
-        "wait('never')" if gone == "control daemon" else "card.leave(); mark('closed'); wait('never')"
-    )
+    body = "wait('never')" if gone == "control daemon" else "card.leave(); mark('closed'); wait('never')"
     await site.run(stream, a=body, b=BESIDE)
     if gone == "client":
         await site.marked("closed")
@@ -201,6 +202,31 @@ async def test_who_was_asked_to_leave_stays_once_the_stuck_one_has_gone(
     assert outcome(ends["a"]) == "RELEASED"
     await until(lambda: all(one._when_saved is None for one in daemon._attempts.values()))
     scheduler.cancel()
+
+
+@as_root
+async def test_trials_of_another_user_share_a_card_and_are_taken_off_it(
+    open_folder: Path, scheduler: ScriptedScheduler, home: MpsHome
+) -> None:
+    site = MpsSite(open_folder, scheduler)
+    site.marks.chmod(0o777)
+    pipe = {PIPE_DIRECTORY: str(home.pipe)}
+    async with daemon_of_root(site, 0, options=("--fake-gpus", "1", "--mps", "on"), **pipe):
+        stream = await scheduler.stream()
+        for name, body in {"a": "card.launch(); wait('never')", "b": BESIDE}.items():
+            assign = site.share(name, body)
+            assign.template.command.args[0] = interpreter()
+            stream.send(assign=assign)
+        for name in "ab":
+            pid = int(await site.marked(name))
+            assert uid_of(pid) == pwd.getpwnam(USER).pw_uid
+        (server,) = await home.control.servers()
+        assert uid_of(server) == pwd.getpwnam(USER).pw_uid
+        assert len(await home.control.clients(server)) == 2
+        stream.send(cancel={"lease": site.lease("a"), "reason": "stopped"})
+        assert outcome((await site.ends(stream, 1))["a"]) == "RELEASED"
+        site.mark("finish")
+        assert outcome((await site.ends(stream, 2))["b"]) == "FINISHED"
 
 
 async def test_a_trial_alone_on_its_card_is_not_charged_for_the_death_of_the_server(
