@@ -196,8 +196,9 @@ def test_the_scripts_are_those_that_compose_asks_for() -> None:
 def test_the_worker_on_gpus_shares_what_clients_of_mps_need() -> None:
     found = yaml.safe_load((ROOT / "services/compose_gpu.yml").read_text(encoding="utf-8"))
     worker = found["services"]["worker"]
-    place = worker["environment"]["CUDA_MPS_PIPE_DIRECTORY"]
-    assert place == str(WELL_KNOWN)
-    assert worker["volumes"] == [f"mps:{place}"]
+    assert worker["volumes"] == [f"mps:{WELL_KNOWN}"], "where a worker that is root has its control daemon"
     assert "mps" in found["volumes"]
+    assert f"mkdir -m 755 {WELL_KNOWN}" in (ROOT / "services/Dockerfile").read_text(encoding="utf-8"), (
+        "the user that trials run as enters it"
+    )
     assert worker["ipc"] == "host"

@@ -172,6 +172,9 @@ class Control:
         with connection, suppress(OSError):
             if line.split()[:1] == [injected("hangs")]:
                 time.sleep(600)
+            if line.startswith("terminate_client") and injected("blocks"):
+                self.lock.acquire()  # and never lets go: nothing else is answered either
+                time.sleep(600)
             with self.lock:
                 said = self.command(line.split(), uid)
             connection.sendall(said.encode())
@@ -207,7 +210,7 @@ class Control:
             case "get_client_list", []:
                 return self.to(server, "clients")
             case "get_server_status", []:
-                return self.to(server, "status")
+                return str(injected("status") or self.to(server, "status"))
             case "terminate_client", [client]:
                 said = self.to(server, f"terminate {client}")
                 return said or "0"

@@ -4,7 +4,11 @@ import asyncio
 import os
 import pwd
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -13,10 +17,12 @@ from mps_site import BESIDE, CARD, HERE, MpsHome, MpsSite, mps_home, outcome
 from other_user_site import USER, as_root, daemon_of_root, interpreter
 from scripted_scheduler import ScriptedScheduler, Stream, until
 
-from headrace.mps import PIPE_DIRECTORY, uid_of
+from headrace.mps import BINARY, PIPE_DIRECTORY, uid_of
 from headrace.v1 import event_pb2
-from headrace_worker import mps
+from headrace_worker import mps, mps_control, mps_ladder
 from headrace_worker.attempt import Attempt
+from headrace_worker.devices import discover
+from headrace_worker.mps_control import is_running
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(120)]
 
@@ -186,7 +192,7 @@ async def test_nobody_is_asked_to_leave_for_one_that_cannot_be_ended_by_mps(
 async def test_who_was_asked_to_leave_stays_once_the_stuck_one_has_gone(
     site: MpsSite, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mps, "_LOOK_S", 0.3)
+    monkeypatch.setattr(mps_ladder, "_CHECK_S", 0.3)
     body = "card.stick(); wait('give up'); card.leave(); wait('never')"
     await site.run(stream, a=body, deaf=BESIDE)
     scheduler = asyncio.create_task(_lets_continue(stream))
@@ -239,6 +245,126 @@ async def test_a_trial_alone_on_its_card_is_not_charged_for_the_death_of_the_ser
     assert (outcome(end), end.shared_fault) == COUNTED
 
 
+@pytest.mark.parametrize("words", ["CROWDED", "UNREADY"])
+async def test_a_trial_that_is_not_accepted_is_not_charged(
+    site: MpsSite, stream: Stream, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """One for which there is no room is counted at once, one that came at the wrong moment only after some times."""
+    monkeypatch.setattr(mps, "UNREADY", 1)
+    text = {
+        "CROWDED": "the hardware resources required to create MPS client have been exhausted",
+        "UNREADY": "the MPS server is not ready to accept new MPS client requests",
+    }[words]
+    body = f"raise RuntimeError('CUDA error: {text}')"
+    first = site.share("a", body)
+    stream.send(assign=first)
+    end = (await site.ends(stream, 1))["a"]
+    assert (outcome(end), end.shared_fault) == ("RELEASED", words == "CROWDED")
+    again = site.share("b", body)
+    again.lease.trial = first.lease.trial
+    stream.send(assign=again)
+    end = (await site.ends(stream, 2))["b"]
+    assert (outcome(end), end.shared_fault) == COUNTED
+
+
+async def test_a_server_that_others_use_is_not_restarted(
+    site: MpsSite, stream: Stream, home: MpsHome
+) -> None:
+    await site.run(stream, a="card.stick(); wait('never')", b=BESIDE)
+    (server,) = await home.control.servers()
+    with stranger(home) as its_output:
+        stream.send(cancel={"lease": site.lease("a"), "reason": "stopped"})
+        ends = await site.ends(stream, 2)
+        assert await home.control.servers() == [server]
+        assert "its work ended" in its_output.read_text(), "the kill hurt it, and nothing else could be done"
+    assert {name: (outcome(end), end.shared_fault) for name, end in ends.items()} == {
+        "a": NOT_CHARGED,
+        "b": NOT_CHARGED,
+    }
+    assert "killed a client that it could not end" in ends["b"].error
+
+
+@contextmanager
+def stranger(home: MpsHome) -> Iterator[Path]:
+    """A client that this worker has not started; its output."""
+    said = home.bin / "stranger.log"
+    body = (
+        "import sys, time\nfrom mps_client import Card\ncard = Card()\nprint('joined', flush=True)\n"
+        "try:\n    while True:\n        card.launch(); time.sleep(0.01); card.sync()\n"
+        "except RuntimeError:\n    print('its work ended', flush=True)\n"
+    )
+    program = home.bin / "stranger.py"
+    program.write_text(body)
+    (card,) = {one.uuid for one in discover(worker="w1", fake_gpus=1).devices}
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(HERE),
+        "CUDA_VISIBLE_DEVICES": card,
+        PIPE_DIRECTORY: str(home.pipe),
+    }
+    # Its parent ends at once, so it is nobody's child here.
+    command = f"{sys.executable} {program} > {said} 2>&1 & echo $!"
+    pid = int(subprocess.run(["sh", "-c", command], env=environ, capture_output=True, check=True).stdout)
+    try:
+        ends_at = time.monotonic() + 20
+        while "joined" not in (said.read_text() if said.exists() else ""):
+            assert time.monotonic() < ends_at
+            time.sleep(0.05)
+        yield said
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("failure", "restarted"), [('{"hangs": "terminate_client"}', True), ('{"blocks": true}', False)]
+)
+async def test_a_command_that_hangs_because_of_a_stuck_trial_leads_to_the_next_rung(
+    site: MpsSite,
+    stream: Stream,
+    home: MpsHome,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: str,
+    restarted: bool,
+) -> None:
+    """If nothing else is answered either, it is killed; nobody is charged for what that does to the others."""
+    monkeypatch.setattr(mps_control.MpsControl.ask, "__defaults__", (1.0,))
+    monkeypatch.setattr(mps_ladder, "DRAIN_S", 1.0)
+    await site.run(stream, a="card.stick(); wait('never')", deaf=BESIDE)
+    before = await home.control.servers()
+    home.inject(failure)
+    stream.send(cancel={"lease": site.lease("a"), "reason": "stopped"})
+    ends = await site.ends(stream, 2)
+    assert {(outcome(end), end.shared_fault) for end in ends.values()} == {NOT_CHARGED}
+    assert "the worker restarted the MPS server of its GPU, or killed a client" in ends["deaf"].error
+    assert restarted == (not any(map(is_running, before)))
+
+
+async def test_whole_gpus_on_an_administrators_mps_are_not_charged_for_its_faults(
+    tmp_path: Path, scheduler: ScriptedScheduler, home: MpsHome
+) -> None:
+    home.pipe.mkdir()
+    administrators = await asyncio.create_subprocess_exec(BINARY, "-d", env=dict(os.environ))
+    assert await administrators.wait() == 0
+    site = MpsSite(tmp_path, scheduler, fake_gpus=2)
+    try:
+        site.start()
+        stream = await scheduler.stream()
+        for slot, name in enumerate("ab"):
+            whole = site.share(name, BESIDE)
+            whole.grant.slots[:] = [slot]
+            whole.grant.milli = whole.grant.memory_bytes = 0
+            stream.send(assign=whole)
+            await site.marked(name)
+        (server,) = await home.control.servers()
+        assert len(await home.control.clients(server)) == 2
+        os.kill(server, signal.SIGKILL)
+        ends = await site.ends(stream, 2)
+        assert {(outcome(end), end.shared_fault) for end in ends.values()} == {COUNTED}
+    finally:
+        await site.leave()
+
+
 LEAVES = """
 step = 0
 def asked():
@@ -265,7 +391,7 @@ async def _lets_continue(stream: Stream) -> None:
 async def test_the_card_is_drained_before_the_server_is_restarted_for_one_that_cannot_be_taken_off(
     site: MpsSite, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mps, "DRAIN_S", 5.0)
+    monkeypatch.setattr(mps_ladder, "DRAIN_S", 5.0)
     await site.run(stream, a="card.stick(); wait('never')", deaf=BESIDE)
     scheduler = asyncio.create_task(_lets_continue(stream))
     stream.send(assign=site.share("b", LEAVES, attached=True, milestone=1_000_000))

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.mps import Card, ComputeMode, Control, Facts, card_obstacle, obstacle
+from headrace.mps import Card, ComputeMode, Control, Facts, closed, obstacle
 from headrace.v1 import worker_pb2
 from headrace_worker.exits import Verdict
 from headrace_worker.mps_rules import (
+    KEPT_S,
     LADDER,
     WINDOW_S,
     Blame,
@@ -33,10 +34,10 @@ def test_every_way_down_the_ladder_ends_with_a_kill() -> None:
         assert nexts, f"{rung} leads nowhere"
         return {(rung, *rest) for one in nexts for rest in ways(one)}
 
-    assert ways(Rung.ASKED) == {
-        (Rung.ASKED, Rung.TERMINATE, Rung.KILL),
-        (Rung.ASKED, Rung.TERMINATE, Rung.DRAIN, Rung.KILL),  # it left by itself, or nothing can be done
-        (Rung.ASKED, Rung.TERMINATE, Rung.DRAIN, Rung.RESTART, Rung.KILL),
+    assert ways(Rung.TERMINATE) == {
+        (Rung.TERMINATE, Rung.KILL),
+        (Rung.TERMINATE, Rung.DRAIN, Rung.KILL),  # it left by itself, or nothing can be done
+        (Rung.TERMINATE, Rung.DRAIN, Rung.RESTART, Rung.KILL),
     }
 
 
@@ -67,8 +68,20 @@ def test_nobody_is_disturbed_for_one_that_is_gone_or_that_nothing_can_be_done_ab
             Evidence.SERVER,
         ),
         (FAILED, "CUDA_ERROR_MPS_CLIENT_TERMINATED", Evidence.SERVER),
-        (FAILED, "the MPS server is not ready to accept new MPS client requests", Evidence.UNSERVED),
-        (FAILED, "cudaErrorMpsMaxClientsReached", Evidence.UNSERVED),
+        (FAILED, "the MPS server is not ready to accept new MPS client requests", Evidence.UNREADY),
+        (FAILED, "cudaErrorMpsMaxClientsReached", Evidence.CROWDED),
+        (
+            FAILED,
+            "the hardware resources required to create MPS client have been exhausted",
+            Evidence.CROWDED,
+        ),
+        (FAILED, "Triton Error [CUDA]: an illegal memory access was encountered", Evidence.SHARED),
+        (FAILED, "CUDA driver error: unknown error", Evidence.SHARED),
+        (FAILED, "CUDA error: operation not supported on global/shared address space", Evidence.SHARED),
+        (FAILED, "RuntimeError: cuFFT error: CUFFT_EXEC_FAILED", Evidence.SHARED),
+        (FAILED, "OSError: unknown error", Evidence.OWN),
+        (Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, exit_code=137), "Killed", Evidence.CRASHED),
+        (Verdict(outcome=worker_pb2.EXIT_OUTCOME_FAILED, exit_code=139), "", Evidence.CRASHED),
         (
             Verdict(outcome=worker_pb2.EXIT_OUTCOME_FAILED, exit_code=-signal.SIGABRT),
             ILLEGAL,
@@ -86,7 +99,7 @@ def test_what_an_end_says(verdict: Verdict, words: str, evidence: Evidence) -> N
 def _company(*clients: str, card: str = "GPU-0") -> Company:
     company = Company()
     for client in clients:
-        company.joins(client, card, f"trial {client}", 0.0)
+        company.joins(client, [card], f"trial {client}", 0.0)
     return company
 
 
@@ -113,7 +126,7 @@ def test_two_ends_in_the_words_of_a_fault_are_an_event_of_all_who_were_there() -
 
 def test_a_card_is_not_struck_by_the_fault_of_another() -> None:
     company = _company("a", "b")
-    company.joins("c", "GPU-1", "trial c", 0.0)
+    company.joins("c", ["GPU-1"], "trial c", 0.0)
     for client in "abc":
         company.ends(client, Evidence.SHARED, 1.0)
     assert company.blame("c")[0] is Blame.OWN
@@ -206,7 +219,7 @@ def test_who_ended_well_before_a_fault_was_not_there() -> None:
 
 def test_what_a_restart_ends_is_the_workers_doing() -> None:
     company = _company("a", "b")
-    company.restarts()
+    company.restarts(0.5)
     company.ends("a", Evidence.SHARED, 1.0)
     company.ends("b", Evidence.SHARED, 1.0)
     assert _blames(company, "a", "b") == [Blame.WORKER] * 2
@@ -215,7 +228,7 @@ def test_what_a_restart_ends_is_the_workers_doing() -> None:
 
 def test_a_restart_that_failed_excuses_nobody() -> None:
     company = _company("a", "b")
-    company.withdraw(company.restarts())
+    company.withdraw(company.restarts(0.5))
     company.ends("a", Evidence.SHARED, 1.0)
     assert _blames(company, "a") == [Blame.OWN]
 
@@ -231,7 +244,7 @@ def test_what_a_trial_says_after_it_was_taken_off_the_card_is_no_fault() -> None
 
 def test_the_death_of_the_server_is_never_the_error_of_a_trial_alone_on_its_card() -> None:
     company = _company("a")
-    company.joins("c", "GPU-1", "trial c", 0.0)
+    company.joins("c", ["GPU-1"], "trial c", 0.0)
     company.ends("c", Evidence.SERVER, 1.0)
     assert _blames(company, "c") == [Blame.NOBODY]
     company.ends("a", Evidence.SERVER, 300.0)
@@ -240,11 +253,48 @@ def test_the_death_of_the_server_is_never_the_error_of_a_trial_alone_on_its_card
 
 
 def test_who_crashes_long_after_a_fault_crashes_by_itself() -> None:
+    company = _company("a", "b", "c", "d")
+    company.ends("a", Evidence.SHARED, 1.0)
+    company.ends("b", Evidence.SHARED, 1.1)
+    company.ends("c", Evidence.CRASHED, 2.0)
+    company.ends("d", Evidence.CRASHED, 1.0 + WINDOW_S + 1)
+    assert [company.in_event(client, within_s=WINDOW_S) for client in "cd"] == [True, False]
+
+
+def test_who_survives_a_fault_answers_for_the_next_one() -> None:
+    company = _company("a", "b", "survivor")
+    company.ends("a", Evidence.SHARED, 1.0)
+    company.ends("b", Evidence.SHARED, 1.1)
+    company.ends("survivor", Evidence.SHARED, 1.0 + KEPT_S + 1)
+    assert _blames(company, "survivor") == [Blame.OWN]
+
+
+def test_a_client_on_two_cards_is_there_at_the_faults_of_both() -> None:
+    company = _company("a")
+    company.joins("both", ["GPU-0", "GPU-1"], "trial both", 0.0)
+    company.ends("both", Evidence.CRASHED, 1.0)
+    company.ends("a", Evidence.SHARED, 1.1)
+    assert company.blame("a") == (Blame.ANOTHER, "trial both")
+
+
+def test_what_a_killed_client_does_to_others_is_the_workers_doing_if_its_work_could_not_be_ended() -> None:
+    company = _company("a", "b", "c")
+    company.taken_off("a")
+    company.harms("a")
+    company.ends("a", Evidence.CRASHED, 1.0)
+    company.ends("b", Evidence.SHARED, 1.1)
+    company.ends("c", Evidence.SHARED, 1.2)
+    assert _blames(company, "a", "b", "c") == [Blame.OWN, Blame.WORKER, Blame.WORKER]
+
+
+def test_an_event_is_settled_by_its_culprit_or_by_the_ends_of_all() -> None:
     company = _company("a", "b", "c")
     company.ends("a", Evidence.SHARED, 1.0)
     company.ends("b", Evidence.SHARED, 1.1)
-    assert company.in_event("c", 2.0)
-    assert not company.in_event("c", 1.0 + WINDOW_S + 1)
+    assert not company.is_settled("a"), "the third may say that it was the cause"
+    company.ends("c", Evidence.ASSERTION, 1.5)
+    assert company.is_settled("a")
+    assert company.blame("a") == (Blame.ANOTHER, "trial c")
 
 
 FACTS = Facts(pipe=Path("/run/headrace/mps"), binary="/usr/bin/nvidia-cuda-mps-control")
@@ -274,12 +324,20 @@ def test_what_keeps_a_machine_from_sharing_its_gpus(
 
 
 def test_a_card_that_accepts_one_process_is_not_shared_and_its_mode_stays_as_it_is() -> None:
-    found = card_obstacle(Card(uuid="GPU-1", mode=ComputeMode.EXCLUSIVE))
-    assert found is not None
-    assert found.text == "GPU GPU-1 is in exclusive mode and accepts one process at a time"
-    assert "compute-mode=DEFAULT" in found.remedy
-    assert card_obstacle(Card(uuid="GPU-1")) is None
-    assert card_obstacle(Card(uuid="GPU-1", mode=ComputeMode.EXCLUSIVE), served=True) is None, (
-        "the site's own MPS"
+    exclusive = Card(uuid="GPU-1", mode=ComputeMode.EXCLUSIVE)
+    prohibited = Card(uuid="GPU-2", mode=ComputeMode.PROHIBITED)
+    facts = replace(FACTS, cards=(exclusive, Card(uuid="GPU-0"), prohibited))
+    first, second = closed(facts)
+    assert first.text == (
+        "GPU GPU-1 is in exclusive mode and accepts one process at a time, so trials cannot share it"
     )
-    assert card_obstacle(Card(uuid="GPU-1", mode=ComputeMode.PROHIBITED), served=True) is not None
+    assert "compute-mode=DEFAULT" in first.remedy
+    assert "GPU-2 is in prohibited mode" in second.text
+    of_worker = replace(facts, control=Control(pid=7, uid=0, owner="home-1"))
+    assert len(closed(of_worker)) == 2, "trials with whole GPUs are no clients of it"
+    assert closed(replace(facts, control=Control(pid=7, uid=0))) == [second], "an administrator's serves all"
+
+
+def test_the_folder_must_be_open_to_the_trials_user() -> None:
+    found = obstacle(FACTS, uid=0, trials_uid=1000, enters=False)
+    assert "the trials' user 1000 cannot enter the MPS folder /run/headrace/mps" in str(found)

@@ -74,7 +74,7 @@ from headrace_worker.leaving import Leaving, spot_notice
 from headrace_worker.log_reads import LogKeeper, LogReads
 from headrace_worker.memory import KernelKills
 from headrace_worker.metrics import registry_of
-from headrace_worker.mps import Mps
+from headrace_worker.mps import Mps, Users
 from headrace_worker.mps_control import MpsControl
 from headrace_worker.outbox import DurableOutbox, Outbox, RecordedLease
 from headrace_worker.place import Place
@@ -220,8 +220,11 @@ class Daemon:
             pipe=pipe,
             environ=os.environ,
             devices=devices.devices,
-            uid=os.geteuid(),
-            trials_uid=os.geteuid() if user is None else user.uid,
+            users=(
+                Users(worker=os.geteuid(), trials=os.geteuid())
+                if user is None
+                else Users(worker=os.geteuid(), trials=user.uid, may_enter=user.may_enter)
+            ),
             owned=lambda: self._bubble_slots.owned,
             ask_to_leave=self._ask_to_leave,
             let_stay=self._let_stay,

@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 
 import psutil
 
-from headrace.mps import is_divided
+from headrace.mps import ComputeMode, is_divided, mode_of
 from headrace.v1 import worker_pb2
 from headrace_worker import topology
 from headrace_worker.xids import Xids
@@ -280,6 +280,8 @@ def _nvml(environ: Mapping[str, str]) -> tuple[tuple[worker_pb2.Device, ...], di
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(physical)
             parts = _instances(handle) if is_divided(handle) else [handle]
+            if mode_of(handle) is ComputeMode.PROHIBITED:
+                parts = []
             found.append((_text(pynvml.nvmlDeviceGetUUID(handle)), tuple(map(_offer, parts))))
         except pynvml.NVMLError:  # fell off the bus: not offered
             found.append(("", ()))
@@ -295,6 +297,7 @@ def _nvml(environ: Mapping[str, str]) -> tuple[tuple[worker_pb2.Device, ...], di
             memory_bytes=one.memory_bytes,
             uuid=one.uuid,
             links=links[n],
+            unshared=one.uuid in parents,
         )
         for n, one in enumerate(offered)
     )

@@ -11,7 +11,7 @@ import os
 import signal
 import stat
 import subprocess
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
@@ -53,7 +53,7 @@ class MpsControl:
 
     def __init__(self, pipe: Path, owner: str, environ: Mapping[str, str]) -> None:
         """`owner` identifies the worker; `environ` is the worker's environment. A server runs as the trials' user,
-        so it gets what they get, and it serves all cards of the machine."""
+        so it gets what they get."""
         self._pipe = pipe
         self._owner = owner
         names = {PIPE_DIRECTORY: str(pipe), LOG_DIRECTORY: str(self.log_dir)}
@@ -61,9 +61,14 @@ class MpsControl:
         self._environ = {**passed, **names}
         self._mute_until = 0.0
 
+    def serves(self, cards: Sequence[str]) -> None:
+        """Names the cards, by UUID, that one which is started from now on serves. A server does not start if it sees a
+        card that it cannot serve."""
+        self._environ[_VISIBLE] = ",".join(cards)
+
     @property
     def hangs(self) -> bool:
-        """Whether it has left a command without an answer of late."""
+        """Whether it has recently left a question without an answer."""
         return asyncio.get_running_loop().time() < self._mute_until
 
     @property
@@ -117,7 +122,7 @@ class MpsControl:
         if not has_sockets(self._pipe):
             return
         try:
-            await self.ask("get_server_list")
+            await self.servers()
         except MpsError:
             if self.hangs:
                 raise
@@ -133,8 +138,9 @@ class MpsControl:
                 return f"it did not start: {said[-_TOLD:]}"
         return f"it did not start: exit status {status}; {self.log_dir / 'control.log'} may say why"
 
-    async def ask(self, command: str, patience_s: float = ANSWER_S) -> str:
-        """Gives it a command and returns the answer. Raises `MpsError`."""
+    async def ask(self, command: str, patience_s: float = ANSWER_S, *, acts: bool = False) -> str:
+        """Gives it a command and returns the answer. Raises `MpsError`. `acts`: it is no question, and may take its
+        time because of what a client does."""
         if self.hangs:
             raise MpsError(f"it did not answer, and is not asked again for {MUTE_S:g} s")
         try:
@@ -153,7 +159,8 @@ class MpsControl:
                 process.communicate(f"{command}\n".encode()), process, patience_s, f"no answer to {command!r}"
             )
         except MpsError:
-            self._mute_until = asyncio.get_running_loop().time() + MUTE_S
+            if not acts:
+                self._mute_until = asyncio.get_running_loop().time() + MUTE_S
             raise
         answer = said.decode(errors="replace").strip()
         if process.returncode:
@@ -168,24 +175,27 @@ class MpsControl:
         """The process ids of a server's clients. Raises `MpsError`."""
         return _numbers(await self.ask(f"get_client_list {server}"))
 
-    async def is_at_fault(self, server: int) -> bool:
-        """Whether a server refuses new clients because of a fault. Raises `MpsError`."""
-        return "FAULT" in (await self.ask(f"get_server_status {server}")).upper().split()
+    async def status(self, server: int) -> str:
+        """What a server says about itself: `INITIALIZING`, `ACTIVE`, or `FAULT`. Raises `MpsError`."""
+        return (await self.ask(f"get_server_status {server}")).upper()
 
     async def start_server(self, uid: int) -> None:
         """Starts a user's server ahead of its first client. Raises `MpsError`."""
-        await self.ask(f"start_server -uid {uid}", START_S)
+        await self.ask(f"start_server -uid {uid}", START_S, acts=True)
 
     async def terminate_client(self, server: int, client: int) -> None:
         """Ends a client's work on the cards; its process continues. Raises `MpsError`: the answer is CUDA's result,
         whatever the exit status."""
-        answer = await self.ask(command := f"terminate_client {server} {client}")
+        answer = await self.ask(command := f"terminate_client {server} {client}", acts=True)
         if answer and answer.split()[-1] not in _SUCCESS:
             raise MpsError(f"{command!r}: {answer[-_TOLD:]}")
 
     async def shut_down(self, server: int) -> None:
-        """Ends a server, whatever its clients do; returns when its process is gone. Raises `MpsError`."""
-        await self.ask(f"shutdown_server {server} -f")
+        """Ends a server, whatever its clients do. Raises `MpsError`."""
+        await self.ask(f"shutdown_server {server} -f", acts=True)
+
+    async def gone(self, server: int) -> None:
+        """Waits until a server's process has ended. Raises `MpsError`."""
         await _until(lambda: not is_running(server), ANSWER_S, f"server {server} does not end")
 
     async def quit(self) -> None:
@@ -206,7 +216,9 @@ class MpsControl:
 
 def _make(folder: Path) -> None:
     """Makes a folder in which trials of another user find sockets, and which nobody else writes. Raises `OSError`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    for missing in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
+        missing.mkdir(exist_ok=True)
+        missing.chmod(0o755)  # whatever the umask is
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise PermissionError(f"{folder} is a link, or belongs to user {found.st_uid}")
@@ -227,7 +239,11 @@ def is_running(pid: int) -> bool:
 
 
 def _numbers(answer: str) -> list[int]:
-    return [int(word) for word in answer.split() if word.isdecimal()]
+    """The process ids in an answer. Raises `MpsError` if it is a sentence."""
+    words = answer.split()
+    if not all(word.isdecimal() for word in words):
+        raise MpsError(answer[-_TOLD:])
+    return [int(word) for word in words]
 
 
 async def _until(condition: Callable[[], bool], within_s: float, text: str) -> None:

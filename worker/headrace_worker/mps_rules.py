@@ -3,29 +3,33 @@
 Ending. A client that is killed while its work runs on the card can hang the server, or leave other clients with
 wrong results. So a client climbs down a ladder, one rung at a time (`LADDER`):
 
-    asked to end → its work is ended (`terminate_client`) → killed
-                   └ that fails → the card is drained → the server is restarted → killed
+    its work is ended (`terminate_client`) → killed
+    └ that fails → the card is drained → the server is restarted → killed
 
-A client that has left the card by itself meanwhile is killed without more ado, and so is one whose control daemon
-is gone, hangs or takes no orders: the others are not disturbed for what cannot be done. What a client says after
-its work was ended is not its own error (`Company.taken_off`).
+A client that has left the card by itself meanwhile is killed at once. So is one whose control daemon is gone or takes
+no orders, or whose server has clients of somebody else: the others are not disturbed for what cannot be done, or
+harmed for what is not theirs. What a client says after its work was ended is not its own error (`Company.taken_off`).
 
-Faults. A fatal fault ends all clients on its card with the same error, and the server does not say whose it was. So
-an end with such words proves nothing while others were on the card:
+Faults. A fatal fault ends all clients on its card with the same error message, and the server does not say whose it
+was. So such an end proves nothing while others were on the card:
 
-    only one ended so, the server is well, the others train on → its own error
+    only one ended so, the server is well, the others keep training → its own error
     several ended so, another one crashed, or the server is at fault or gone → an event, of everybody who was there
         one of them crashed or was killed before the others ended, or printed a failed assertion → it is the culprit
+        the worker killed one whose work it could not end → it is the worker's doing
         otherwise nobody is charged, and the scheduler counts who was there (`core.exits`)
 
-An exception is no cause: its process lets go of the card in good order. Words that say that the server itself is
-gone concern all cards that it serves, also those with one client, and are never a client's own error.
+An exception is no cause: its process lets go of the card in good order. A message that says that the server itself is
+gone concerns all cards that it serves, also those with one client, and is never a client's own error.
 
 Local time orders ends on one machine, and nothing else.
+
+Sources: the texts of `cudaGetErrorString`; NVIDIA, "Multi-Process Service", sections on error containment, client
+termination and `terminate_client`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
@@ -43,7 +47,6 @@ KEPT_S: Final = 600.0
 class Rung(Enum):
     """How far the end of a client has come."""
 
-    ASKED = auto()
     TERMINATE = auto()
     DRAIN = auto()
     RESTART = auto()
@@ -59,11 +62,10 @@ class Step(Enum):
     GONE = auto()
     """The client is off the card already."""
     POWERLESS = auto()
-    """The control daemon is gone, does not answer, or is another user's."""
+    """The control daemon is gone, does not answer or is another user's, or the server has clients of others."""
 
 
 LADDER: Final[Mapping[tuple[Rung, Step], Rung]] = {
-    (Rung.ASKED, Step.TIME_IS_OVER): Rung.TERMINATE,
     (Rung.TERMINATE, Step.DONE): Rung.KILL,
     (Rung.TERMINATE, Step.FAILED): Rung.DRAIN,
     (Rung.DRAIN, Step.DONE): Rung.RESTART,
@@ -94,24 +96,32 @@ class Evidence(Enum):
     """It failed in words that every client on the card gets."""
     SERVER = auto()
     """It failed in words that every client of the server gets when that is gone."""
-    UNSERVED = auto()
-    """The server did not accept it."""
+    UNREADY = auto()
+    """The server did not accept it at that moment."""
+    CROWDED = auto()
+    """The server has as many clients as it can have."""
 
 
 _ASSERTION = re.compile(r"\bblock: \[\d+, *\d+, *\d+\].*\bAssertion\b.*\bfailed")
-# The texts of CUDA's errors 805 to 809, and their names.
-_UNSERVED = re.compile(
+_UNREADY = re.compile(
     r"failed to connect to the MPS control daemon or the MPS server|MPS server is not ready to accept"
-    r"|required to support (the )?(number of )?(MPS client|device connections).* exhausted"
-    r"|cudaErrorMps(ConnectionFailed|ServerNotReady|MaxClientsReached|MaxConnectionsReached)"
-    r"|CUDA_ERROR_MPS_(CONNECTION_FAILED|SERVER_NOT_READY|MAX_CLIENTS_REACHED|MAX_CONNECTIONS_REACHED)",
+    r"|cudaErrorMps(ConnectionFailed|ServerNotReady)|CUDA_ERROR_MPS_(CONNECTION_FAILED|SERVER_NOT_READY)",
     re.IGNORECASE,
 )
-# Frameworks give the fatal errors of a card in sentences (PyTorch) or by their names (JAX, TensorFlow, CuPy, Numba).
+_CROWDED = re.compile(
+    r"hardware resources required to (create MPS client|support device connections) have been exhausted"
+    r"|cudaErrorMpsMax(Clients|Connections)Reached|CUDA_ERROR_MPS_MAX_(CLIENTS|CONNECTIONS)_REACHED",
+    re.IGNORECASE,
+)
+# Frameworks give the fatal errors of a card in sentences (PyTorch, Triton) or by their names (JAX, CuPy, Numba).
 _SHARED = re.compile(
-    r"device-side assert triggered|\b(CUDA_ERROR_|cudaError_?)(ILLEGAL_?(ADDRESS|INSTRUCTION)"
-    r"|LAUNCH_?(FAILED|FAILURE|TIMEOUT)|MISALIGNED_?ADDRESS|INVALID_?(PC|ADDRESS_?SPACE)"
-    r"|HARDWARE_?STACK_?ERROR|ASSERT|UNKNOWN)\b",
+    r"an illegal memory access was encountered|an illegal instruction was encountered|device-side assert triggered"
+    r"|the launch timed out and was terminated|hardware stack error|\bmisaligned address\b|invalid program counter"
+    r"|operation not supported on global/shared address space|unspecified launch failure"
+    r"|CUDA[^\n]*\bunknown error\b|\bCUFFT_(EXEC_FAILED|INTERNAL_ERROR)\b"
+    r"|\bCU(SOLVER|SPARSE)_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)\b"
+    r"|\b(CUDA_ERROR_|cudaError_?)(ILLEGAL_?(ADDRESS|INSTRUCTION)|LAUNCH_?(FAILED|FAILURE|TIMEOUT)"
+    r"|MISALIGNED_?ADDRESS|INVALID_?(PC|ADDRESS_?SPACE)|HARDWARE_?STACK_?ERROR|ASSERT|UNKNOWN)\b",
     re.IGNORECASE,
 )
 _SERVER = re.compile(
@@ -119,6 +129,9 @@ _SERVER = re.compile(
     r"|cudaErrorMps(RpcFailure|ClientTerminated)|CUDA_ERROR_MPS_(RPC_FAILURE|CLIENT_TERMINATED)",
     re.IGNORECASE,
 )
+_SHELLS: Final = 128
+_CRASHES: Final = frozenset({*range(-64, 0), *(_SHELLS + number for number in (4, 6, 7, 8, 9, 11))})
+"""The exit statuses of a process that a signal ended, also as shells and launchers pass them on."""
 _SEARCHED = 8192
 
 
@@ -128,24 +141,26 @@ def evidence_of(verdict: Verdict, words: str) -> Evidence:
     charged = verdict.outcome == worker_pb2.EXIT_OUTCOME_FAILED
     if charged and _ASSERTION.search(words):
         return Evidence.ASSERTION
-    if charged and _UNSERVED.search(words):
-        return Evidence.UNSERVED
+    if charged and _CROWDED.search(words):
+        return Evidence.CROWDED
+    if charged and _UNREADY.search(words):
+        return Evidence.UNREADY
     if charged and _SERVER.search(words):
         return Evidence.SERVER
     if charged and (_SHARED.search(words) or suspicion_in(words)):
         return Evidence.SHARED
     if not charged and verdict.outcome != worker_pb2.EXIT_OUTCOME_LOST:
         return Evidence.CLEAN
-    return Evidence.CRASHED if verdict.exit_code < 0 else Evidence.OWN
+    return Evidence.CRASHED if verdict.exit_code in _CRASHES else Evidence.OWN
 
 
 _OF_A_FAULT = (Evidence.SHARED, Evidence.SERVER, Evidence.ASSERTION)
 _EVENTFUL = (*_OF_A_FAULT, Evidence.CRASHED)
-"""Two such ends at once are an event, if one of them is in the words of a fault."""
+"""Two such ends at once are an event, if one of them has a fault's error message."""
 
 
 class Blame(Enum):
-    """Who is charged for an end in the words of a fault."""
+    """Who is charged for an end with a fault's error message."""
 
     OWN = auto()
     """The trial itself: the fault was nobody else's."""
@@ -159,7 +174,7 @@ class Blame(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class _Client:
-    card: str
+    cards: frozenset[str]
     name: str
     exited_s: float | None = None
     """When its process exited. Its end is judged later."""
@@ -167,7 +182,9 @@ class _Client:
     evidence: Evidence = Evidence.CLEAN
     event: "Event | None" = None
     off: bool = False
-    """The worker has ended its work on the card."""
+    """The worker ends its work on the card."""
+    harms: bool = False
+    """The worker kills it with its work in flight."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -190,12 +207,12 @@ class Company:
     faults: int = 0
     """How many events there were, without restarts of the worker's own."""
 
-    def joins(self, client: str, card: str, name: str, now_s: float) -> None:
-        """A trial is about to run on a card; `name` is for people."""
+    def joins(self, client: str, cards: Iterable[str], name: str, now_s: float) -> None:
+        """A trial is about to run on these cards; `name` is for people."""
         for old, one in list(self._clients.items()):
             if one.ended_s is not None and now_s - one.ended_s > KEPT_S:
                 del self._clients[old]
-        self._clients[client] = _Client(card=card, name=name)
+        self._clients[client] = _Client(cards=frozenset(cards), name=name)
 
     def has(self, client: str) -> bool:
         """Whether a trial is a client that runs."""
@@ -214,6 +231,11 @@ class Company:
         """The worker ends a client's work: how it ends is the worker's doing."""
         self._clients[client].off = True
 
+    def harms(self, client: str) -> None:
+        """The worker could not end a client's work, and kills it all the same: what that does to others is the
+        worker's doing."""
+        self._clients[client].harms = True
+
     def was_taken_off(self, client: str) -> bool:
         """Whether the worker has ended its work."""
         return client in self._clients and self._clients[client].off
@@ -228,36 +250,37 @@ class Company:
         own = self._clients[client]
         own.ended_s = now_s if own.exited_s is None else own.exited_s
         own.evidence = Evidence.CLEAN if own.off else evidence
+        if not self.in_event(client):
+            own.event = None
         evidence, event = own.evidence, own.event
         if event is not None:
             if not event.culprit and not event.of_worker and _is_cause(own, event.shown_s):
                 event.culprit, event.name = client, own.name
         elif evidence is Evidence.SERVER:
-            self._open(None, now_s)
+            self._open(frozenset(), now_s)
         elif evidence in _EVENTFUL and any(
-            one.evidence in _EVENTFUL and Evidence.SHARED in (evidence, one.evidence)
-            for other, one in self._at(own.card, now_s).items()
+            (one.harms or one.evidence in _EVENTFUL) and Evidence.SHARED in (evidence, one.evidence)
+            for other, one in self._at(own.cards, now_s).items()
             if other != client and one.ended_s is not None
         ):
-            self._open(own.card, now_s)
+            self._open(own.cards, now_s)
 
     def is_settled(self, client: str) -> bool:
-        """Whether it is known how everybody ended who was on a client's card and has exited."""
-        card = self._clients[client].card
-        return not any(
-            one.card == card and one.exited_s is not None and one.ended_s is None
-            for one in self._clients.values()
-        )
+        """Whether it is known who caused the event that a client ended of, or how everybody ended who was there."""
+        event = self._clients[client].event
+        if event is None or event.culprit or event.of_worker:
+            return event is not None
+        return not any(one.event is event and one.ended_s is None for one in self._clients.values())
 
     def server_failed(self, client: str, now_s: float) -> None:
-        """The server turned out to be at fault, or gone, after a trial ended in the words of a fault."""
+        """The server turned out to be at fault, or gone, after a trial ended with a fault's error message."""
         own = self._clients[client]
         if own.event is None:
-            self._open(own.card, now_s)
+            self._open(own.cards, now_s)
 
-    def restarts(self) -> Event:
+    def restarts(self, now_s: float) -> Event:
         """The worker is about to restart the server: whatever that ends is the worker's doing."""
-        event = Event(of_worker=True)
+        event = Event(of_worker=True, shown_s=now_s)
         for one in self._clients.values():
             if one.ended_s is None and one.event is None:
                 one.event = event
@@ -272,17 +295,18 @@ class Company:
     def was_alone(self, client: str) -> bool:
         """Whether nobody else was on its card when a trial ended, or shortly before."""
         own = self._clients[client]
-        return own.ended_s is not None and self._at(own.card, own.ended_s).keys() == {client}
+        return own.ended_s is not None and self._at(own.cards, own.ended_s).keys() == {client}
 
-    def in_event(self, client: str, now_s: float | None = None) -> bool:
-        """Whether a trial was there when a fault came; with a time, whether that was shortly before it."""
-        event = self._clients[client].event
-        return event is not None and (now_s is None or event.of_worker or now_s - event.shown_s <= WINDOW_S)
+    def in_event(self, client: str, *, within_s: float = KEPT_S) -> bool:
+        """Whether a trial that has ended was there when a fault came, and ended of it: not hours later."""
+        own = self._clients[client]
+        late_s = 0.0 if own.event is None or own.ended_s is None else own.ended_s - own.event.shown_s
+        return own.event is not None and late_s <= within_s
 
     def blame(self, client: str) -> tuple[Blame, str]:
         """Who is charged for the end of a trial, by what is known now, and the culprit's name if it is another."""
         event = self._clients[client].event
-        if event is None or event.culprit == client:
+        if event is None or event.culprit == client or not self.in_event(client):
             return Blame.OWN, ""
         if event.of_worker:
             return Blame.WORKER, ""
@@ -290,19 +314,21 @@ class Company:
             return Blame.ANOTHER, event.name
         return Blame.NOBODY, ""
 
-    def _at(self, card: str | None, now_s: float) -> dict[str, _Client]:
-        """Those on a card, or on any, now or shortly before."""
+    def _at(self, cards: frozenset[str], now_s: float) -> dict[str, _Client]:
+        """Those on one of these cards, or on any if there are none, now or shortly before."""
         return {
             client: one
             for client, one in self._clients.items()
-            if card in (None, one.card) and (one.ended_s is None or now_s - one.ended_s <= WINDOW_S)
+            if not cards or not cards.isdisjoint(one.cards)
+            if one.ended_s is None or now_s - one.ended_s <= WINDOW_S
         }
 
-    def _open(self, card: str | None, now_s: float) -> None:
-        """A fault came: it concerns all who run on the card, or on any, and those who ended of it."""
+    def _open(self, cards: frozenset[str], now_s: float) -> None:
+        """A fault came: it concerns all who run on these cards, or on any, and those who ended of it."""
+        of_worker = any(one.harms for one in self._at(cards, now_s).values())
         there = {
             client: one
-            for client, one in self._at(card, now_s).items()
+            for client, one in self._at(cards, now_s).items()
             if one.event is None and (one.ended_s is None or one.evidence is not Evidence.CLEAN)
         }
         shown_s = min(
@@ -316,7 +342,7 @@ class Company:
         causes = {client: one.ended_s for client, one in there.items() if _is_cause(one, shown_s)}
         culprit = max(causes, key=lambda client: causes[client] or 0.0, default="")
         name = there[culprit].name if culprit else ""
-        event = Event(culprit=culprit, name=name, shown_s=shown_s)
+        event = Event(culprit=culprit, name=name, shown_s=shown_s, of_worker=of_worker)
         self.faults += 1
         for one in there.values():
             one.event = event

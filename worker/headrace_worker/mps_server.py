@@ -34,23 +34,31 @@ class MpsServer:
             await self._refuse_other_users(servers)
             own = [one for one in servers if uid_of(one) == self._uid]
             if servers and not own:
+                self._pid = None
                 return ""  # another user's, which is idle: the control daemon replaces it when our first client comes
             if not own:
                 await self._control.start_server(self._uid)
                 return "its server does not start"
-            if await self._control.is_at_fault(own[0]):
+            status = await self._control.status(own[0])
+            if "FAULT" in status:
                 if not await self._control.clients(own[0]):
-                    await self._control.shut_down(own[0])
+                    await self._end(own[0])
                 return "its server recovers from a fault once its last client has ended"
+            if "ACTIVE" not in status:
+                return f"its server is {status or 'silent'}"
             self._pid = own[0]
             return ""
+
+    async def _end(self, server: int) -> None:
+        await self._control.shut_down(server)
+        await self._control.gone(server)
 
     async def _end_damaged(self) -> None:
         """If the control daemon is ours from before, the clients of its servers were killed with our predecessor."""
         if not self.is_used and self._control.is_ours:
             for server in await self._control.servers():
                 if not await self._control.clients(server):
-                    await self._control.shut_down(server)
+                    await self._end(server)
         self.is_used = True
 
     async def _refuse_other_users(self, servers: Collection[int]) -> None:
@@ -70,7 +78,7 @@ class MpsServer:
         if not is_running(self._pid):
             return True
         with suppress(MpsError):
-            return await self._control.is_at_fault(self._pid)
+            return "FAULT" in await self._control.status(self._pid)
         return False
 
     async def clients_among(self, pids: Collection[int]) -> list[tuple[int, int]]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -20,11 +21,11 @@ BINARY: Final = "nvidia-cuda-mps-control"
 PIPE_DIRECTORY: Final = "CUDA_MPS_PIPE_DIRECTORY"
 LOG_DIRECTORY: Final = "CUDA_MPS_LOG_DIRECTORY"
 MEMORY_LIMIT: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-THREADS: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 OWNER: Final = "HEADRACE_MPS_OWNER"
 """In a control daemon's environment: the worker that started it, so that the worker's successor recognizes it."""
 PID_FILE: Final = f"{BINARY}.pid"
-WELL_KNOWN: Final = Path("/run/headrace/mps")
+WELL_KNOWN: Final = Path("/run/headrace-mps")
+"""Trials of another user enter it."""
 NVIDIAS: Final = Path("/tmp/nvidia-mps")  # noqa: S108 - where CUDA looks
 """Where CUDA looks for a control daemon unless its environment says otherwise, so where an administrator has it."""
 OLDEST_DRIVER: Final = 495
@@ -102,8 +103,9 @@ class Obstacle:
         return f"{self.text}. {self.remedy}"
 
 
-def obstacle(facts: Facts, *, uid: int, trials_uid: int) -> Obstacle | None:
-    """Why trials of user `trials_uid` cannot use MPS through a process of user `uid`; None if they can."""
+def obstacle(facts: Facts, *, uid: int, trials_uid: int, enters: bool = True) -> Obstacle | None:
+    """Why trials of user `trials_uid` cannot use MPS through a process of user `uid`; None if they can. `enters`: the
+    trials' user may enter the folder."""
     if (branch := _branch(facts.driver)) is not None and branch < OLDEST_DRIVER:
         return Obstacle(
             f"driver {facts.driver} cannot limit the memory of a share under MPS",
@@ -131,6 +133,11 @@ def obstacle(facts: Facts, *, uid: int, trials_uid: int) -> Obstacle | None:
             f"the MPS folder {facts.pipe} belongs to user {facts.pipe_uid}, and no control daemon runs there",
             f"Remove it, or set {PIPE_DIRECTORY} for the worker to another folder.",
         )
+    if not enters:
+        return Obstacle(
+            f"the trials' user {trials_uid} cannot enter the MPS folder {facts.pipe}",
+            f"Set {PIPE_DIRECTORY} for the worker to a folder that all users can enter.",
+        )
     if facts.control is None and uid not in {0, trials_uid}:
         return Obstacle(
             f"trials run as user {trials_uid}, whom a control daemon of user {uid} does not serve",
@@ -139,9 +146,14 @@ def obstacle(facts: Facts, *, uid: int, trials_uid: int) -> Obstacle | None:
     return None
 
 
-def card_obstacle(card: Card, *, served: bool = False) -> Obstacle | None:
-    """Why no two trials can share this card, with MPS or without; None if they can. `served`: a control daemon that
-    somebody else runs serves it, through which a card in exclusive mode accepts any number of processes."""
+def closed(facts: Facts) -> list[Obstacle]:
+    """Which cards trials cannot share, with MPS or without, and why. A card in exclusive mode accepts any number of
+    processes if an administrator runs MPS, for then all of them are its clients."""
+    served = facts.control is not None and facts.control.is_site_wide
+    return [why for card in facts.cards if (why := _closed(card, served=served)) is not None]
+
+
+def _closed(card: Card, *, served: bool) -> Obstacle | None:
     if card.mode is ComputeMode.DEFAULT or (served and card.mode is ComputeMode.EXCLUSIVE):
         return None
     says = (
@@ -150,7 +162,7 @@ def card_obstacle(card: Card, *, served: bool = False) -> Obstacle | None:
         else "accepts no process that computes"
     )
     return Obstacle(
-        f"GPU {card.uuid} is in {card.mode} mode and {says}",
+        f"GPU {card.uuid} is in {card.mode} mode and {says}, so trials cannot share it",
         f"Run nvidia-smi --id={card.uuid} --compute-mode=DEFAULT"
         + (
             f", or run {BINARY} -d for all programs of the machine."
@@ -160,18 +172,6 @@ def card_obstacle(card: Card, *, served: bool = False) -> Obstacle | None:
     )
 
 
-OF_MIG: Final = Obstacle(
-    "instances of MIG are not shared through MPS",
-    "Give each trial an instance of its own (gpus: 1).",
-)
-"""They are separated by the hardware already."""
-
-
-def is_instance(uuid: str) -> bool:
-    """Whether a device is an instance of a GPU that MIG divides."""
-    return uuid.startswith("MIG-")
-
-
 def _branch(version: str) -> int | None:
     number = version.partition(".")[0]
     return int(number) if number.isdecimal() else None
@@ -179,13 +179,19 @@ def _branch(version: str) -> int | None:
 
 def pipe_directory(environ: Mapping[str, str], home: Path) -> Path:
     """Where the worker with this home has its control daemon: where its environment says, else where one runs that
-    CUDA finds by itself, else at one well-known place of the machine if it is root, else in its home."""
+    CUDA finds by itself, else at one well-known place of the machine if it is root, else in its home. A worker that is
+    limited to some GPUs of the machine has its own place, because a control daemon serves the GPUs that it was started
+    with."""
     if named := environ.get(PIPE_DIRECTORY):
         return Path(named)
     running = control_at(NVIDIAS)
     if running is not None and running.uid in {0, os.geteuid()}:
         return NVIDIAS
-    return WELL_KNOWN if os.geteuid() == 0 else home / "mps"
+    if os.geteuid():
+        return home / "mps"
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    some = "" if visible is None else f"-{sha256(visible.encode()).hexdigest()[:8]}"
+    return WELL_KNOWN.with_name(WELL_KNOWN.name + some)
 
 
 def look(pipe: Path, environ: Mapping[str, str], uuids: Sequence[str] | None = None) -> Facts:
@@ -254,10 +260,6 @@ def _asked(uuids: Sequence[str] | None) -> tuple[str, tuple[Card, ...]]:
         return "", ()
     except pynvml.NVMLError:  # no driver on this machine
         return "", ()
-    modes = {
-        pynvml.NVML_COMPUTEMODE_PROHIBITED: ComputeMode.PROHIBITED,
-        pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: ComputeMode.EXCLUSIVE,
-    }
     driver, cards = "", []
     with suppress(pynvml.NVMLError):
         driver = _text(pynvml.nvmlSystemGetDriverVersion())
@@ -265,9 +267,22 @@ def _asked(uuids: Sequence[str] | None) -> tuple[str, tuple[Card, ...]]:
         for handle in map(pynvml.nvmlDeviceGetHandleByIndex, range(count)):
             uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
             if uuids is None or uuid in uuids:
-                mode = modes.get(pynvml.nvmlDeviceGetComputeMode(handle), ComputeMode.DEFAULT)
-                cards.append(Card(uuid=uuid, mode=mode, divided=is_divided(handle)))
+                cards.append(Card(uuid=uuid, mode=mode_of(handle), divided=is_divided(handle)))
     return driver, tuple(cards)
+
+
+def mode_of(handle: object) -> ComputeMode:
+    """The compute mode of a GPU, given by NVML's handle."""
+    import pynvml
+
+    try:
+        mode = pynvml.nvmlDeviceGetComputeMode(handle)
+    except (pynvml.NVMLError, AttributeError):  # not supported on some devices, nor by an old driver
+        return ComputeMode.DEFAULT
+    if mode == pynvml.NVML_COMPUTEMODE_PROHIBITED:
+        return ComputeMode.PROHIBITED
+    exclusive = mode == pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
+    return ComputeMode.EXCLUSIVE if exclusive else ComputeMode.DEFAULT
 
 
 def is_divided(handle: object) -> bool:

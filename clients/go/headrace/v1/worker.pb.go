@@ -1029,7 +1029,9 @@ type Device struct {
 	Links []LinkKind `protobuf:"varint,41,rep,packed,name=links,proto3,enum=headrace.v1.LinkKind" json:"links,omitempty"`
 	// Set if the device belongs to a large job, and is available only in that job's bubbles. `memory_bytes` is then
 	// the memory that the job leaves free. The job may take such a slot back at any time; `defect` then says why.
-	Bubbles       *Bubbles `protobuf:"bytes,47,opt,name=bubbles,proto3" json:"bubbles,omitempty"`
+	Bubbles *Bubbles `protobuf:"bytes,47,opt,name=bubbles,proto3" json:"bubbles,omitempty"`
+	// Set if trials cannot share the device: an instance of MIG, or a GPU that accepts one process at a time.
+	Unshared      bool `protobuf:"varint,48,opt,name=unshared,proto3" json:"unshared,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1118,6 +1120,13 @@ func (x *Device) GetBubbles() *Bubbles {
 		return x.Bubbles
 	}
 	return nil
+}
+
+func (x *Device) GetUnshared() bool {
+	if x != nil {
+		return x.Unshared
+	}
+	return false
 }
 
 // The stage of a pipeline-parallel job in whose idle windows a slot's trials run.
@@ -3227,7 +3236,7 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"StoreOrder\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x15\n" +
 	"\x06set_up\x18\x02 \x01(\bR\x05setUp\x12\x12\n" +
-	"\x04used\x18\x03 \x01(\bR\x04used\"\x8d\x02\n" +
+	"\x04used\x18\x03 \x01(\bR\x04used\"\xa9\x02\n" +
 	"\x06Device\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12+\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x17.headrace.v1.DeviceKindR\x04kind\x12\x14\n" +
@@ -3236,7 +3245,8 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\x04uuid\x18\x05 \x01(\tR\x04uuid\x12\x16\n" +
 	"\x06defect\x18( \x01(\tR\x06defect\x12+\n" +
 	"\x05links\x18) \x03(\x0e2\x15.headrace.v1.LinkKindR\x05links\x12.\n" +
-	"\abubbles\x18/ \x01(\v2\x14.headrace.v1.BubblesR\abubbles\"_\n" +
+	"\abubbles\x18/ \x01(\v2\x14.headrace.v1.BubblesR\abubbles\x12\x1a\n" +
+	"\bunshared\x180 \x01(\bR\bunshared\"_\n" +
 	"\aBubbles\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
 	"\x05stage\x18\x02 \x01(\x05R\x05stage\x12\x18\n" +

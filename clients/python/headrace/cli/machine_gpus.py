@@ -21,8 +21,12 @@ def findings() -> Iterator[Finding]:
 
 def _sharing(facts: mps.Facts, uid: int) -> Iterator[Finding]:
     """Whether trials of a worker that this user starts here share GPUs through MPS."""
+    if divided := [card.uuid for card in facts.cards if card.divided]:
+        text = f"{', '.join(divided)}: a worker here offers the instances; trials do not share them"
+        yield Finding(Level.OK, "MIG", text, "Give each trial an instance (gpus: 1).")
+    if facts.cards and len(divided) == len(facts.cards):
+        return
     found = mps.obstacle(facts, uid=uid, trials_uid=uid)
-    served = found is None and facts.control is not None and facts.control.is_site_wide
     if found is not None:
         yield Finding(Level.WARN, "MPS", f"shares of a GPU take turns here: {found.text}", found.remedy)
     elif facts.control is not None:
@@ -37,13 +41,8 @@ def _sharing(facts: mps.Facts, uid: int) -> Iterator[Finding]:
         )
     else:
         yield Finding(Level.OK, "MPS", f"a worker here starts it in {facts.pipe} when trials share a GPU")
-    for card in facts.cards:
-        if card.divided:
-            yield Finding(
-                Level.OK, "MIG", f"GPU {card.uuid} is divided: {mps.OF_MIG.text}", mps.OF_MIG.remedy
-            )
-        elif (closed := mps.card_obstacle(card, served=served)) is not None:
-            yield Finding(Level.WARN, "MPS", f"{closed.text}: trials cannot share it", closed.remedy)
+    for why in mps.closed(facts):
+        yield Finding(Level.WARN, "MPS", why.text, why.remedy)
 
 
 def _gpus() -> Finding:

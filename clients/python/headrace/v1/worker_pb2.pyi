@@ -484,6 +484,7 @@ class Device(_message.Message):
     DEFECT_FIELD_NUMBER: _builtins.int
     LINKS_FIELD_NUMBER: _builtins.int
     BUBBLES_FIELD_NUMBER: _builtins.int
+    UNSHARED_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     kind: Global___DeviceKind.ValueType
     model: _builtins.str
@@ -494,6 +495,8 @@ class Device(_message.Message):
     """Why the device failed since the daemon started, so that nothing may be placed on it; empty if it has not
     failed. The scheduler remembers it by the device's uuid until a user uncordons the device.
     """
+    unshared: _builtins.bool
+    """Set if trials cannot share the device: an instance of MIG, or a GPU that accepts one process at a time."""
     @_builtins.property
     def links(self) -> _containers.RepeatedScalarFieldContainer[Global___LinkKind.ValueType]:
         """Its interconnects with the worker's other devices: entry n is the one with the device of index n. Empty if
@@ -517,10 +520,11 @@ class Device(_message.Message):
         defect: _builtins.str = ...,
         links: _abc.Iterable[Global___LinkKind.ValueType] | None = ...,
         bubbles: Global___Bubbles | None = ...,
+        unshared: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["bubbles", b"bubbles"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bubbles", b"bubbles", "defect", b"defect", "index", b"index", "kind", b"kind", "links", b"links", "memory_bytes", b"memory_bytes", "model", b"model", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bubbles", b"bubbles", "defect", b"defect", "index", b"index", "kind", b"kind", "links", b"links", "memory_bytes", b"memory_bytes", "model", b"model", "unshared", b"unshared", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

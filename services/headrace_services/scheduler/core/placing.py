@@ -260,7 +260,7 @@ def _let_go_of_stale(state: CycleState, number: int) -> bool:
     """Cancel the reservation for a trial that no longer waits because another one was promoted in its place: if
     trials differ in size, trial `number` may need those slots. Returns whether there was one."""
     reserved = state.study.standing.reserved
-    if reserved is None or not sizes_differ(state.study.spec):
+    if reserved is None or not sizes_differ(state.study.spec, reserved):
         return False
     trial = state.trials.get(reserved.number)
     if trial is None or trial.runnable or _of_shape(state, reserved.shape) is not None:

@@ -375,6 +375,8 @@ class Slot(Struct, frozen=True, kw_only=True):
     """The slot's share of its machine's cores; 0 where unknown."""
     free_milli: int = 1000
     """Its free thousandths."""
+    unshared: bool = False
+    """Whether trials cannot share the device."""
     links: tuple[int, ...] = ()
     """The interconnect to the slot of each index (`placement.joints.Link`); empty if its worker does not know it."""
     used_memory_bytes: int = 0

@@ -84,6 +84,7 @@ def greeting(hello: worker_pb2.Hello) -> Greeting:
                 memory_bytes=device.memory_bytes,
                 uuid=device.uuid,
                 defect=TROUBLE.kept(device.defect),
+                unshared=device.unshared,
                 links=tuple(link if link in _LINKS else Link.UNKNOWN for link in device.links),
                 **_owned(device),
             )

@@ -15,6 +15,7 @@ from headrace.spec import StudySpec
 from headrace.spec.resources import WHOLE, ElasticGrant
 from headrace_services.scheduler.core.placement.values import Request
 from headrace_services.scheduler.core.records import Trial
+from headrace_services.scheduler.core.study_status import Reserved
 
 SUSPECTED_AFTER: Final = 2
 """A trial that shared a GPU at this many faults without a known culprit is a suspect."""
@@ -63,9 +64,14 @@ def requests_of(spec: StudySpec, avoided: Iterable[str] = ()) -> tuple[Request, 
     return tuple(sorted(found.values(), key=lambda request: (request.size, request.shape)))
 
 
-def sizes_differ(spec: StudySpec) -> bool:
-    """Whether trials of a study differ in size, by their configurations or as they advance."""
-    return spec.resources.by is not None or bool(spec.elastic and spec.elastic.grants)
+def sizes_differ(spec: StudySpec, reserved: Reserved | None = None) -> bool:
+    """Whether trials of a study differ in size, by their configurations or as they advance, or because what is
+    `reserved` for a suspect is more than the others take."""
+    if spec.resources.by is not None or (spec.elastic and spec.elastic.grants):
+        return True
+    if reserved is None or reserved.milli is None:
+        return False
+    return reserved.shape not in {request.shape for request in requests_of(spec)}
 
 
 def spare_slots(spec: StudySpec, milestone: int | None) -> int:

@@ -43,7 +43,9 @@ def suits(slot: Slot, request: Request) -> bool:
         if slot.owner and request.ephemeral_memory_bytes is not None
         else request.memory_bytes
     )
-    if slot.kind != "GPU" or slot.memory_bytes < least or (slot.is_instance and request.slots > 1):
+    if slot.kind != "GPU" or slot.memory_bytes < least:
+        return False
+    if (slot.is_instance and request.slots > 1) or (slot.unshared and request.milli < WHOLE):
         return False
     if request.types and not any(kind.lower() in slot.model.lower() for kind in request.types):
         return False

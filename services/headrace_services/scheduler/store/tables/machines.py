@@ -94,6 +94,8 @@ slot = Table(
     Column("shared_memory_bytes", BigInteger, nullable=False, server_default="0"),
     # The device's share of its machine's cores.
     Column("cores", Float, nullable=False, server_default="0"),
+    # Whether trials cannot share it.
+    Column("unshared", Boolean, nullable=False, server_default="false"),
     # Its interconnect to the worker's device of each index (the API's LinkKind); empty if unknown.
     Column("links", ARRAY(Integer), nullable=False, server_default="{}"),
     # Whether the worker names it. A device that it no longer names stays until its grant ends.
