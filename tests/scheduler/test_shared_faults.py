@@ -2,11 +2,16 @@
 
 from typing import Any
 
+import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec
 
 from headrace_services.scheduler.core import exits
+from headrace_services.scheduler.core.placement import sizes_differ
 from headrace_services.scheduler.core.records import Lease
+from headrace_services.scheduler.core.study_status import Reserved
+from headrace_services.scheduler.store import quotas
+from headrace_services.scheduler.store.database import transaction
 
 QUARTER = {"gpu_milli": 250}
 WHY = "the MPS server of its GPU failed, and it is not known which of its clients caused that"
@@ -105,3 +110,31 @@ async def test_an_exclusive_trial_shares_its_gpu_with_nobody(engine: AsyncEngine
     site, leases = await sharing(engine, gpus=2, resources={**QUARTER, "exclusive": True})
     assert [(lease.milli, lease.slots) for lease in leases] == [(1000, (0,)), (1000, (1,))]
     assert [trial.state for trial in await site.trials()].count("RUNNING") == 2
+
+
+@pytest.mark.parametrize(("milli", "odd"), [(1000, True), (250, False), (None, False)])
+def test_what_is_reserved_for_a_suspect_is_no_longer_needed_by_those_of_the_studys_own_size(
+    milli: int | None, odd: bool
+) -> None:
+    """So it is given up when another trial is promoted in the suspect's place."""
+    reserved = Reserved(number=0, worker_id=1, slots=(0,), since_s=0.0, ready_s=None, milli=milli, cores=0)
+    assert sizes_differ(make_spec(resources=QUARTER), reserved) == odd
+
+
+async def test_a_suspect_gets_its_turn_under_a_quota_that_others_of_its_study_use(
+    engine: AsyncEngine,
+) -> None:
+    site, _ = await sharing(engine, gpus=2, max_trials=8)
+    await fault(site, 0, 1)
+    await fault(site, 0, 2)
+    async with transaction(engine) as conn:
+        await quotas.limit(conn, "default", slots=1, studies=None, code_mib=None)
+    for _ in range(20):
+        running = [trial for trial in await site.trials() if trial.state == "RUNNING"]
+        if any(trial.number == 0 for trial in running):
+            break
+        lease = site.leases[running[0].lease_id or ""]
+        await site.tell(lease, 9, 0.5)
+    trial = await site.trial(0)
+    assert trial.state == "RUNNING"
+    assert site.leases[trial.lease_id or ""].milli == 1000

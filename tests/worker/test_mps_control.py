@@ -27,7 +27,7 @@ from headrace_worker.devices import discover
 from headrace_worker.mps import Mps, NotServedError, Users
 from headrace_worker.mps_control import MpsControl, MpsError
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(120)]
 SHARE = worker_pb2.Grant(slots=[0], milli=250, memory_bytes=1 << 30)
 CARD = "GPU-fake-w-0"
 
@@ -59,6 +59,7 @@ def workers(home: MpsHome) -> Workers:
     return Workers(home)
 
 
+@pytest.mark.smoke
 async def test_a_share_gets_the_pipe_directory_and_a_hard_limit_above_its_budget(workers: Workers) -> None:
     env = await workers.make().join("a", "trial a", SHARE)
     assert env == {
@@ -103,6 +104,7 @@ async def test_it_is_started_once_and_ends_with_the_worker(workers: Workers) -> 
     assert control_at(workers.home.pipe) is None
 
 
+@pytest.mark.smoke
 async def test_one_that_runs_already_is_used_and_left_alone(workers: Workers) -> None:
     workers.home.pipe.mkdir()
     await _start_as_administrator()
@@ -126,6 +128,7 @@ def _run(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.smoke
 async def test_the_next_daemon_of_a_killed_one_finds_its_control_daemon_and_ends_its_servers(
     workers: Workers, home: MpsHome
 ) -> None:
@@ -174,7 +177,6 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.full
 async def test_a_worker_may_be_killed_at_any_line_that_starts_or_ends_it(
     workers: Workers, home: MpsHome
 ) -> None:
@@ -367,6 +369,7 @@ async def test_an_answer_that_does_not_come_is_given_up(
         await control.ask("get_server_list", 0.3)
 
 
+@pytest.mark.smoke
 async def test_one_that_hangs_delays_the_worker_once(home: MpsHome, monkeypatch: pytest.MonkeyPatch) -> None:
     control = home.control
     await control.start()
@@ -381,6 +384,7 @@ async def test_one_that_hangs_delays_the_worker_once(home: MpsHome, monkeypatch:
     assert not asked
 
 
+@pytest.mark.smoke
 async def test_a_driver_that_hangs_is_asked_once(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mps, "ANSWER_S", 0.2)
     hangs, asked = threading.Event(), []
@@ -413,6 +417,7 @@ async def test_one_of_another_container_is_not_replaced(
     assert "a control daemon of another container serves" in owner.words
 
 
+@pytest.mark.smoke
 async def test_a_folder_that_is_a_link_is_not_used(workers: Workers, home: MpsHome, tmp_path: Path) -> None:
     (target := tmp_path / "target").mkdir(mode=0o700)
     home.pipe.symlink_to(target)
@@ -423,6 +428,7 @@ async def test_a_folder_that_is_a_link_is_not_used(workers: Workers, home: MpsHo
     assert not list(target.iterdir())
 
 
+@pytest.mark.smoke
 async def test_where_an_administrator_runs_it_whole_gpus_are_served_too(
     workers: Workers, home: MpsHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,13 +5,9 @@ them for nothing. A trial that was there at SUSPECTED_AFTER of them is a suspect
 (`placement.request_of`), so whatever ends it then is its own.
 """
 
-from typing import Final
-
 from headrace_services.scheduler.core import events
 from headrace_services.scheduler.core.placement import SUSPECTED_AFTER
 from headrace_services.scheduler.core.state import CycleState
-
-_TIMES: Final = {1: "once", 2: "twice"}
 
 
 def count(state: CycleState, number: int) -> None:
@@ -19,6 +15,5 @@ def count(state: CycleState, number: int) -> None:
     faults = state.trials[number].shared_faults + 1
     state.update(number, shared_faults=faults)
     if faults == SUSPECTED_AFTER:
-        times = _TIMES.get(faults, f"{faults} times")
-        why = f"it shared a GPU {times} when that failed, so it may be the cause: it gets a GPU of its own"
+        why = "it shared a GPU twice when that failed, so it may be the cause: it gets a GPU of its own"
         state.emit(events.trial_warned(number, why))
