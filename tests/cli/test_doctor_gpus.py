@@ -27,8 +27,8 @@ CARD = mps.Card(uuid="GPU-1")
         (
             {"cards": (mps.Card(uuid="GPU-1", divided=True),)},
             "ok",
-            "GPU GPU-1 is divided: instances of MIG are not shared through MPS",
-            "an instance of its own",
+            "GPU-1: a worker here offers the instances; trials do not share them",
+            "Give each trial an instance",
         ),
         (
             {
@@ -44,7 +44,7 @@ CARD = mps.Card(uuid="GPU-1")
         (
             {"cards": (mps.Card(uuid="GPU-1", mode=mps.ComputeMode.EXCLUSIVE),)},
             "warn",
-            "GPU GPU-1 is in exclusive mode and accepts one process at a time: trials cannot share it",
+            "GPU GPU-1 is in exclusive mode and accepts one process at a time, so trials cannot share it",
             "compute-mode=DEFAULT",
         ),
     ],
