@@ -15,6 +15,7 @@ left; read the rows that the answers show.
 from collections.abc import Iterable, Sequence
 
 from headrace.errors import HeadraceError
+from headrace.spec.resources import WHOLE
 from headrace_services.scheduler.core import (
     closing,
     cluster_view,
@@ -224,11 +225,12 @@ def _place(
     offered = len(state.free)
     next_one, reserved = state.next_promotion(), before.reserved
     named = [next_one.trial] if next_one else []
-    if reserved is not None and sizes_differ(state.study.spec):  # its trial may no longer wait
+    if reserved is not None and sizes_differ(state.study.spec, reserved):  # its trial may no longer wait
         named.append(reserved.number)
     spec = state.study.spec
     limit = offered + len(state.pending_suggestions) + placing.LOOKAHEAD + inputs + 1
-    if spec.resources.by is not None or spec.fuse is not None or accepts_ephemeral(spec):
+    shares = any(one.milli < WHOLE for one in spec.resources.each)  # behind suspects, which take a whole GPU
+    if shares or spec.resources.by is not None or spec.fuse is not None or accepts_ephemeral(spec):
         limit += placing.PASSED_OVER
     waiting = yield from ask(
         Candidates(

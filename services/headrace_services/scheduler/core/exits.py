@@ -23,6 +23,7 @@ from headrace_services.scheduler.core import (
     failed_starts,
     other_code,
     seats,
+    shared_faults,
     stale_leases,
     time_limits,
     unreadable_checkpoints,
@@ -143,6 +144,8 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
                 _count_early_failure(state, state.trials[number])
         case "RELEASED":  # released by its holder: nothing points to its program
             state.close(lease)
+            if message.shared_fault:
+                shared_faults.count(state, number)
             _interrupt(state, state.trials[number], message.error or "its client or worker released it")
         case outcome if outcome in unreadable_checkpoints.OUTCOMES:
             state.close(lease)

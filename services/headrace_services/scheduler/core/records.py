@@ -201,6 +201,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     """How often it was lost since its last new checkpoint or rung."""
     kills_in_row: int = 0
     """How many of these losses were kills of its own process."""
+    shared_faults: int = 0
+    """At how many faults of a shared GPU it was there, with no culprit known (`core.shared_faults`)."""
     steps_spent: int = 0
     log_path: str = ""
     log_tail: str = ""
@@ -373,6 +375,8 @@ class Slot(Struct, frozen=True, kw_only=True):
     """The slot's share of its machine's cores; 0 where unknown."""
     free_milli: int = 1000
     """Its free thousandths."""
+    unshared: bool = False
+    """Whether trials cannot share the device."""
     links: tuple[int, ...] = ()
     """The interconnect to the slot of each index (`placement.joints.Link`); empty if its worker does not know it."""
     used_memory_bytes: int = 0
@@ -383,6 +387,11 @@ class Slot(Struct, frozen=True, kw_only=True):
     """For an ephemeral slot: the stage of that job."""
     duty: float = 1.0
     """For an ephemeral slot: the share of its time that trials may expect."""
+
+    @property
+    def is_instance(self) -> bool:
+        """Whether it is an instance of a GPU that MIG divides, of which a process sees only one."""
+        return " MIG " in self.model
 
     @property
     def owner_stage(self) -> str:

@@ -70,6 +70,7 @@ def slots_query(*, granted: bool = False) -> Select[tuple[object, ...]]:
         s.c.memory_bytes,
         s.c.model,
         s.c.cores,
+        s.c.unshared,
         s.c.links,
         s.c.owner,
         s.c.stage,

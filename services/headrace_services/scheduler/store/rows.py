@@ -372,6 +372,7 @@ def slot(row: AnyRow) -> Slot:
         placeable=row.placeable,
         model=row.model,
         cores=row.cores,
+        unshared=row.unshared,
         links=tuple(row.links),
         free_milli=row.free_milli,
         used_memory_bytes=row.used_memory_bytes,

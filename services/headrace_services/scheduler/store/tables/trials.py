@@ -64,6 +64,8 @@ trial = Table(
     Column("not_before_s", Float),
     Column("losses_in_row", Integer, nullable=False, server_default="0"),
     Column("kills_in_row", Integer, nullable=False, server_default="0"),
+    # At how many faults of a shared GPU it was there, with no culprit known.
+    Column("shared_faults", Integer, nullable=False, server_default="0"),
     Column("steps_spent", BigInteger, nullable=False, server_default="0"),
     Column("log_path", Text, nullable=False, server_default=""),
     Column("log_tail", Text, nullable=False, server_default=""),
