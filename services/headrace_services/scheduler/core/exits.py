@@ -206,7 +206,9 @@ def _finished(state: CycleState, trial: Trial, lease: Lease, message: ExitedArri
     ended = "its client completed it" if asked else "its program ended"
     if spec.objective.metric in trial.metrics:
         own = "" if asked else " on its own"
-        why = f"{ended}{own} at step {trial.step} of {spec.max_steps}"
+        why = f"{ended}{own} at step {lease.step} of {spec.max_steps}"
+        if lease.step < trial.step:
+            why = f"{why}; its result is that of step {trial.step}, which an earlier attempt reported"
         if message.unsaved:
             why = f"{why}; {message.unsaved}"
         if spec.template is not None and lease.step == _begun_at(lease) and not message.by_itself:

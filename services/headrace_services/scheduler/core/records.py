@@ -123,7 +123,7 @@ class EarlierEnd(Struct, frozen=True, kw_only=True):
     score: float | None
     score_step: int
     metrics: dict[str, float]
-    """From the report that counted at that time: the metrics that the study reads."""
+    """From the report that counted at that time."""
     checkpoint: Checkpoint | None
     """The checkpoint to load: that of the best value if the study keeps it, else the last one. It is never
     deleted."""

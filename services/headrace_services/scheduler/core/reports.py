@@ -226,9 +226,10 @@ def _note_metrics(state: CycleState, report: ReportArrived, progress: int) -> Tr
         trial = state.update(trial.number, best_checkpoint=kept, **found)
         if value is not None and not trial.baseline:
             until.measured(state, trial.number, value)
-    if progress:
+    if progress and report.step >= trial.step:  # else an earlier attempt got further, and its report counts
+        again = report.step == trial.step
         changes = {"step": report.step, "value": value, "metrics": report.metrics}
-        changes |= scored(spec, trial, value, feasible=feasible)
+        changes |= scored(spec, trial, value, feasible=feasible, again=again)
         if is_made_by(spec, value, is_best=best):
             changes["score_marked"] = bool(trial.code_changed)
         trial = state.update(trial.number, **changes)

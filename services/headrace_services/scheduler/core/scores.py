@@ -7,6 +7,9 @@ takes over, and whether a study has a usable result. Policies compare the values
 Only a finite value of a report that meets the constraints is a score. With `best` a trial keeps its earlier score.
 With the other scopes it has none until a report has one again. A mean leaves out reports that violate a
 constraint. A report without the objective's metric changes nothing.
+
+The last report is the one of the furthest step. A trial that was lost repeats steps; until it gets as far as before,
+what it had reported counts.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,8 +30,11 @@ def best_report(
     return {"best_value": value, "best_step": step, "best_metrics": metrics if counts else {}}
 
 
-def scored(spec: StudySpec, trial: Trial, value: float | None, *, feasible: bool) -> dict[str, Any]:
-    """The fields that a report changes for its trial's score. The trial already has its best value."""
+def scored(
+    spec: StudySpec, trial: Trial, value: float | None, *, feasible: bool, again: bool = False
+) -> dict[str, Any]:
+    """The fields that a report changes for its trial's score. The trial already has its best value. `again`: it
+    repeats the trial's last report."""
     match spec.scope:
         case Scope.BEST:
             return {"score": trial.best_value}
@@ -40,7 +46,8 @@ def scored(spec: StudySpec, trial: Trial, value: float | None, *, feasible: bool
             assert spec.objective.k is not None
             if not feasible:
                 return {"score": None}
-            recent = (*trial.recent, value)[-spec.objective.k :]
+            before = trial.recent[:-1] if again else trial.recent
+            recent = (*before, value)[-spec.objective.k :]
             return {"score": _mean(recent), "recent": recent}
         case never:
             assert_never(never)
