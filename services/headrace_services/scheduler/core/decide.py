@@ -14,8 +14,9 @@ left; read the rows that the answers show.
 
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from headrace.errors import HeadraceError
-from headrace.spec.resources import WHOLE
 from headrace_services.scheduler.core import (
     closing,
     cluster_view,
@@ -60,7 +61,7 @@ from headrace_services.scheduler.core.needs import (
     UserPausedCount,
     ask,
 )
-from headrace_services.scheduler.core.placement import Request, accepts_ephemeral, sizes_differ
+from headrace_services.scheduler.core.placement import Request, accepts_ephemeral, is_suspect, sizes_differ
 from headrace_services.scheduler.core.plan import Effects, Plan
 from headrace_services.scheduler.core.records import Study
 from headrace_services.scheduler.core.state import CycleState
@@ -229,17 +230,20 @@ def _place(
         named.append(reserved.number)
     spec = state.study.spec
     limit = offered + len(state.pending_suggestions) + placing.LOOKAHEAD + inputs + 1
-    shares = any(one.milli < WHOLE for one in spec.resources.each)  # behind suspects, which take a whole GPU
-    if shares or spec.resources.by is not None or spec.fuse is not None or accepts_ephemeral(spec):
+    if spec.resources.by is not None or spec.fuse is not None or accepts_ephemeral(spec):
         limit += placing.PASSED_OVER
-    waiting = yield from ask(
-        Candidates(
-            limit=limit if spec.fuse is None else limit + placing.LAUNCHES_AT_ONCE,
-            numbers=frozenset(named) - state.trials.keys(),
-            bundles=seats.BUNDLES_AT_ONCE if spec.fuse is not None else 0,
-            now_s=state.study.now_s,
-        )
+    wanted = Candidates(
+        limit=limit if spec.fuse is None else limit + placing.LAUNCHES_AT_ONCE,
+        numbers=frozenset(named) - state.trials.keys(),
+        bundles=seats.BUNDLES_AT_ONCE if spec.fuse is not None else 0,
+        now_s=state.study.now_s,
     )
+    waiting = yield from ask(wanted)
+    if suspects := sum(
+        map(is_suspect, waiting.runnable)
+    ):  # each waits for a whole GPU; others may fit behind them
+        wider = wanted.limit + min(suspects, placing.PASSED_OVER)
+        waiting = yield from ask(replace(wanted, limit=wider))
     state.rest(waiting.rests_until_s)
     state.live_before(waiting.live)
     state.add_rows(waiting.rows)
