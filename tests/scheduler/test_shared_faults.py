@@ -4,13 +4,15 @@ from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
-from study_site import StudySite, gone, make_spec
+from study_site import StudySite, gone, lock_study, make_spec
 
 from headrace_services.scheduler.core import exits
+from headrace_services.scheduler.core.inputs import StopStudy
 from headrace_services.scheduler.core.placement import sizes_differ
 from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.core.study_status import Reserved
-from headrace_services.scheduler.store import quotas
+from headrace_services.scheduler.rpc.waiting import waits_for
+from headrace_services.scheduler.store import quotas, rows
 from headrace_services.scheduler.store.database import transaction
 
 QUARTER = {"gpu_milli": 250}
@@ -138,3 +140,34 @@ async def test_a_suspect_gets_its_turn_under_a_quota_that_others_of_its_study_us
     trial = await site.trial(0)
     assert trial.state == "RUNNING"
     assert site.leases[trial.lease_id or ""].milli == 1000
+
+
+@pytest.mark.parametrize(
+    ("resources", "placed"),
+    [(QUARTER, [(250, (1,))] * 4), ({"gpus": 1}, [(1000, (0,)), (1000, (1,))])],
+)
+async def test_a_gpu_that_cannot_be_shared_gets_whole_trials_only(
+    engine: AsyncEngine, resources: dict[str, int], placed: list[tuple[int, tuple[int, ...]]]
+) -> None:
+    spec = make_spec(policy={"kind": "run_all"}, max_trials=6, resources=resources)
+    site = await StudySite(engine, spec).create()
+    await site.connect(slots=2, gpus=2, memory_bytes=80 << 30, unshared=1)
+    assert sorted((lease.milli, lease.slots) for lease in await site.kick()) == placed
+
+
+async def test_a_trial_gets_one_instance_of_mig_at_most(engine: AsyncEngine) -> None:
+    spec = make_spec(policy={"kind": "run_all"}, max_trials=1, resources={"gpus": 2})
+    site = await StudySite(engine, spec).create()
+    await site.connect(slots=2, gpus=2, model="NVIDIA H100 80GB HBM3 MIG 1g.10gb", unshared=2)
+    assert await site.kick() == []
+    (trial,) = await site.trials()
+    assert trial.state == "PENDING"
+    async with transaction(engine) as conn:
+        study = await lock_study(conn, site.study_id)
+        assert study is not None
+        said = await waits_for(conn, study, [rows.trial(trial)])
+    assert said[0] == (
+        "a connected worker with 2 GPUs (instances of MIG do not count: a trial gets one at most)"
+    )
+    await site.connect("whole", slots=2, gpus=2, model="NVIDIA H100")
+    assert [lease.slots for lease in await site.kick()] == [(0, 1)]
