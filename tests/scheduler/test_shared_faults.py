@@ -7,7 +7,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, lock_study, make_spec
 
 from headrace_services.scheduler.core import exits
-from headrace_services.scheduler.core.inputs import StopStudy
 from headrace_services.scheduler.core.placement import sizes_differ
 from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.core.study_status import Reserved
