@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from reopened_site import spec_now
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec
@@ -129,3 +130,48 @@ async def test_a_result_that_had_diverged_does_not_count_because_the_trial_faile
         await fail(site, number)
     assert await counts() == before
     assert replay(await spec_now(site), await site.log()).identical
+
+
+MEANS = [
+    ([1000.0, 2000.0, 3000.0], {1: 10.0, 2: 20.0, 3: 30.0, 4: 40.0}, 0, 3, 30.0),
+    ([1000.0, 2000.0], {1: 10.0, 2: 20.0, 3: 30.0}, 0, 3, 20.0),
+    ([float("nan"), 20.0], {1: 10.0, 2: 20.0, 3: 30.0}, 0, 3, 20.0),
+    ([10.0, 20.0, float("nan")], {3: 30.0, 4: 40.0}, 2, 2, 35.0),
+    ([10.0, 20.0, 30.0, 99.0], {4: 40.0}, 3, 2, 35.0),
+    ([10.0, 20.0, 30.0, 40.0], {2: 20.0, 3: 33.0}, 1, 2, 35.0),  # not as far yet
+]
+"""What was reported, what the next attempt reports from the saved step on, k, and the mean that counts."""
+
+
+@pytest.mark.parametrize(("first", "second", "saved", "k", "mean"), MEANS)
+async def test_a_mean_is_of_the_last_attempts_values_once_it_is_as_far(
+    engine: AsyncEngine, first: list[float], second: dict[int, float], saved: int, k: int, mean: float
+) -> None:
+    site = await lost_at(
+        engine, *first, saved=saved, objective=scoped("last") | {"scope": "mean_last_k", "k": k}
+    )
+    lease = await lease_of(site, 0)
+    assert lease.step == saved
+    for step, value in second.items():
+        await site.tell(lease, step, value, saved=False)
+    assert (await site.trial(0)).score == mean
+
+
+async def test_a_mean_leaves_out_an_infeasible_report_before_a_loss(engine: AsyncEngine) -> None:
+    objective = scoped("last") | {"scope": "mean_last_k", "k": 2}
+    limits = [{"metric": "size", "at_most": 1.0}]
+    site = await lost_at(engine, objective=objective, constraints=limits)
+
+    async def reports(lease: Lease, **told: tuple[float, float]) -> None:
+        for name, (loss, size) in told.items():
+            step = int(name.removeprefix("at"))
+            message = site.report(lease, step, loss)
+            await site.step(replace(message, metrics={"loss": loss, "size": size}))
+
+    await reports(await lease_of(site, 0), at1=(10.0, 0.5), at2=(20.0, 0.5), at3=(30.0, 0.5), at4=(99.0, 2.0))
+    assert (await site.trial(0)).score is None
+    await site.step(gone(await lease_of(site, 0), "LOST"))
+    lease = await lease_of(site, 0)
+    assert lease.step == 4
+    await reports(lease, at5=(40.0, 0.5))
+    assert (await site.trial(0)).score == 35.0

@@ -180,6 +180,11 @@ class Trial(Struct, frozen=True, kw_only=True):
     """The value that counts, by the objective's scope (`core.scores`)."""
     recent: tuple[float, ...] = ()
     """The values of its last reports that met the constraints, if their mean counts."""
+    recent_steps: tuple[int, ...] = ()
+    """Their steps."""
+    repeated: tuple[float, ...] = ()
+    """The same of an attempt that repeats steps, until it is as far as the trial was."""
+    repeated_steps: tuple[int, ...] = ()
     metrics: dict[str, float] = field(default_factory=dict)
     reason: Reason | None = None
     detail: str = ""

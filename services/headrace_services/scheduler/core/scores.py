@@ -30,11 +30,37 @@ def best_report(
     return {"best_value": value, "best_step": step, "best_metrics": metrics if counts else {}}
 
 
-def scored(
-    spec: StudySpec, trial: Trial, value: float | None, *, feasible: bool, again: bool = False
+def windows(
+    spec: StudySpec, trial: Trial, value: float | None, *, step: int, feasible: bool, begun: int, before: int
 ) -> dict[str, Any]:
-    """The fields that a report changes for its trial's score. The trial already has its best value. `again`: it
-    repeats the trial's last report."""
+    """The fields that a report changes for the values whose mean counts. The attempt has `begun` after one step, and
+    was at the step `before`.
+
+    An attempt that repeats steps replaces what was reported of them once it is as far as the trial was.
+    """
+    if spec.scope is not Scope.MEAN_LAST_K:
+        return {}
+    assert spec.objective.k is not None
+    behind = before < trial.step
+    counting = zip(trial.recent_steps, trial.recent, strict=False)
+    repeated = zip(trial.repeated_steps, trial.repeated, strict=True)
+    if before == begun:
+        known = [pair for pair in (repeated if trial.repeated else counting) if pair[0] <= begun]
+    else:
+        known = list(repeated if behind else counting)
+    if feasible and value is not None:
+        known.append((step, value))
+    steps, values = (
+        (tuple(column) for column in zip(*known[-spec.objective.k :], strict=True)) if known else ((), ())
+    )
+    if step < trial.step:
+        return {"repeated": values, "repeated_steps": steps}
+    return {"recent": values, "recent_steps": steps, "repeated": (), "repeated_steps": ()}
+
+
+def scored(spec: StudySpec, trial: Trial, value: float | None, *, feasible: bool) -> dict[str, Any]:
+    """The fields that a report changes for its trial's score. The trial already has its best value, and the values
+    whose mean counts (`windows`)."""
     match spec.scope:
         case Scope.BEST:
             return {"score": trial.best_value}
@@ -43,12 +69,7 @@ def scored(
         case Scope.LAST | Scope.FULL_BUDGET:
             return {"score": value if feasible and isfinite(value) else None}
         case Scope.MEAN_LAST_K:
-            assert spec.objective.k is not None
-            if not feasible:
-                return {"score": None}
-            before = trial.recent[:-1] if again else trial.recent
-            recent = (*before, value)[-spec.objective.k :]
-            return {"score": _mean(recent), "recent": recent}
+            return {"score": _mean(trial.recent) if feasible else None}
         case never:
             assert_never(never)
 

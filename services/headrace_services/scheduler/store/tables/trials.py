@@ -47,6 +47,10 @@ trial = Table(
     Column("score", Float),
     # The values of its last reports that met the constraints, if their mean counts.
     Column("recent", ARRAY(Float), nullable=False, server_default="{}"),
+    Column("recent_steps", ARRAY(Integer), nullable=False, server_default="{}"),
+    # The same of an attempt that repeats steps.
+    Column("repeated", ARRAY(Float), nullable=False, server_default="{}"),
+    Column("repeated_steps", ARRAY(Integer), nullable=False, server_default="{}"),
     Column("metrics", Metrics, nullable=False, server_default="{}"),
     Column("reason", Text),
     Column("detail", Text, nullable=False, server_default=""),
