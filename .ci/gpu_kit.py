@@ -103,7 +103,8 @@ def wheels(python: str, folder: Path) -> None:
 def files() -> set[Path]:
     """The kit's programs and what they import, below the root."""
     programs = re.findall(r'program="([^"]+)"', (BENCHMARKS / "kit_parts.py").read_text(encoding="utf-8"))
-    found, waiting = {Path("pyproject.toml")}, [Path(name) for name in (*STARTED, *programs)]
+    example = {path.relative_to(ROOT) for path in (ROOT / "examples" / "gpu").glob("*.[py]*")}
+    found, waiting = {Path("pyproject.toml"), *example}, [Path(name) for name in (*STARTED, *programs)]
     while waiting:
         path = waiting.pop()
         if path not in found:

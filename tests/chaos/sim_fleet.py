@@ -158,6 +158,9 @@ class SimWorker:
     def reused(self) -> str:
         return ""
 
+    def mps(self) -> str:
+        return ""
+
     def rejected(self) -> str:
         """Nothing is refused."""
         return ""

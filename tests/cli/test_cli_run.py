@@ -21,7 +21,7 @@ from headrace.cli import wording
 from headrace.cli.summary import Summary
 from headrace.cli.wording import number
 from headrace.client import convert
-from headrace.client.model import TerminationReason, TrialFailure, TrialState
+from headrace.client.model import StudyState, TerminationReason, TrialFailure, TrialState
 from headrace.v1 import study_pb2, trial_pb2
 
 
@@ -273,6 +273,12 @@ def test_failures_are_told_by_their_causes(
     )
     study = replace(study, failures=failures, counts=replace(study.counts, failed=count))
     assert dict(Summary(study=study).lines())["failures"] == told
+
+
+def test_steps_that_were_repeated_are_not_told_as_a_part_of_all(script: Script) -> None:
+    study = replace(convert.study(script.final.study), state=StudyState.STOPPED, steps_spent=800)
+    told = dict(Summary(study=study).lines())["steps"]
+    assert told == "800: trials that were lost repeat steps. Running every trial to the end takes 756"
 
 
 def test_a_population_says_what_its_members_change(

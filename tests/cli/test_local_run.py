@@ -130,6 +130,10 @@ def test_a_killed_command_leaves_nothing_running(folder: Path) -> None:
         _, alive = psutil.wait_procs(processes_of(folder), timeout=60)
         assert alive == []
     assert not (folder / "home" / "address").exists()
+    again = start(folder)
+    _, err = again.communicate(timeout=120)
+    assert again.returncode == 2
+    assert f"`headrace up --home {folder / 'home'}` continues it if it has not ended" in " ".join(err.split())
 
 
 @pytest.mark.full

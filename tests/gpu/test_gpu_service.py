@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,12 @@ from headrace_services.up import launch
 
 START_S, STUDY_S = 120, 180
 BUDGET = 1 << 30
+EXAMPLE = Path(__file__).parents[2] / "examples" / "gpu"
+SMALLER = {
+    "card": {"trials: 48": "trials: 16"},
+    "fake": {"trials: 48": "trials: 3", "values: [64]": "values: [2]", "rungs: [1, 3, 9]": "rungs: [1, 2]"},
+}
+"""What is changed in the example's studies, so that they fit the time."""
 FAKE = pytest.param("fake GPU", marks=pytest.mark.full)
 CARD = pytest.param("GPU", marks=pytest.mark.gpu)
 
@@ -140,3 +147,26 @@ resources: {{gpus: {1 / TOGETHER}, gpu_memory_bytes: {BUDGET}}}
         assert (trial.reason, trial.step) == ("completed", 8), told
         assert trial.metrics["met"] == TOGETHER
         assert trial.metrics["budget"] == BUDGET
+
+
+@pytest.mark.parametrize("way", ["plain", "shared", "fused"])
+def test_the_example_trains_with_a_gpu_a_share_and_fused(
+    service: Service, tmp_path: Path, way: str, figure: Callable[[float], None]
+) -> None:
+    pytest.importorskip("sklearn", reason="the example's data come with scikit-learn")
+    shutil.copy(EXAMPLE / "train.py", tmp_path)
+    text = (EXAMPLE / f"{way}.yaml").read_text()
+    for whole, small in SMALLER["fake" if service.fake else "card"].items():
+        assert whole in text
+        text = text.replace(whole, small)
+    (tmp_path / "study.yaml").write_text(text)
+    began = time.monotonic()
+    study = service.client.create_study(f"gpu-{way}", tmp_path / "study.yaml", warn=False)
+    study.wait(STUDY_S)
+    figure(time.monotonic() - began)
+    trials = study.trials()
+    told = [(trial.number, trial.reason, trial.step, trial.detail) for trial in trials]
+    assert {trial.reason for trial in trials} <= {"completed", "stopped_early"}, told
+    best = study.best()
+    assert best is not None
+    assert 0 < best.value < log(10), "better than guessing"

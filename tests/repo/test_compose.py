@@ -11,6 +11,7 @@ import typer
 import yaml
 
 from headrace.cli.app import build
+from headrace.mps import WELL_KNOWN
 from headrace.scraping import NAMED_IN as METRICS_TOKEN
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -190,3 +191,14 @@ def test_the_scripts_are_those_that_compose_asks_for() -> None:
     for script in (ROOT / "services").glob("*.sh"):
         assert subprocess.run(["sh", "-n", script], check=False).returncode == 0
         assert script.stat().st_mode & 0o111
+
+
+def test_the_worker_on_gpus_shares_what_clients_of_mps_need() -> None:
+    found = yaml.safe_load((ROOT / "services/compose_gpu.yml").read_text(encoding="utf-8"))
+    worker = found["services"]["worker"]
+    assert worker["volumes"] == [f"mps:{WELL_KNOWN}"], "where a worker that is root has its control daemon"
+    assert "mps" in found["volumes"]
+    assert f"mkdir -m 755 {WELL_KNOWN}" in (ROOT / "services/Dockerfile").read_text(encoding="utf-8"), (
+        "the user that trials run as enters it"
+    )
+    assert worker["ipc"] == "host"

@@ -108,15 +108,18 @@ class StudySite:
         gpus: int = 0,
         labels: dict[str, str] | None = None,
         memory_bytes: int = 8,
+        model: str = "",
+        unshared: int = 0,
     ) -> int:
-        """Connect a worker and return its id."""
+        """Connect a worker and return its id. The first `unshared` devices cannot be shared."""
         devices = [
             workers.Device(
                 index=index,
                 kind="GPU" if index < gpus else "CPU",
-                model="",
+                model=model,
                 memory_bytes=memory_bytes,
                 uuid="",
+                unshared=index < unshared,
             )
             for index in range(slots)
         ]

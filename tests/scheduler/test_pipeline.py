@@ -231,6 +231,27 @@ async def test_a_cancelled_wait_leaves_a_usable_pool(engine: AsyncEngine) -> Non
     assert await stored(engine) == []
 
 
+async def test_a_connection_whose_statements_are_interrupted_is_not_used_again(engine: AsyncEngine) -> None:
+    pid = text("SELECT pg_backend_pid()")
+    interrupted: list[int] = []
+
+    async def wait_long() -> None:
+        async with transaction(engine) as conn:
+            interrupted.append((await conn.execute(pid)).scalar_one())
+            async with pipeline(conn) as sent:
+                sent.run(SLOW)
+
+    for _ in range(3):  # at different places
+        waiting = asyncio.create_task(wait_long())
+        await asyncio.wait([waiting], timeout=0.1)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    async with engine.connect() as conn:
+        assert (await conn.execute(pid)).scalar_one() not in interrupted
+    assert len(set(interrupted)) == 3
+
+
 @pytest.mark.parametrize("commits", [False, True])
 async def test_a_large_value_arrives_whole_however_slowly_the_server_reads(
     engine: AsyncEngine, commits: bool

@@ -219,7 +219,7 @@ async def clean(conn: AsyncConnection) -> None:
     for kind in aging.OF_ROWS:
         await aging.remove_aged(conn, kind, one, 5, None)
     await aging.forget_checkpoints(conn, one, frozenset({1}), 5, (0,))
-    await aging.note_aged(conn, "events", one)
+    await aging.note_aged(conn, "events", one, all_of_it=True)
     await aging.forget_tombstones(conn, DAY, 5)
     await leftovers.judge(conn, ["s5-u5"], Ages())
 

@@ -40,9 +40,9 @@ async def test_an_earlier_end_has_the_metrics_of_the_report_that_counted(engine:
     study, found = await shown(site)
     trial = found[0]
     assert trial.counted_end is not None
-    assert trial.counted_end.metrics == {"loss": 0.5, "size": 0.8}
+    assert trial.counted_end.metrics == {"loss": 0.5, "size": 0.8, "other": 4.0}
     assert (trial.score, trial.score_step, trial.feasible) == (0.5, 4, True)
-    assert trial.counted_metrics == {"loss": 0.5, "size": 0.8}
+    assert trial.counted_metrics == {"loss": 0.5, "size": 0.8, "other": 4.0}
     assert study.best is not None
 
 

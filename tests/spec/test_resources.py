@@ -36,6 +36,7 @@ def test_they_come_back_from_protobuf_and_json(changes: dict[str, Any]) -> None:
         ({"resources": {"gpus": 1, "gpu_milli": 250}}, "resources.gpu_milli", "excludes gpus"),
         ({"resources": {"gpu_milli": 1000}}, "resources.gpu_milli", "at most 999"),
         ({"resources": {"gpu_types": ["H200"]}}, "resources.gpu_types", "without a GPU"),
+        ({"resources": {"exclusive": True}}, "resources.exclusive", "without a GPU"),
         ({"resources": {"gpus": 1, "processes": "many"}}, "resources.processes", ""),
         ({"weight": 0}, "weight", "above 0"),
         ({"weight": 1e-310}, "weight", "from 1e-06 to 1e+06 | 1 is ordinary"),

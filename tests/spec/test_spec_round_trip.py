@@ -222,6 +222,7 @@ def specs(draw_):
         resources=Resources(
             gpus=gpus,
             gpu_memory_bytes=draw_(st.integers(0, numbers.BYTES)) if gpus else 0,
+            exclusive=bool(gpus) and draw_(st.booleans()),
             labels=draw_(st.dictionaries(NAMES, TEXT, max_size=2)),
         ),
         max_trials=max_trials,

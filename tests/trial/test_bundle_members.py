@@ -73,6 +73,27 @@ def test_an_error_that_names_a_member_ends_it_alone(capsys: pytest.CaptureFixtur
     ]
 
 
+def test_the_others_continue_bit_for_bit_without_a_member_that_the_script_drops(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def train(bundle: Bundle, stop: int = 0) -> None:
+        group = FakeGroup()
+        bundle.track(group=group)
+        for turn in bundle.steps():
+            bundle.report(loss=group.step())
+            if turn == stop:
+                group.drop([one.id for one in bundle.members if one.params["lr"] == 3])
+
+    main(train, argv=["--lr", "2,3,5"], **LOCAL)
+    whole = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    folder = ["--checkpoints", str(tmp_path)]
+    main(lambda bundle: train(bundle, 2), argv=["--lr", "2,3,5", *folder], **LOCAL)
+    stopped = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert stopped[:2] == whole[:2]
+    assert [stopped[2][2], stopped[2][-1]] == [whole[2][2], whole[2][4]]
+    assert len(stopped[2]) < len(whole[2]) or stopped[2][3] == "-"
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

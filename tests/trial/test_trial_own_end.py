@@ -163,6 +163,24 @@ def test_the_members_of_a_bundle_whose_function_returns_leave_their_states(early
     assert read_checkpoint(end.checkpoint_dir).step == 3
 
 
+def test_a_member_that_the_script_drops_ends_by_itself_with_its_state(early: RecordingRuntime) -> None:
+    def train(bundle: Bundle) -> None:
+        group = FakeGroup()
+        bundle.track(group=group, member=lambda m: {"lr": 2, "seed": m.seed})
+        for turn in bundle.steps():
+            bundle.report(loss=group.step())
+            if turn == 3:
+                group.drop(list(group.ids))  # and loops on: no turn comes without a member
+
+    solo = SoloBundle(early)
+    run_bundle(train, solo, solo.attach())
+    assert early.finished == [""]
+    (end,) = early.ends
+    assert (end.step, end.by_itself) == (3, True)
+    assert end.checkpoint_dir is not None
+    assert read_checkpoint(end.checkpoint_dir).step == 3
+
+
 LEAVES = """
 from headrace import trial
 t = trial.current()

@@ -112,16 +112,17 @@ def of_a_container() -> tuple[str, ...]:
 
 @asynccontextmanager
 async def daemon_of_root(
-    site: Site, slots: int, begins: tuple[str, ...] = (), **environ: str
+    site: Site, slots: int, begins: tuple[str, ...] = (), options: tuple[str, ...] = (), **environ: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A daemon on the site's home that runs as root and is killed at the end. `begins` starts its command line."""
+    """A daemon on the site's home that runs as root and is killed at the end. `begins` starts its command line, and
+    `options` end it."""
     settings = site.settings
     with (site.root / "daemon.log").open("ab") as log:
         daemon = await asyncio.create_subprocess_exec(
             *begins,
             *(interpreter(), "-c", COMMAND, "--scheduler", site.scheduler.address, "--name", settings.name),
             *("--run-as", USER, "--home", str(settings.home), "--store", settings.store_url),
-            *("--cpu-slots", str(slots), "--stop-grace", "1"),
+            *("--cpu-slots", str(slots), "--stop-grace", "1", *options),
             stdout=log,
             stderr=log,
             env={**os.environ, "PYTHONPATH": IMPORTS, **environ},

@@ -326,3 +326,14 @@ def _over(process: psutil.Process) -> bool:
         return process.status() in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
     except psutil.NoSuchProcess:
         return True
+
+
+@as_root
+def test_which_folders_the_user_may_enter(open_folder: Path) -> None:
+    found = other_user(USER)
+    (closed := open_folder / "closed").mkdir(mode=0o700)
+    (inside := closed / "inside").mkdir(mode=0o755)
+    assert found.may_enter(open_folder)
+    assert found.may_enter(open_folder / "not made yet")
+    assert not found.may_enter(closed)
+    assert not found.may_enter(inside)

@@ -100,10 +100,93 @@ def test_gpus_are_found_with_their_telemetry(monkeypatch: pytest.MonkeyPatch) ->
         (0, worker_pb2.DEVICE_KIND_GPU, "NVIDIA H200", 140 * GIB, "GPU-aaa0"),
         (1, worker_pb2.DEVICE_KIND_GPU, "NVIDIA H200", 140 * GIB, "GPU-aaa1"),
     ]
-    assert [(t.index, t.utilization, t.memory_used_bytes) for t in found.telemetry()] == [
-        (0, 0.5, GIB),
-        (1, 0.0, 2 * GIB),
+    assert [
+        (t.index, t.utilization if t.HasField("utilization") else None, t.memory_used_bytes)
+        for t in found.telemetry()
+    ] == [(0, 0.5, GIB), (1, None, 2 * GIB)]
+
+
+class DividedNvml(FakeNvml):
+    """A GPU that is divided, one that could be, and one that is divided into nothing."""
+
+    NVML_DEVICE_MIG_ENABLE = 1
+    INSTANCES = {0: ("1g.10gb", "3g.40gb"), 2: ()}  # noqa: RUF012  # never changed
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 3
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:
+        return [int(handle in self.INSTANCES), 1]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, _: int) -> int:
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: int, number: int) -> int:
+        if number % 2 == 0 or number // 2 >= len(self.INSTANCES[handle]):
+            raise self.NVMLError("Not Found")
+        return 10 * (handle + 1) + number // 2
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+        return int(uuid.rpartition("-")[2])
+
+    def nvmlDeviceGetUUID(self, handle: int) -> bytes:
+        return f"{'MIG' if handle >= 10 else 'GPU'}-{handle}".encode()
+
+    def nvmlDeviceGetName(self, handle: int) -> str:
+        return "NVIDIA H100" + (
+            f" MIG {self.INSTANCES[handle // 10 - 1][handle % 10]}" if handle >= 10 else ""
+        )
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
+        if handle >= 10:
+            raise self.NVMLError("Not Supported")
+        return SimpleNamespace(gpu=50)
+
+    def nvmlDeviceGetTotalEccErrors(self, handle: int, *_: int) -> int:
+        if handle >= 10:
+            raise self.NVMLError("Not Supported")
+        return self.errors if handle == 0 else 0
+
+    errors = 0
+
+
+def test_a_divided_gpu_is_offered_as_its_instances(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = DividedNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    found = discover(worker="w", environ={})
+    assert [(d.index, d.model, d.uuid) for d in found.devices] == [
+        (0, "NVIDIA H100 MIG 1g.10gb", "MIG-10"),
+        (1, "NVIDIA H100 MIG 3g.40gb", "MIG-11"),
+        (2, "NVIDIA H100", "GPU-1"),
     ]
+    assert [t.HasField("utilization") for t in found.telemetry()] == [False, False, True]
+    assert found.defects() == {}
+    nvml.errors = 1
+    assert set(found.defects()) == {0, 1}, "the driver counts for the whole GPU"
+    found.forgive([0])
+    assert found.defects() == {}
+
+
+@pytest.mark.parametrize(
+    ("visible", "offered"),
+    [
+        ("MIG-11", ["MIG-11"]),
+        ("0", ["MIG-10", "MIG-11"]),
+        ("1,GPU-0", ["GPU-1", "MIG-10", "MIG-11"]),
+        ("MIG-11,0", ["MIG-11", "MIG-10"]),
+        ("2,1", ["GPU-1"]),
+        ("MIG-7,1", []),
+    ],
+)
+def test_visible_devices_may_name_instances(
+    monkeypatch: pytest.MonkeyPatch, visible: str, offered: list[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", DividedNvml())
+    found = discover(worker="w", environ={"CUDA_VISIBLE_DEVICES": visible}).devices
+    assert [d.uuid for d in found if d.kind == worker_pb2.DEVICE_KIND_GPU] == offered
 
 
 class JoinedNvml(FakeNvml):

@@ -12,6 +12,7 @@ from headrace_worker.attempt import Attempt
 from headrace_worker.exits import Finished, Verdict, classify, not_started
 from headrace_worker.launch import log_path
 from headrace_worker.logs import last_line
+from headrace_worker.mps import NotServedError
 from headrace_worker.place import Place
 from headrace_worker.process import CannotStartError, TrialProcess
 from headrace_worker.program import AFTER_TERM_S, Program, grace_s, silence_s
@@ -39,6 +40,7 @@ class Alone:
             excused=self._excused,
             silent=self._silent,
             succeeded=self._succeeded,
+            let_go=lambda process: place.let_go(self.mark, process),
         )
         self.mark = assign.lease.lease_id
         self.code = RunningCode(assign.template.code.digest)
@@ -59,8 +61,15 @@ class Alone:
             await attempt.unless_ended(asyncio.sleep(pause_s))
         output = await attempt.open_log(log_path(self._place.log_dir, self._assign))
         prepared = await attempt.prepare(output)
+        lease = self._assign.lease
         try:
-            launch = self._place.launch_of(self._assign, prepared)
+            shared = await attempt.unless_ended(
+                self._place.mps.join(self.mark, lease.trial, self._assign.grant)
+            )
+            launch = self._place.launch_of(self._assign, prepared, shared)
+        except NotServedError as error:
+            output.note(str(error))
+            return not_started(str(error), by_machine=True)
         except ValueError as error:  # the template names no program
             return Verdict(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=str(error))
 
@@ -85,7 +94,7 @@ class Alone:
         tail = output.tail()
         verdict = classify(
             exit_code,
-            ending=attempt.ending,
+            ending=self._place.mps.ending_of(self.mark, attempt.ending),
             finished=attempt.finished,
             last_line=last_line(tail),
             withheld=launch.withheld,
@@ -95,7 +104,7 @@ class Alone:
         )
         said = attempt.finished or Finished()
         words = f"{tail}\n{said.traceback}\n{said.error}"
-        return await self._place.judged(verdict, self._turn.indices, words)
+        return await self._place.judged(verdict, self._turn.indices, words, self.mark)
 
     def told(self, attempt: Attempt, term_in_s: float, kill_in_s: float) -> None:  # noqa: ARG002 - a host's
         """The attempt must end, and its process with it."""
@@ -125,6 +134,7 @@ class Alone:
 
     def leave(self, attempt: Attempt) -> None:  # noqa: ARG002 - a host's
         """Hands the slots to the next attempt."""
+        self._place.mps.leave(self.mark)
         self._turn.leave()
 
     def _excused(self) -> bool:

@@ -162,6 +162,8 @@ class Attempt:
         self.left_behind = ""
         self._last_word: runtime_pb2.FinishRequest | None = None
         self._fenced = False
+        # How it ends as soon as it has saved.
+        self._when_saved: Ending | None = None
         self._restored = False
         # Set while it has a checkpoint to load and the scheduler has not been told that it is loaded.
         self._loads = assign.HasField("checkpoint")
@@ -224,6 +226,15 @@ class Attempt:
         error = drained or "the worker was stopped"
         ending = Ending(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error)
         self._end(ending, 0.0, min(within_s, grace_s(self.assign.template)))
+
+    def leave_when_saved(self, ending: Ending) -> None:
+        """Asks the trial to save at its next report, and ends it once that is in the outbox. May be repeated."""
+        self._when_saved = ending
+        self.reports.leave_soon()
+
+    def need_not_leave(self) -> None:
+        """Takes that back. It may still save at its next report. May be repeated."""
+        self._when_saved = None
 
     def _time_is_over(self) -> None:
         """The trial has run for as long as the study allows: it is asked to save and exit, and is ended after its
@@ -392,6 +403,7 @@ class Attempt:
                 out_of_memory=verdict.out_of_memory,
                 device_words=verdict.device_words,
                 device_failures=verdict.device_failures,
+                shared_fault=verdict.shared_fault,
                 checkpoint=saved,
                 unsaved=WARNING.kept(unsaved),
                 by_itself=succeeded and self.finished is not None and self.finished.by_itself,
@@ -606,6 +618,8 @@ class Attempt:
     def _saved(self, sequence: int, order: PruneOrder) -> None:
         if not self._fenced:  # else the scheduler resumes from an older checkpoint, which must stay
             self._place.saved(self.lease.lease_id, sequence, order)
+        if self._when_saved is not None:
+            self.fail(self._when_saved)
 
     def _header(self) -> str:
         start = f"from step {self.assign.resume_step}" if self._restore_dir else "from the start"

@@ -36,6 +36,7 @@ from headrace_worker.exits import Ending, Finished, Verdict, classify, for_all, 
 from headrace_worker.launch import file_name, log_path
 from headrace_worker.logs import AttemptLog, last_line, open_to_read, shows
 from headrace_worker.memory import killed_for_memory, says_out_of_memory
+from headrace_worker.mps import NotServedError
 from headrace_worker.place import Place
 from headrace_worker.process import CannotStartError, TrialProcess
 from headrace_worker.program import AFTER_TERM_S, Program, grace_s, silence_s
@@ -248,6 +249,7 @@ class Bundle:
             succeeded=lambda: (
                 self._ending is None and self._finished is not None and not self._finished.error
             ),
+            let_go=lambda process: self._place.let_go(self.mark, process),
         )
         output = await self._unless_empty(self._open_log())
         self._output = output
@@ -260,16 +262,19 @@ class Bundle:
         withheld: tuple[str, ...] = ()
         exit_code: int | None = None
         try:
-            launch = replace(self._place.launch_of(self._first, self._prepared), log_path=output.path)
+            named = f"bundle {self._first.grant.id}"
+            shared = await self._unless_empty(self._place.mps.join(self.mark, named, self._first.grant))
+            launch = self._place.launch_of(self._first, self._prepared, shared)
+            launch = replace(launch, log_path=output.path)
             withheld = launch.withheld
             self.code = RunningCode(self._template.code.digest)
             await self.loaded(await self._place.named_files(self._template, launch.args))
             exit_code = await program.run(launch, output, self._started, self._when_there_is_room)
             if program.left_behind:
                 output.note(f"its process runs no other bundle: {program.left_behind}")
-        except (CannotStartError, OSError, ValueError) as error:
+        except (CannotStartError, NotServedError, OSError, ValueError) as error:
             output.note(str(error))
-            by_machine = isinstance(error, OSError) or (
+            by_machine = isinstance(error, OSError | NotServedError) or (
                 isinstance(error, CannotStartError) and error.by_machine
             )
             verdict = (
@@ -279,6 +284,7 @@ class Bundle:
             self._program = None
             await self._turns.close()
             await self._settle(verdict, exit_code, withheld, program)
+            self._place.mps.leave(self.mark)
             output.close()
 
     async def _settle(
@@ -293,7 +299,7 @@ class Bundle:
             )
             verdict = classify(
                 exit_code,
-                ending=self._ending,
+                ending=self._place.mps.ending_of(self.mark, self._ending),
                 finished=self._finished,
                 last_line=last_line(tail),
                 withheld=withheld,
@@ -302,7 +308,7 @@ class Bundle:
             )
             said = self._finished or Finished()
             words = f"{tail}\n{said.traceback}\n{said.error}"
-            verdict = await self._place.judged(verdict, self._slots.indices, words)
+            verdict = await self._place.judged(verdict, self._slots.indices, words, self.mark)
         succeeded = verdict.outcome == worker_pb2.EXIT_OUTCOME_FINISHED
         for seat in members:
             ending = seat.attempt.ending

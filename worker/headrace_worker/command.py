@@ -11,6 +11,7 @@ import typer
 
 from headrace.errors import InvalidFieldError, Violation
 from headrace.hidden import close_to_others
+from headrace.mps import Mode
 from headrace.spec import names
 
 _LABEL = "KEY=VALUE"
@@ -151,6 +152,14 @@ def worker(
             "With --cpu-slots 0 it offers nothing else.",
         ),
     ] = False,
+    mps: Annotated[
+        Mode,
+        typer.Option(
+            help="Whether trials that share a GPU (gpus: 0.25) run at the same time, through NVIDIA's MPS. auto: if "
+            "this machine can, else they take turns; on: no share starts without MPS; off: they take turns. The worker "
+            "starts and ends MPS's control daemon, or uses one that runs already.",
+        ),
+    ] = Mode.AUTO,
     metrics_listen: Annotated[
         str,
         typer.Option(
@@ -234,6 +243,7 @@ def worker(
         prestart=prestart,
         code_cache_bytes=int(code_cache * 2**30),
         bubbles=bubbles,
+        mps=mps,
         metrics_listen=metrics_listen,
     )
 

@@ -18,7 +18,7 @@ import os
 import signal
 import socket
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
@@ -30,6 +30,7 @@ from headrace.bounds.sessions import TROUBLE
 from headrace.checkpoints import CheckpointStore, store_from_url
 from headrace.environment import is_named
 from headrace.grants import WHOLE
+from headrace.mps import PIPE_DIRECTORY, Mode, pipe_directory
 from headrace.scraping import scraped
 from headrace.target import Target
 from headrace.v1 import event_pb2, worker_pb2
@@ -73,6 +74,8 @@ from headrace_worker.leaving import Leaving, spot_notice
 from headrace_worker.log_reads import LogKeeper, LogReads
 from headrace_worker.memory import KernelKills
 from headrace_worker.metrics import registry_of
+from headrace_worker.mps import Mps, Users
+from headrace_worker.mps_control import MpsControl
 from headrace_worker.outbox import DurableOutbox, Outbox, RecordedLease
 from headrace_worker.place import Place
 from headrace_worker.programs import Programs
@@ -209,6 +212,25 @@ class Daemon:
         self._logs = LogReads(store, keeper.pending, settings.log_dir.absolute())
 
         self._bubble_slots = BubbleSlots()
+        mps_mode = settings.mps if not settings.fake_gpus or settings.mps is Mode.ON else Mode.OFF
+        pipe = pipe_directory(os.environ, settings.home)
+        self._mps = Mps(
+            mps_mode,
+            MpsControl(pipe, held.identity, os.environ),
+            pipe=pipe,
+            environ=os.environ,
+            devices=devices.devices,
+            users=(
+                Users(worker=os.geteuid(), trials=os.geteuid())
+                if user is None
+                else Users(worker=os.geteuid(), trials=user.uid, may_enter=user.may_enter)
+            ),
+            owned=lambda: self._bubble_slots.owned,
+            ask_to_leave=self._ask_to_leave,
+            let_stay=self._let_stay,
+            end_idle=lambda: self._standbys.end_waiting(PIPE_DIRECTORY),
+        )
+        keeps_pipe = await self._mps.check()
 
         def failed() -> None:
             core.defects = {**self._health.defects, **self._bubble_slots.gone}
@@ -249,6 +271,8 @@ class Daemon:
             stack.push_async_callback(self._ground.close)
             shown = stack.enter_context(scraped(settings.metrics_listen, registry_of(self._figures)))
             environ = dict(os.environ)
+            if not keeps_pipe:
+                environ.pop(PIPE_DIRECTORY, None)  # only trials with a share are clients of the worker's own
             self._environments = Environments(
                 settings.environments_dir.absolute(), environ, self._tasks, settings.code_cache_bytes, user
             )
@@ -281,6 +305,7 @@ class Daemon:
                 ),
                 retries=Retries(),
                 kernel_kills=KernelKills.of_this_process(),
+                mps=self._mps,
                 device_failure=self._device_failure,
                 health=self._health,
                 saved=self._retention.saved,
@@ -320,8 +345,10 @@ class Daemon:
                     print(f"headrace worker: metrics at http://{shown}/metrics", flush=True)
                 await self._stopping.wait()
                 closing = tasks.create_task(self._environments.close(), name="end installations")
+                self._mps.hurry()
                 await self._leaving.wind_down(self._hurry, _LAST_ACKS_S)
                 await closing
+                await self._mps.close()
                 await keeper.finish(_LAST_LOGS_S)
                 for task in lasting:
                     task.cancel()
@@ -420,6 +447,7 @@ class Daemon:
             "trials": len(self._attempts),
             "outbox_messages": core.unacknowledged,
             "logs_pending": len(self._keeper.pending),
+            **self._mps.figures(),
             "in_trouble": float(bool(self.trouble())),
         }
 
@@ -447,6 +475,10 @@ class Daemon:
         """Says how processes ran several trials, or nothing."""
         return TROUBLE.kept(self._standbys.counts.in_words())
 
+    def mps(self) -> str:
+        """Says how trials share GPUs, or nothing."""
+        return self._mps.words
+
     def beat(self) -> None:
         """Deletes the checkpoints that are superseded according to the last heartbeats."""
         self._cleaning.prune(self._retention.tick())
@@ -456,6 +488,18 @@ class Daemon:
         for attempt in list(self._attempts.values()):
             if index in attempt.assign.grant.slots:
                 attempt.fail(Ending(outcome=worker_pb2.EXIT_OUTCOME_RELEASED, error=why))
+
+    def _ask_to_leave(self, leases: Collection[str], why: str) -> None:
+        """Asks trials to save at their next report, and ends them then. Nobody is charged for it. May be repeated."""
+        for attempt in list(self._attempts.values()):
+            if not {attempt.lease.lease_id, attempt.host.mark}.isdisjoint(leases):
+                attempt.leave_when_saved(Ending(outcome=worker_pb2.EXIT_OUTCOME_RELEASED, error=why))
+
+    def _let_stay(self, leases: Collection[str]) -> None:
+        """They need not leave after all. May be repeated."""
+        for attempt in list(self._attempts.values()):
+            if not {attempt.lease.lease_id, attempt.host.mark}.isdisjoint(leases):
+                attempt.need_not_leave()
 
     def _busy_folders(self) -> set[str]:
         """The folders of the studies whose trials run here."""

@@ -2,16 +2,20 @@
 
 A machine's administrator, or Slurm, limits a process to some GPUs with `CUDA_VISIBLE_DEVICES`; the daemon offers
 only those. A trial gets its GPUs by UUID, which is right whatever order CUDA uses.
+
+A GPU that is divided by MIG is offered as its instances, each with its own UUID, memory and name. The driver does not
+know how busy an instance is, and reports errors for the GPU that it is a part of: they concern all its instances.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import psutil
 
+from headrace.mps import ComputeMode, is_divided, mode_of
 from headrace.v1 import worker_pb2
 from headrace_worker import topology
 from headrace_worker.xids import Xids
@@ -86,6 +90,8 @@ class NvmlGpus:
     """The machine's NVIDIA GPUs."""
 
     devices: tuple[worker_pb2.Device, ...]
+    # The GPU of each instance of MIG, by UUID.
+    parents: Mapping[str, str] = field(default_factory=dict)
     # The uncorrectable memory errors of each GPU at the start, by UUID: a later one has ended a trial.
     errors_before: dict[str, int] = field(default_factory=dict)
     xids: Xids | None = None
@@ -101,10 +107,9 @@ class NvmlGpus:
                 used = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
             except pynvml.NVMLError:
                 continue
-            try:
+            busy = None
+            with suppress(pynvml.NVMLError):  # not supported on some devices, such as instances of MIG
                 busy = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-            except pynvml.NVMLError:  # not supported on some devices
-                busy = 0.0
             found.append(
                 worker_pb2.DeviceTelemetry(index=device.index, utilization=busy, memory_used_bytes=used)
             )
@@ -117,8 +122,9 @@ class NvmlGpus:
         found = {}
         told = self.xids.look() if self.xids is not None else {}
         for device in self.devices:
-            if device.uuid in told:
-                found[device.index] = told[device.uuid]
+            gpu = self.parents.get(device.uuid, device.uuid)
+            if gpu in told:
+                found[device.index] = told[gpu]
                 continue
             try:
                 handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
@@ -127,7 +133,7 @@ class NvmlGpus:
                 if error.value in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_NOT_FOUND):
                     found[device.index] = f"the driver has lost it: {error}"
                 continue
-            errors = _uncorrectable_errors(handle) - self.errors_before.get(device.uuid, 0)
+            errors = _errors_now((gpu,)).get(gpu, 0) - self.errors_before.get(gpu, 0)
             if errors > 0:
                 found[device.index] = f"{errors} uncorrectable ECC error{'s' * (errors > 1)} (NVML)"
         return found
@@ -136,9 +142,10 @@ class NvmlGpus:
         """Counts errors of these devices from now on."""
         for device in self.devices:
             if device.index in indices:
+                gpu = self.parents.get(device.uuid, device.uuid)
                 if self.xids is not None:
-                    self.xids.forget(device.uuid)
-                self.errors_before.update(_errors_now((device,)))
+                    self.xids.forget(gpu)
+                self.errors_before.update(_errors_now((gpu,)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,20 +233,21 @@ def _fake(worker: str, count: int, links: topology.Links) -> tuple[worker_pb2.De
 
 
 def _nvidia(environ: Mapping[str, str]) -> NvmlGpus:
-    devices = _nvml(environ)
+    devices, parents = _nvml(environ)
     if not devices:
         return NvmlGpus(())
-    return NvmlGpus(devices, _errors_now(devices), Xids([device.uuid for device in devices]))
+    gpus = list(dict.fromkeys(parents.get(device.uuid, device.uuid) for device in devices))
+    return NvmlGpus(devices, parents, _errors_now(gpus), Xids(gpus))
 
 
-def _errors_now(devices: Sequence[worker_pb2.Device]) -> dict[str, int]:
-    """How many uncorrectable memory errors devices have had so far, by UUID."""
+def _errors_now(gpus: Iterable[str]) -> dict[str, int]:
+    """How many uncorrectable memory errors GPUs have had so far, by UUID."""
     import pynvml
 
     found = {}
-    for device in devices:
+    for uuid in gpus:
         with suppress(pynvml.NVMLError):
-            found[device.uuid] = _uncorrectable_errors(pynvml.nvmlDeviceGetHandleByUUID(device.uuid))
+            found[uuid] = _uncorrectable_errors(pynvml.nvmlDeviceGetHandleByUUID(uuid))
     return found
 
 
@@ -257,55 +265,97 @@ def _uncorrectable_errors(handle: object) -> int:
         return 0
 
 
-def _nvml(environ: Mapping[str, str]) -> tuple[worker_pb2.Device, ...]:
+def _nvml(environ: Mapping[str, str]) -> tuple[tuple[worker_pb2.Device, ...], dict[str, str]]:
+    """What NVML finds, and the GPU of each instance of MIG."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
     except (ImportError, OSError):
-        return ()
+        return (), {}
     except pynvml.NVMLError:  # no driver on this machine
-        return ()
-    found = []
+        return (), {}
+    found: list[Gpu] = []
     for physical in range(pynvml.nvmlDeviceGetCount()):
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(physical)
-            found.append(
-                (
-                    _text(pynvml.nvmlDeviceGetUUID(handle)),
-                    _text(pynvml.nvmlDeviceGetName(handle)),
-                    int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
-                )
-            )
+            parts = _instances(handle) if is_divided(handle) else [handle]
+            if mode_of(handle) is ComputeMode.PROHIBITED:
+                parts = []
+            found.append((_text(pynvml.nvmlDeviceGetUUID(handle)), tuple(map(_offer, parts))))
         except pynvml.NVMLError:  # fell off the bus: not offered
-            found.append(("", "", 0))
+            found.append(("", ()))
     visible = environ.get("CUDA_VISIBLE_DEVICES")
-    offered = [gpu for gpu in (found if visible is None else _visible(visible, found)) if gpu[0]]
-    links = topology.nvml_links([uuid for uuid, _, _ in offered]) if len(offered) > 1 else [[]]
-    return tuple(
+    offered = _all(found) if visible is None else _visible(visible, found)
+    links = topology.nvml_links([one.uuid for one in offered]) if len(offered) > 1 else [[]]
+    parents = {one.uuid: gpu for gpu, parts in found for one in parts if one.uuid != gpu}
+    devices = tuple(
         worker_pb2.Device(
             index=n,
             kind=worker_pb2.DEVICE_KIND_GPU,
-            model=model,
-            memory_bytes=memory,
-            uuid=uuid,
+            model=one.model,
+            memory_bytes=one.memory_bytes,
+            uuid=one.uuid,
             links=links[n],
+            unshared=one.uuid in parents,
         )
-        for n, (uuid, model, memory) in enumerate(offered)
+        for n, one in enumerate(offered)
+    )
+    return devices, parents
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A GPU, or an instance of one, as NVML describes it."""
+
+    uuid: str
+    model: str
+    memory_bytes: int
+
+
+Gpu: TypeAlias = tuple[str, tuple[Offered, ...]]
+"""A GPU's UUID, and what is offered of it: itself, or its instances; nothing if it cannot be used."""
+
+
+def _offer(handle: object) -> Offered:
+    """Describes a device. Raises `NVMLError`."""
+    import pynvml
+
+    return Offered(
+        _text(pynvml.nvmlDeviceGetUUID(handle)),
+        _text(pynvml.nvmlDeviceGetName(handle)),
+        int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
     )
 
 
-def _visible(setting: str, gpus: Sequence[tuple[str, str, int]]) -> list[tuple[str, str, int]]:
-    """Reads `CUDA_VISIBLE_DEVICES` as CUDA does: indices or UUID prefixes, up to the first entry that is neither."""
-    chosen: list[tuple[str, str, int]] = []
+def _instances(handle: object) -> list[object]:
+    """The instances of a GPU that exist. Raises `NVMLError`."""
+    import pynvml
+
+    found = []
+    for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        with suppress(pynvml.NVMLError):  # none with this number
+            found.append(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number))
+    return found
+
+
+def _all(gpus: Sequence[Gpu]) -> list[Offered]:
+    return [one for _, offered in gpus for one in offered]
+
+
+def _visible(setting: str, gpus: Sequence[Gpu]) -> list[Offered]:
+    """Reads `CUDA_VISIBLE_DEVICES` as CUDA does: indices or UUID prefixes, up to the first entry that is neither. A GPU
+    that is divided stands for its instances."""
+    named: list[Gpu] = [*gpus, *((one.uuid, (one,)) for one in _all(gpus))]
+    chosen: list[Offered] = []
     for item in (part.strip() for part in setting.split(",")):
         if item.isdecimal() and int(item) < len(gpus):
-            chosen.append(gpus[int(item)])
-        elif item and (matches := [gpu for gpu in gpus if gpu[0].startswith(item)]):
-            chosen.append(matches[0])
+            chosen += gpus[int(item)][1]
+        elif item and (matches := [offered for uuid, offered in named if uuid.startswith(item)]):
+            chosen += matches[0]
         else:
             break
-    return chosen
+    return list(dict.fromkeys(chosen))
 
 
 def _text(value: str | bytes) -> str:

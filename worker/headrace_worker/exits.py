@@ -25,6 +25,12 @@ _CHILD_KILLED = re.compile(
     r"|\bprocess \d+ terminated with signal SIGKILL"  # torch.multiprocessing
     r"|exit codes of the workers are \{[^}]*SIGKILL\(-9\)"  # joblib
 )
+_OF_ALL = (
+    worker_pb2.EXIT_OUTCOME_FINISHED,
+    worker_pb2.EXIT_OUTCOME_UNREACHED,
+    worker_pb2.EXIT_OUTCOME_RELEASED,
+)
+"""The outcomes of a bundle's process that each member has."""
 _ANOTHER = "\nDuring handling of the above exception, another exception occurred:\n"
 """The line between an error that was handled and the one that ended the program."""
 # `headrace.trial` tries for at least this long: a script that exits with this code sooner has a reason of its own.
@@ -86,6 +92,8 @@ class Verdict:
     # so.
     device_words: str = ""
     device_failures: int = 0
+    # It ended in a fault of an MPS server, and it is not known which of the clients caused that.
+    shared_fault: bool = False
 
 
 def classify(
@@ -213,7 +221,7 @@ def without_folder(verdict: Verdict) -> Verdict:
 
 def for_all(verdict: Verdict, *, members: int, out_of_memory: bool) -> Verdict:
     """The verdict on each member when the bundle's process ends: success is theirs, a failure nobody's."""
-    if verdict.outcome in (worker_pb2.EXIT_OUTCOME_FINISHED, worker_pb2.EXIT_OUTCOME_UNREACHED):
+    if verdict.outcome in _OF_ALL:
         return verdict
     trials = "1 trial" if members == 1 else f"{members} trials"
     what = f"its bundle of {trials} {'ran out of memory' if out_of_memory else 'ended'}"

@@ -101,11 +101,12 @@ def launch_of(
     archive: Path | None = None,
     working_dir: str = "",
     made_python: Path | None = None,
+    shared: Mapping[str, str] | None = None,
 ) -> Launch:
     """Works out how to start an assigned trial. From the daemon's `environ` it gets what `headrace.environment`
     lists, and from the machine's `cores` its slots' part; `gates` are the stages' files of slots in bubbles.
     Another `user` has `quarters`. Shipped code is an `archive`, for `working_dir`. If an environment was made for
-    the program, `made_python` is its interpreter.
+    the program, `made_python` is its interpreter. A client of MPS gets the variables in `shared`.
 
     Raises `ValueError`, with a text for the user, if the template names no program.
     """
@@ -132,6 +133,7 @@ def launch_of(
         CUDA_VISIBLE_DEVICES=",".join(gpus),
         **{TRIAL_VARIABLE: assign.lease.trial},
         **_share(assign.grant),
+        **(shared or {}),
         **{CPUS: str(_cores(assign.grant, cores, sum(not d.HasField("bubbles") for d in devices)))},
     )
     return Launch(

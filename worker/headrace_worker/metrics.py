@@ -16,6 +16,9 @@ _HELP = {
     "trials": "Trials that run here, or are being started or ended.",
     "outbox_messages": "Messages that no scheduler has acknowledged yet.",
     "logs_pending": "Logs of attempts that are over, and not in the store yet.",
+    "mps_clients": "Trials that share a GPU through MPS.",
+    "mps_faults": "Faults of an MPS server since the start.",
+    "mps_restarts": "Restarts of an MPS server because a client could not be taken off its GPU.",
     "in_trouble": "Whether the worker is blocked: by a full disk, or a store that does not answer.",
 }
 Figures = Callable[[], Mapping[str, float]]

@@ -19,6 +19,8 @@ from headrace_worker.import_shares import ImportShares
 from headrace_worker.launch import Launch, launch_of
 from headrace_worker.logs import AttemptLog
 from headrace_worker.memory import KernelKills
+from headrace_worker.mps import Mps
+from headrace_worker.process import TrialProcess
 from headrace_worker.programs import Prepared, Programs, owner_of
 from headrace_worker.quarters import Estate, Quarters
 from headrace_worker.retention import PruneOrder
@@ -63,6 +65,8 @@ class Place:
     kernel_kills: KernelKills
     # Says which failure of a device ended a program on these slots that failed with this output, or nothing.
     device_failure: Callable[[Sequence[int], str], Awaitable[str]]
+    # The control daemon of MPS, and the trials that share a GPU through it.
+    mps: Mps
     # What is known about the health of the devices.
     health: DeviceHealth
     # A report with a checkpoint is in the outbox.
@@ -75,8 +79,11 @@ class Place:
     told_code: ToldCode = field(default_factory=ToldCode)
     import_shares: ImportShares = field(default_factory=ImportShares)
 
-    def launch_of(self, assign: worker_pb2.Assign, prepared: Prepared) -> Launch:
-        """What to start for an assignment; raises `ValueError` if its template names no program."""
+    def launch_of(
+        self, assign: worker_pb2.Assign, prepared: Prepared, shared: Mapping[str, str] | None = None
+    ) -> Launch:
+        """What to start for an assignment, with what MPS needs if it `shared` its GPU; raises `ValueError` if its
+        template names no program."""
         own = "" if prepared.archive is None else str(self.scratch_dir / f"code-{uuid.uuid4().hex[:12]}")
         return launch_of(
             assign,
@@ -93,6 +100,7 @@ class Place:
             archive=prepared.archive,
             working_dir=own,
             made_python=prepared.python,
+            shared=shared,
         )
 
     def _quarters(self, assign: worker_pb2.Assign) -> Quarters | None:
@@ -124,14 +132,28 @@ class Place:
         trial's reach. Raises `CheckpointInvalidError`."""
         return folder if self.user is None else self.user.claim(folder, root=root, into=into)
 
-    async def judged(self, verdict: Verdict, slots: Sequence[int], words: str) -> Verdict:
-        """The verdict, after a check of the devices: nobody is charged for their failures."""
+    async def let_go(self, client: str, process: TrialProcess) -> None:
+        """Takes a client of MPS off its GPU, with whatever it has started, before it is killed."""
+        if self.mps.has(client):
+            if not process.runs:
+                self.mps.exits(client)
+            others = await asyncio.to_thread(process.others, ())
+            runs = process.runs
+            if pids := [process.pid, *others] if runs else others:
+                await self.mps.let_go(client, pids, exited=not runs)
+
+    async def judged(self, verdict: Verdict, slots: Sequence[int], words: str, client: str = "") -> Verdict:
+        """The verdict, after a check of the devices and of MPS, whose `client` it was: nobody is charged for their
+        failures, nor for another trial's."""
+        shared = await self.mps.judged(client, verdict, words)
         if verdict.outcome != worker_pb2.EXIT_OUTCOME_FAILED:
             if verdict.outcome != worker_pb2.EXIT_OUTCOME_LOST:
                 self.health.ended_well(slots)
-            return verdict
+            return shared
         if gone := self.bubbles.why_gone(slots):
             return Verdict(outcome=worker_pb2.EXIT_OUTCOME_RELEASED, error=gone, exit_code=verdict.exit_code)
         if defect := await self.device_failure(slots, words):
             return on_failed_device(verdict, defect)
+        if shared.outcome != verdict.outcome:
+            return shared
         return perhaps_of_device(verdict, *self.health.suspect(slots, words))

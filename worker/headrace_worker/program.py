@@ -58,16 +58,19 @@ class Program:
         excused: Callable[[], bool],
         silent: Callable[[], None],
         succeeded: Callable[[], bool],
+        let_go: Callable[[TrialProcess], Awaitable[None]],
     ) -> None:
         """`pace` is the share of its slots' time that it may expect. `excused` says whether its silence has
         another cause; `silent` is called when it has been silent for too long. `succeeded` says whether it ended its
-        trial in a way after which it may run another one."""
+        trial in a way after which it may run another one. `let_go` takes its processes off their device before they
+        are killed."""
         self._silence_s = silence_s(template, pace)
         self._slots = slots
         self._standbys = standbys
         self._excused = excused
         self._silent = silent
         self._succeeded = succeeded
+        self._let_go = let_go
         # Set when there is something to reconsider: an earlier deadline, a sign of life.
         self._news = asyncio.Event()
         self._term_at = _NEVER
@@ -149,6 +152,7 @@ class Program:
                 if process.line is not None:
                     process.line.close()
                     self._standbys.spent(self._slots, self._kind)
+                await self._let_go(process)
                 await process.group_gone()
             self.process = None
             self._launch = None  # a late call prepares nothing
@@ -209,8 +213,10 @@ class Program:
                 now = _now()
                 if self._silence_ends_at() <= now:
                     self._silent()
-                if min(self._kill_at, self._term_at) <= now:
+                if min(self._kill_at, self._term_at) <= now and not self.signalled:
                     self.signalled = True
+                    await self._let_go(process)
+                    continue
                 if self._kill_at <= now:
                     process.send(signal.SIGKILL)
                     self._kill_at = self._term_at = _NEVER

@@ -93,6 +93,11 @@ class OtherUser:
         except OSError:  # it was deleted
             return False
 
+    def may_enter(self, folder: Path) -> bool:
+        """Whether it may enter a folder, or the part of its path that exists, judging by the modes."""
+        above = [place for place in (folder.absolute(), *folder.absolute().parents) if place.exists()]
+        return all(self._may(os.X_OK, place.stat()) for place in above)
+
     def require_no_hand_in(self, folder: Path, option: str) -> None:
         """Raises `InvalidFieldError` if it may write to a folder of the worker's, or replace one."""
         for place in dict.fromkeys((folder.absolute(), folder.resolve())):

@@ -96,6 +96,10 @@ class Handler(Protocol):
         """Says how processes ran several trials, or nothing."""
         ...
 
+    def mps(self) -> str:
+        """Says how trials share GPUs, or nothing."""
+        ...
+
     def beat(self) -> None:
         """A heartbeat interval passed."""
         ...
@@ -288,6 +292,7 @@ class Session:
                     self._handler.trouble(),
                     self._handler.rejected(),
                     self._handler.reused(),
+                    self._handler.mps(),
                 )
                 await call.write(worker_pb2.SessionRequest(heartbeat=beat))
             entries, more = await self._courier.unsent(_BATCH)

@@ -232,6 +232,7 @@ class SessionCore:
         trouble: str = "",
         rejected: str = "",
         reused: str = "",
+        mps: str = "",
     ) -> worker_pb2.Heartbeat:
         """Makes the next heartbeat."""
         self._heartbeats += 1
@@ -242,6 +243,7 @@ class SessionCore:
             trouble=trouble,
             rejected=rejected,
             reused=reused,
+            mps=mps,
             defects=[
                 worker_pb2.DeviceDefect(index=index, reason=why)
                 for index, why in sorted(self.defects.items())

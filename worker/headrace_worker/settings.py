@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace.mps import Mode
 from headrace_worker.join_token import GivenToken
 from headrace_worker.run_as import OtherUser
 
@@ -45,6 +46,8 @@ class WorkerSettings:
     # Whether a bubble agent runs beside the daemon, and how long trials may take to leave bubbles that are gone.
     bubbles: bool = False
     bubble_leave_s: float = 20.0
+    # Whether trials share a GPU through MPS.
+    mps: Mode = Mode.AUTO
     # Where to expose metrics; empty: nowhere.
     metrics_listen: str = ""
 

@@ -182,6 +182,15 @@ class Standbys:
         await asyncio.gather(*(self._throw_away(slots) for slots in held))
         await asyncio.gather(*self._leaving)
 
+    async def end_waiting(self, variable: str) -> None:
+        """Ends the waiting processes that were started with this variable in their environment."""
+        held = {
+            slots
+            for slots, found in self._reused.items()
+            if any(variable in standby.launch.env for standby in found)
+        }
+        await asyncio.gather(*map(self._throw_away, held))
+
     def reopen(self, *, enabled: bool) -> None:
         """Keeps and starts processes again for later trials, after a `close`."""
         self._enabled, self._open = enabled, True

@@ -3443,7 +3443,10 @@ type Resources struct {
 	// How many processes run on a grant of several slots.
 	Processes Processes `protobuf:"varint,7,opt,name=processes,proto3,enum=headrace.v1.Processes" json:"processes,omitempty"`
 	// Sizes that depend on the configuration. They override the fields above.
-	By            *SizeTable `protobuf:"bytes,8,opt,name=by,proto3" json:"by,omitempty"`
+	By *SizeTable `protobuf:"bytes,8,opt,name=by,proto3" json:"by,omitempty"`
+	// Trials with a share of a GPU have the GPU to themselves: nothing else is placed there. They hold, and are
+	// accounted for, the whole GPU.
+	Exclusive     bool `protobuf:"varint,9,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3532,6 +3535,13 @@ func (x *Resources) GetBy() *SizeTable {
 		return x.By
 	}
 	return nil
+}
+
+func (x *Resources) GetExclusive() bool {
+	if x != nil {
+		return x.Exclusive
+	}
+	return false
 }
 
 // The size of a trial, by the value of one parameter. It does not change during a trial.
@@ -4923,7 +4933,7 @@ const file_headrace_v1_spec_proto_rawDesc = "" +
 	"\vmin_results\x18\x05 \x01(\x05R\n" +
 	"minResultsB\f\n" +
 	"\n" +
-	"_tolerance\"\xec\x02\n" +
+	"_tolerance\"\x8a\x03\n" +
 	"\tResources\x12\x12\n" +
 	"\x04gpus\x18\x01 \x01(\x05R\x04gpus\x12(\n" +
 	"\x10gpu_memory_bytes\x18\x02 \x01(\x03R\x0egpuMemoryBytes\x12:\n" +
@@ -4932,7 +4942,8 @@ const file_headrace_v1_spec_proto_rawDesc = "" +
 	"\tgpu_types\x18\x05 \x03(\tR\bgpuTypes\x12\x12\n" +
 	"\x04cpus\x18\x06 \x01(\x05R\x04cpus\x124\n" +
 	"\tprocesses\x18\a \x01(\x0e2\x16.headrace.v1.ProcessesR\tprocesses\x12&\n" +
-	"\x02by\x18\b \x01(\v2\x16.headrace.v1.SizeTableR\x02by\x1a9\n" +
+	"\x02by\x18\b \x01(\v2\x16.headrace.v1.SizeTableR\x02by\x12\x1c\n" +
+	"\texclusive\x18\t \x01(\bR\texclusive\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa6\x01\n" +

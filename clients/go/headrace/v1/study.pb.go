@@ -4579,7 +4579,10 @@ type WorkerStatus struct {
 	NextTryTime *timestamppb.Timestamp `protobuf:"bytes,48,opt,name=next_try_time,json=nextTryTime,proto3" json:"next_try_time,omitempty"`
 	// How many trials ran in a process that had run another one, and why other processes ended, since the worker
 	// started; empty if no study reuses processes there.
-	Reused        string `protobuf:"bytes,49,opt,name=reused,proto3" json:"reused,omitempty"`
+	Reused string `protobuf:"bytes,49,opt,name=reused,proto3" json:"reused,omitempty"`
+	// How trials share GPUs there: the clients and faults of MPS, or why shares take turns; empty if there is nothing
+	// to say.
+	Mps           string `protobuf:"bytes,50,opt,name=mps,proto3" json:"mps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4743,6 +4746,13 @@ func (x *WorkerStatus) GetNextTryTime() *timestamppb.Timestamp {
 func (x *WorkerStatus) GetReused() string {
 	if x != nil {
 		return x.Reused
+	}
+	return ""
+}
+
+func (x *WorkerStatus) GetMps() string {
+	if x != nil {
+		return x.Mps
 	}
 	return ""
 }
@@ -5010,8 +5020,9 @@ func (x *SlotStatus) GetUuid() string {
 type SlotLoad struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Minute *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=minute,proto3" json:"minute,omitempty"`
-	// The mean, from 0 to 1. CPU slots have that of their machine.
-	Utilization float64 `protobuf:"fixed64,2,opt,name=utilization,proto3" json:"utilization,omitempty"`
+	// The mean, from 0 to 1. CPU slots have that of their machine. Missing where the driver does not know it, as for
+	// instances of MIG.
+	Utilization *float64 `protobuf:"fixed64,2,opt,name=utilization,proto3,oneof" json:"utilization,omitempty"`
 	// The peak memory in use.
 	MemoryUsedBytes int64 `protobuf:"varint,3,opt,name=memory_used_bytes,json=memoryUsedBytes,proto3" json:"memory_used_bytes,omitempty"`
 	unknownFields   protoimpl.UnknownFields
@@ -5056,8 +5067,8 @@ func (x *SlotLoad) GetMinute() *timestamppb.Timestamp {
 }
 
 func (x *SlotLoad) GetUtilization() float64 {
-	if x != nil {
-		return x.Utilization
+	if x != nil && x.Utilization != nil {
+		return *x.Utilization
 	}
 	return 0
 }
@@ -6714,7 +6725,7 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\aworkers\x18\x01 \x03(\v2\x19.headrace.v1.WorkerStatusR\aworkers\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12/\n" +
 	"\x06shares\x18\x03 \x03(\v2\x17.headrace.v1.StudyShareR\x06shares\x12.\n" +
-	"\aunshown\x18\x04 \x03(\v2\x14.headrace.v1.UnshownR\aunshown\"\xc8\x06\n" +
+	"\aunshown\x18\x04 \x03(\v2\x14.headrace.v1.UnshownR\aunshown\"\xda\x06\n" +
 	"\fWorkerStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tconnected\x18\x02 \x01(\bR\tconnected\x12-\n" +
@@ -6736,7 +6747,8 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\acordons\x18. \x03(\v2\x19.headrace.v1.DeviceCordonR\acordons\x12\x1c\n" +
 	"\tsuspended\x18/ \x01(\tR\tsuspended\x12>\n" +
 	"\rnext_try_time\x180 \x01(\v2\x1a.google.protobuf.TimestampR\vnextTryTime\x12\x16\n" +
-	"\x06reused\x181 \x01(\tR\x06reused\x1a9\n" +
+	"\x06reused\x181 \x01(\tR\x06reused\x12\x10\n" +
+	"\x03mps\x182 \x01(\tR\x03mps\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa4\x01\n" +
@@ -6760,11 +6772,12 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\aholders\x18\x05 \x03(\v2\x17.headrace.v1.SlotHolderR\aholders\x12\x16\n" +
 	"\x06defect\x18( \x01(\tR\x06defect\x12+\n" +
 	"\x05loads\x18) \x03(\v2\x15.headrace.v1.SlotLoadR\x05loads\x12\x12\n" +
-	"\x04uuid\x18* \x01(\tR\x04uuid\"\x8c\x01\n" +
+	"\x04uuid\x18* \x01(\tR\x04uuid\"\xa1\x01\n" +
 	"\bSlotLoad\x122\n" +
-	"\x06minute\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x06minute\x12 \n" +
-	"\vutilization\x18\x02 \x01(\x01R\vutilization\x12*\n" +
-	"\x11memory_used_bytes\x18\x03 \x01(\x03R\x0fmemoryUsedBytes\"\xb0\x01\n" +
+	"\x06minute\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x06minute\x12%\n" +
+	"\vutilization\x18\x02 \x01(\x01H\x00R\vutilization\x88\x01\x01\x12*\n" +
+	"\x11memory_used_bytes\x18\x03 \x01(\x03R\x0fmemoryUsedBytesB\x0e\n" +
+	"\f_utilization\"\xb0\x01\n" +
 	"\n" +
 	"SlotHolder\x12\x14\n" +
 	"\x05trial\x18\x01 \x01(\tR\x05trial\x12\x14\n" +
@@ -7217,6 +7230,7 @@ func file_headrace_v1_study_proto_init() {
 	file_headrace_v1_trial_proto_init()
 	file_headrace_v1_study_proto_msgTypes[2].OneofWrappers = []any{}
 	file_headrace_v1_study_proto_msgTypes[4].OneofWrappers = []any{}
+	file_headrace_v1_study_proto_msgTypes[73].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -1029,7 +1029,9 @@ type Device struct {
 	Links []LinkKind `protobuf:"varint,41,rep,packed,name=links,proto3,enum=headrace.v1.LinkKind" json:"links,omitempty"`
 	// Set if the device belongs to a large job, and is available only in that job's bubbles. `memory_bytes` is then
 	// the memory that the job leaves free. The job may take such a slot back at any time; `defect` then says why.
-	Bubbles       *Bubbles `protobuf:"bytes,47,opt,name=bubbles,proto3" json:"bubbles,omitempty"`
+	Bubbles *Bubbles `protobuf:"bytes,47,opt,name=bubbles,proto3" json:"bubbles,omitempty"`
+	// Set if trials cannot share the device: an instance of MIG, or a GPU that accepts one process at a time.
+	Unshared      bool `protobuf:"varint,48,opt,name=unshared,proto3" json:"unshared,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1118,6 +1120,13 @@ func (x *Device) GetBubbles() *Bubbles {
 		return x.Bubbles
 	}
 	return nil
+}
+
+func (x *Device) GetUnshared() bool {
+	if x != nil {
+		return x.Unshared
+	}
+	return false
 }
 
 // The stage of a pipeline-parallel job in whose idle windows a slot's trials run.
@@ -1219,7 +1228,10 @@ type Heartbeat struct {
 	StoreId string `protobuf:"bytes,47,opt,name=store_id,json=storeId,proto3" json:"store_id,omitempty"`
 	// How many trials ran in a process that had run another one, and why other processes ended, since the daemon
 	// started, for people. Empty if no study has `reuse`.
-	Reused        string `protobuf:"bytes,48,opt,name=reused,proto3" json:"reused,omitempty"`
+	Reused string `protobuf:"bytes,48,opt,name=reused,proto3" json:"reused,omitempty"`
+	// How trials share GPUs: the clients and faults of MPS, or why shares take turns, for people. Empty if there is
+	// nothing to say.
+	Mps           string `protobuf:"bytes,49,opt,name=mps,proto3" json:"mps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1324,6 +1336,13 @@ func (x *Heartbeat) GetReused() string {
 	return ""
 }
 
+func (x *Heartbeat) GetMps() string {
+	if x != nil {
+		return x.Mps
+	}
+	return ""
+}
+
 // A device that failed.
 type DeviceDefect struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1382,9 +1401,9 @@ func (x *DeviceDefect) GetReason() string {
 type DeviceTelemetry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Index int32                  `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
-	// From 0 to 1.
-	Utilization     float64 `protobuf:"fixed64,2,opt,name=utilization,proto3" json:"utilization,omitempty"`
-	MemoryUsedBytes int64   `protobuf:"varint,3,opt,name=memory_used_bytes,json=memoryUsedBytes,proto3" json:"memory_used_bytes,omitempty"`
+	// From 0 to 1. Missing where the driver does not know it, as for instances of MIG.
+	Utilization     *float64 `protobuf:"fixed64,2,opt,name=utilization,proto3,oneof" json:"utilization,omitempty"`
+	MemoryUsedBytes int64    `protobuf:"varint,3,opt,name=memory_used_bytes,json=memoryUsedBytes,proto3" json:"memory_used_bytes,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1427,8 +1446,8 @@ func (x *DeviceTelemetry) GetIndex() int32 {
 }
 
 func (x *DeviceTelemetry) GetUtilization() float64 {
-	if x != nil {
-		return x.Utilization
+	if x != nil && x.Utilization != nil {
+		return *x.Utilization
 	}
 	return 0
 }
@@ -1730,7 +1749,10 @@ type Exited struct {
 	// another one, or ended for a reason that `outcome` tells.
 	LeftBehind string `protobuf:"bytes,48,opt,name=left_behind,json=leftBehind,proto3" json:"left_behind,omitempty"`
 	// What would make the study's trials cheaper, for people; the worker says it once for a study.
-	Advice        string `protobuf:"bytes,49,opt,name=advice,proto3" json:"advice,omitempty"`
+	Advice string `protobuf:"bytes,49,opt,name=advice,proto3" json:"advice,omitempty"`
+	// With RELEASED: the MPS server of its GPU failed, and it is not known which of the trials there caused that. A
+	// trial that was there twice gets a GPU of its own from then on.
+	SharedFault   bool `protobuf:"varint,50,opt,name=shared_fault,json=sharedFault,proto3" json:"shared_fault,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1868,6 +1890,13 @@ func (x *Exited) GetAdvice() string {
 		return x.Advice
 	}
 	return ""
+}
+
+func (x *Exited) GetSharedFault() bool {
+	if x != nil {
+		return x.SharedFault
+	}
+	return false
 }
 
 // Answers Hello.
@@ -3207,7 +3236,7 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"StoreOrder\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x15\n" +
 	"\x06set_up\x18\x02 \x01(\bR\x05setUp\x12\x12\n" +
-	"\x04used\x18\x03 \x01(\bR\x04used\"\x8d\x02\n" +
+	"\x04used\x18\x03 \x01(\bR\x04used\"\xa9\x02\n" +
 	"\x06Device\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12+\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x17.headrace.v1.DeviceKindR\x04kind\x12\x14\n" +
@@ -3216,12 +3245,13 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\x04uuid\x18\x05 \x01(\tR\x04uuid\x12\x16\n" +
 	"\x06defect\x18( \x01(\tR\x06defect\x12+\n" +
 	"\x05links\x18) \x03(\x0e2\x15.headrace.v1.LinkKindR\x05links\x12.\n" +
-	"\abubbles\x18/ \x01(\v2\x14.headrace.v1.BubblesR\abubbles\"_\n" +
+	"\abubbles\x18/ \x01(\v2\x14.headrace.v1.BubblesR\abubbles\x12\x1a\n" +
+	"\bunshared\x180 \x01(\bR\bunshared\"_\n" +
 	"\aBubbles\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
 	"\x05stage\x18\x02 \x01(\x05R\x05stage\x12\x18\n" +
 	"\areplica\x18\x03 \x01(\x05R\areplica\x12\x12\n" +
-	"\x04duty\x18\x04 \x01(\x01R\x04duty\"\xee\x02\n" +
+	"\x04duty\x18\x04 \x01(\x01R\x04duty\"\x80\x03\n" +
 	"\tHeartbeat\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12:\n" +
 	"\ttelemetry\x18\x02 \x03(\v2\x1c.headrace.v1.DeviceTelemetryR\ttelemetry\x12)\n" +
@@ -3232,14 +3262,16 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\aleaving\x18+ \x01(\tR\aleaving\x12&\n" +
 	"\x0eunacknowledged\x18, \x01(\x03R\x0eunacknowledged\x12\x19\n" +
 	"\bstore_id\x18/ \x01(\tR\astoreId\x12\x16\n" +
-	"\x06reused\x180 \x01(\tR\x06reused\"<\n" +
+	"\x06reused\x180 \x01(\tR\x06reused\x12\x10\n" +
+	"\x03mps\x181 \x01(\tR\x03mps\"<\n" +
 	"\fDeviceDefect\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"u\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x8a\x01\n" +
 	"\x0fDeviceTelemetry\x12\x14\n" +
-	"\x05index\x18\x01 \x01(\x05R\x05index\x12 \n" +
-	"\vutilization\x18\x02 \x01(\x01R\vutilization\x12*\n" +
-	"\x11memory_used_bytes\x18\x03 \x01(\x03R\x0fmemoryUsedBytes\"\x9a\x04\n" +
+	"\x05index\x18\x01 \x01(\x05R\x05index\x12%\n" +
+	"\vutilization\x18\x02 \x01(\x01H\x00R\vutilization\x88\x01\x01\x12*\n" +
+	"\x11memory_used_bytes\x18\x03 \x01(\x03R\x0fmemoryUsedBytesB\x0e\n" +
+	"\f_utilization\"\x9a\x04\n" +
 	"\x06Report\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12+\n" +
 	"\x05lease\x18\x02 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x12\x12\n" +
@@ -3264,7 +3296,7 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12+\n" +
 	"\x05lease\x18\x02 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x126\n" +
 	"\tread_time\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\breadTime\x12,\n" +
-	"\x04code\x18\f \x01(\v2\x18.headrace.v1.AttemptCodeR\x04code\"\x87\x04\n" +
+	"\x04code\x18\f \x01(\v2\x18.headrace.v1.AttemptCodeR\x04code\"\xaa\x04\n" +
 	"\x06Exited\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12+\n" +
 	"\x05lease\x18\x02 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x122\n" +
@@ -3283,7 +3315,8 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\x06stored\x18. \x03(\tR\x06stored\x12\x1f\n" +
 	"\vleft_behind\x180 \x01(\tR\n" +
 	"leftBehind\x12\x16\n" +
-	"\x06advice\x181 \x01(\tR\x06advice\"\xe2\x02\n" +
+	"\x06advice\x181 \x01(\tR\x06advice\x12!\n" +
+	"\fshared_fault\x182 \x01(\bR\vsharedFault\"\xe2\x02\n" +
 	"\aWelcome\x12H\n" +
 	"\x12heartbeat_interval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\x126\n" +
 	"\tlease_ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bleaseTtl\x12)\n" +
@@ -3596,6 +3629,7 @@ func file_headrace_v1_worker_proto_init() {
 		(*SessionResponse_Withdraw)(nil),
 		(*SessionResponse_Uncordon)(nil),
 	}
+	file_headrace_v1_worker_proto_msgTypes[9].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -64,6 +64,7 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "unacknowledged": Whole(0, n.EXACT),
         "store_id": NAME,
         "reused": TROUBLE,
+        "mps": TROUBLE,
     },
     "DeviceDefect": {"index": Whole(0, 1_000_000), "reason": TROUBLE},
     "DeviceTelemetry": {

@@ -9,9 +9,8 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,8 +19,9 @@ import typer
 from rich.text import Text
 
 from headrace import logins
-from headrace.cli import certificates, packages, wording
+from headrace.cli import certificates, machine_gpus, packages, wording
 from headrace.cli.failure import FAILED
+from headrace.cli.finding import Finding, Level
 from headrace.cli.session import AsJson, Session
 from headrace.client import Client, Planner, ServerInfo, Worker
 from headrace.client.identities import WhoIs
@@ -36,24 +36,6 @@ MOST_NAMES = 12
 SOON = timedelta(days=7)
 MOST_DUE = 10_000
 """How many entries may be due for deletion at once: the scheduler deletes them in some minutes."""
-
-
-class Level(StrEnum):
-    """The result of a check."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the doctor's output."""
-
-    level: Level
-    what: str
-    text: str
-    remedy: str = ""
 
 
 def doctor(context: typer.Context, as_json: AsJson = False) -> None:
@@ -83,7 +65,7 @@ def _findings(session: Session) -> Iterator[Finding]:
     yield from _packages()
     yield from _service(session)
     yield from _planner()
-    yield _gpus()
+    yield from machine_gpus.findings()
     yield _environment()
     yield _environments()
     yield from _home()
@@ -311,37 +293,6 @@ def _planner() -> Iterator[Finding]:
         yield Finding(Level.FAIL, "planner", error.message, error.remedy)
         return
     yield Finding(Level.OK, "planner", f"plans at {where}")
-
-
-def _gpus() -> Finding:
-    try:
-        import pynvml
-    except ImportError:
-        return Finding(
-            Level.WARN,
-            "GPUs",
-            "not checked: the package nvidia-ml-py is missing",
-            "pip install 'headrace[worker]'",
-        )
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return Finding(Level.OK, "GPUs", "none on this machine; a worker here offers CPU slots")
-    try:
-        names = []
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            device = pynvml.nvmlDeviceGetHandleByIndex(index)
-            memory = pynvml.nvmlDeviceGetMemoryInfo(device)
-            name = pynvml.nvmlDeviceGetName(device)
-            text = name.decode() if isinstance(name, bytes) else str(name)
-            names.append(f"{text} ({wording.size(int(memory.total))})")
-    except pynvml.NVMLError as error:
-        return Finding(Level.WARN, "GPUs", f"the driver does not answer: {error}", "Run nvidia-smi.")
-    finally:
-        pynvml.nvmlShutdown()
-    return Finding(
-        Level.OK, "GPUs", ", ".join(names) or "none on this machine; a worker here offers CPU slots"
-    )
 
 
 def _environment() -> Finding:

@@ -170,6 +170,8 @@ def workers(context: typer.Context, as_json: AsJson = False) -> None:
             session.output.note(f"{worker.name} waits: {worker.trouble}")
         if worker.rejected:
             session.output.note(f"{worker.name} has rejected messages: {worker.rejected}")
+        if worker.mps:
+            session.output.note(f"{worker.name}: {worker.mps}")
         if worker.reused:
             session.output.note(f"{worker.name}: {worker.reused}")
     for worker in certificates.ended(found):

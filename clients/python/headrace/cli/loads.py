@@ -16,7 +16,8 @@ def load_cells(worker: Worker, slot: Slot) -> list[str]:
     if not (worker.connected and slot.loads):
         return ["-", hour, "-"]
     newest = slot.loads[-1]
-    return [wording.percent(newest.utilization, 1), hour, wording.size(newest.memory_used_bytes)]
+    busy = "-" if newest.utilization is None else wording.percent(newest.utilization, 1)
+    return [busy, hour, wording.size(newest.memory_used_bytes)]
 
 
 def loads_json(slot: Slot) -> list[dict[str, object]]:

@@ -187,7 +187,8 @@ def run(
             delete_ended(client, study_id, spec)
         with shipping.progress(session.output) as on_bytes:
             spec = shipped(client.transport, client.address, spec, ship, on_bytes)
-        study = _create(client, study_id, spec, session.output, quiet=as_json, suffix=suffix)
+        hint = f"headrace up --home {place}" if local else None
+        study = _create(client, study_id, spec, session.output, quiet=as_json, suffix=suffix, revive=hint)
         if told := wording.population(spec, file):
             session.output.note(told)
         _warn_of_idleness(client, study, session.output)
@@ -204,7 +205,6 @@ def run(
         if local and report is None and find_spec("plotly"):
             report = place / "reports" / f"{study_folder(created.name, created.uid)}.html"
             make_private(report.parent)
-        hint = f"headrace up --home {place}" if local else None
         if (pilot := scales.own_pilot(created)) is not None:
             _to_the_end(client, pilot, session.output, mode, report=None, after=0, revive=hint)
         if (gate := gates.own_gate(created)) is not None:
@@ -269,11 +269,18 @@ def _check_options(
 
 
 def _create(
-    client: Client, study_id: str, spec: StudySpec, output: Output, *, quiet: bool, suffix: bool
+    client: Client,
+    study_id: str,
+    spec: StudySpec,
+    output: Output,
+    *,
+    quiet: bool,
+    suffix: bool,
+    revive: str | None,
 ) -> str:
     for name in (study_id, *(_suffixed(study_id, number) for number in range(2, MOST_SUFFIXES + 1))):
         try:
-            with _or_another_name(study_id):
+            with _or_another_name(study_id, revive):
                 study = client.create_study(name, spec, warn=False)
             break
         except NameTakenError:
@@ -301,15 +308,17 @@ class NameTakenError(CommandError):
 
 
 @contextmanager
-def _or_another_name(study_id: str) -> Iterator[None]:
+def _or_another_name(study_id: str, revive: str | None = None) -> Iterator[None]:
+    """`revive` is the command that continues it, if its service ran for one run."""
+    continues = f"`{revive}` continues it if it has not ended, " if revive else ""
     try:
         yield
     except StudyExistsError as error:
         raise NameTakenError(
             error.message,
             code=USAGE,
-            remedy=f"`headrace run --suffix` creates {_suffixed(study_id, 2)}, `--replace` deletes the ended one "
-            f"first (as `headrace delete` does), `headrace attach {study_id}` shows it.",
+            remedy=f"{continues}`headrace run --suffix` creates {_suffixed(study_id, 2)}, `--replace` deletes the "
+            f"ended one first (as `headrace delete` does), `headrace attach {study_id}` shows it.",
         ) from None
 
 

@@ -265,6 +265,11 @@ class Summary:
         study = self.study
         text = f"{study.steps_spent} of the {study.steps_run_all} that running every trial to the end takes"
         saved = self.outcome.saved_percent
+        if saved is None and study.steps_spent > study.steps_run_all:
+            return (
+                f"{study.steps_spent}: trials that were lost repeat steps. Running every trial to the end takes "
+                f"{study.steps_run_all}"
+            )
         if saved is None:
             return f"{text}; the study ended before" if self.outcome.cut_off else text
         counts = self.study.counts

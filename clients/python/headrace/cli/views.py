@@ -286,6 +286,7 @@ def worker(info: Worker) -> Json:
         "trouble": info.trouble,
         "rejected": info.rejected,
         "reused": info.reused,
+        "mps": info.mps,
         "avoided_by": list(info.avoided_by),
         "certificate_end": info.certificate_end,
         "draining": info.draining,

@@ -25,7 +25,7 @@ def worker(proto: study_pb2.WorkerStatus) -> Worker:
                 loads=tuple(
                     SlotLoad(
                         minute=load.minute.ToDatetime(UTC),
-                        utilization=load.utilization,
+                        utilization=load.utilization if load.HasField("utilization") else None,
                         memory_used_bytes=load.memory_used_bytes,
                     )
                     for load in s.loads
@@ -39,6 +39,7 @@ def worker(proto: study_pb2.WorkerStatus) -> Worker:
         trouble=proto.trouble,
         rejected=proto.rejected,
         reused=proto.reused,
+        mps=proto.mps,
         avoided_by=tuple(proto.avoided_by),
         reservation=reservation(proto),
         certificate_end=proto.certificate_end.ToDatetime(UTC) if proto.HasField("certificate_end") else None,

@@ -67,8 +67,9 @@ class SlotLoad:
     """How busy a slot's device was during one minute, counting all processes."""
 
     minute: datetime
-    utilization: float
-    """The mean, from 0 to 1; for CPU slots, that of the machine."""
+    utilization: float | None
+    """The mean, from 0 to 1; for CPU slots, that of the machine. None where the driver does not know it, as for
+    instances of MIG."""
     memory_used_bytes: int
     """The most memory that was in use."""
 
@@ -96,8 +97,9 @@ class Slot:
 
     @property
     def mean_utilization(self) -> float | None:
-        """The mean over its loads; None if there are none."""
-        return sum(load.utilization for load in self.loads) / len(self.loads) if self.loads else None
+        """The mean over its loads; None if nothing is known."""
+        known = [load.utilization for load in self.loads if load.utilization is not None]
+        return sum(known) / len(known) if known else None
 
     @property
     def processes(self) -> list[list[Holder]]:
@@ -138,6 +140,8 @@ class Worker:
     """How many rejected messages it keeps, in which folder, and why the last one was rejected; empty for none."""
     reused: str = ""
     """How many trials ran in a process that had run another one, and why other processes ended."""
+    mps: str = ""
+    """How trials share GPUs there, through MPS or in turns; empty if there is nothing to say."""
     avoided_by: tuple[str, ...] = ()
     """The active studies that place nothing on it until it restarts, because their first attempts failed there."""
     reservation: SlotReservation | None = None

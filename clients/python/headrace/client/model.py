@@ -352,7 +352,7 @@ class TrialInfo:
     @property
     def counted_metrics(self) -> Mapping[str, float]:
         """The metrics of the report that counts: with `scope: best` the best one, otherwise the last one; for an
-        earlier end that counts, its objectives and constraints. If no report counts, those of the last one. With
+        earlier end that counts, those of its report. If no report counts, those of the last one. With
         `mean_last_k`, the value that counts is `score`.
         """
         return (self.best_metrics or self.metrics) if self.counted_end is None else self.counted_end.metrics

@@ -1,5 +1,7 @@
 """How busy the devices were: one line per slot over the last hour, with utilization above and memory below."""
 
+from collections.abc import Sequence
+
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
@@ -32,9 +34,13 @@ def _add(figure: go.Figure, device: SlotHistory, place: int) -> None:
         "width": 2,
     }
     times = [load.minute for load in device.loads]
-    busy = [100 * load.utilization for load in device.loads]
+    busy = [None if load.utilization is None else 100 * load.utilization for load in device.loads]
     used = [load.memory_used_bytes / 2**30 for load in device.loads]
-    for row, values, unit in ((1, busy, "%{y:.0f} %"), (2, used, "%{y:.1f} GiB")):
+    curves: list[tuple[int, Sequence[float | None], str]] = [
+        (1, busy, "%{y:.0f} %"),
+        (2, used, "%{y:.1f} GiB"),
+    ]
+    for row, values, unit in curves:
         figure.add_scatter(
             x=times,
             y=values,

@@ -35,6 +35,10 @@ def bubble_problems(known: Mapping[str, Any]) -> Iterator[Problem]:
     elif resources.slots > 1:
         asked = f"and the study's resources ask for {resources.slots}"
         yield _problem(f"has one slot for a trial, {asked}", "Ask for one GPU or one CPU slot,")
+    elif resources.exclusive:
+        yield _problem(
+            "shares a GPU with a large job, and resources.exclusive rules that out", "Leave that out,"
+        )
     elif resources.milli < 1000:
         yield _problem("has whole slots, and the study's resources ask for a share", "Ask for one GPU,")
     elif resources.on_gpu and not resources.gpu_memory_bytes:

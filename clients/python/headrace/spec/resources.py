@@ -71,6 +71,8 @@ class Resources(SpecModel):
     processes: Processes = Processes.ONE
     by: SizeTable | None = None
     """Sizes by a parameter; `of` gives the resources of a configuration."""
+    exclusive: bool = False
+    """Whether a trial with a share of a GPU has the GPU to itself."""
 
     @property
     def on_gpu(self) -> bool:
@@ -88,7 +90,7 @@ class Resources(SpecModel):
     @property
     def milli(self) -> int:
         """Thousandths of each slot. If there are several sizes, ask each of them."""
-        return self.gpu_milli or WHOLE
+        return WHOLE if self.exclusive else self.gpu_milli or WHOLE
 
     def of(self, params: Mapping[str, object]) -> "Resources":
         """The resources of a trial with this configuration, without a table; unchanged if there is no table.
@@ -153,7 +155,11 @@ class Resources(SpecModel):
             problems.append(
                 Problem(loc=("gpu_milli",), value=self.gpu_milli, message="excludes gpus", remedy=remedy)
             )
-        for name, value in (("gpu_memory_bytes", self.gpu_memory_bytes), ("gpu_types", self.gpu_types)):
+        for name, value in (
+            ("gpu_memory_bytes", self.gpu_memory_bytes),
+            ("gpu_types", self.gpu_types),
+            ("exclusive", self.exclusive),
+        ):
             if value and not self.on_gpu:
                 problems.append(
                     Problem(

@@ -5,7 +5,8 @@
                                                            └── no decision while others train on: out of the group
                                                                with its state, and back in when it may continue
 
-The group changes only between turns. No member takes a step past its milestone without a decision; members
+A member that the script drops from the group has ended by itself, as of its last report. Otherwise the group changes
+only between turns. No member takes a step past its milestone without a decision; members
 before it are answered at once. Nothing that happens to one member changes anything for the others: a member that
 the group rejects, whose checkpoint cannot be read or whose report is rejected fails alone.
 
@@ -46,7 +47,7 @@ class Group(Protocol):
     def add(self, members: Sequence[Any], states: Sequence[Mapping[str, Any]] | None = None) -> Sequence[int]:
         """Adds members, all or none, and returns their ids."""
 
-    def drop(self, members: Sequence[int]) -> None:
+    def drop(self, members: Sequence[int | str]) -> None:
         """Removes members."""
 
     def member_state(self, member: int) -> Mapping[str, Any]:
@@ -74,6 +75,7 @@ class Crew:
     def build_anew(self) -> None:
         """The function starts: nothing is built yet."""
         self._group: Group | None = None
+        self._drop: Callable[[Sequence[int | str]], None] = lambda _: None
         self._settings: Callable[[Member], Any] = self._all_settings
         self._shared = Shared({})
         # The parameters that the program was built with.
@@ -108,7 +110,8 @@ class Crew:
     ) -> None:
         """Takes the group, and adds the current members to it."""
         self._shared = Shared(shared, before=self._then)
-        self._group = group
+        self._group, self._drop = group, group.drop
+        group.drop = self._dropped  # type: ignore[method-assign]  # on this object: the script's calls end trials
         self._settings = settings or self._all_settings
         self._settle()
 
@@ -229,6 +232,18 @@ class Crew:
             return None
         return OwnEnd(checkpoint_dir=folder, step=member.reported, save_time_s=time.monotonic() - started)
 
+    def _dropped(self, members: Sequence[int | str]) -> None:
+        """The script stops members early: each ends by itself, with its state as of its last report."""
+        at_rest = self._mark is not None and self._mark == self._seen()
+        for member in [one for one in self.training if one.id in members]:
+            own = self._saved_at_end(member) or OwnEnd()
+            self._finished.append(Finish(lease=member.lease, own=replace(own, by_itself=True)))
+            del self._members[member.lease]
+        self._leaving = [one for one in self._leaving if one not in members]
+        self._drop(members)
+        if at_rest:
+            self._mark = self._seen()
+
     def blamed(self, error: BaseException) -> Member | None:
         """The member named by an exception."""
         number = None if raised.out_of_memory(error) else raised.blamed(error)
@@ -260,7 +275,7 @@ class Crew:
                 self._leaving.append(member.id)
                 member.id = None
         if self._leaving:
-            group.drop(tuple(self._leaving))
+            self._drop(tuple(self._leaving))
             self._leaving.clear()
         entering = [member for member in self._members.values() if member.id is None and not member.waits]
         prepared = [

@@ -1650,6 +1650,7 @@ class Resources(_message.Message):
     CPUS_FIELD_NUMBER: _builtins.int
     PROCESSES_FIELD_NUMBER: _builtins.int
     BY_FIELD_NUMBER: _builtins.int
+    EXCLUSIVE_FIELD_NUMBER: _builtins.int
     gpus: _builtins.int
     """The number of whole GPUs; 0 means CPU slots, as `cpus` says."""
     gpu_memory_bytes: _builtins.int
@@ -1664,6 +1665,10 @@ class Resources(_message.Message):
     """
     processes: Global___Processes.ValueType
     """How many processes run on a grant of several slots."""
+    exclusive: _builtins.bool
+    """Trials with a share of a GPU have the GPU to themselves: nothing else is placed there. They hold, and are
+    accounted for, the whole GPU.
+    """
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Labels that the worker must have."""
@@ -1687,10 +1692,11 @@ class Resources(_message.Message):
         cpus: _builtins.int = ...,
         processes: Global___Processes.ValueType = ...,
         by: Global___SizeTable | None = ...,
+        exclusive: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["by", b"by"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "cpus", b"cpus", "gpu_memory_bytes", b"gpu_memory_bytes", "gpu_milli", b"gpu_milli", "gpu_types", b"gpu_types", "gpus", b"gpus", "labels", b"labels", "processes", b"processes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "cpus", b"cpus", "exclusive", b"exclusive", "gpu_memory_bytes", b"gpu_memory_bytes", "gpu_milli", b"gpu_milli", "gpu_types", b"gpu_types", "gpus", b"gpus", "labels", b"labels", "processes", b"processes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

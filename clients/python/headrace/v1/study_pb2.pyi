@@ -2237,6 +2237,7 @@ class WorkerStatus(_message.Message):
     SUSPENDED_FIELD_NUMBER: _builtins.int
     NEXT_TRY_TIME_FIELD_NUMBER: _builtins.int
     REUSED_FIELD_NUMBER: _builtins.int
+    MPS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`workers/{worker}`."""
     connected: _builtins.bool
@@ -2262,6 +2263,10 @@ class WorkerStatus(_message.Message):
     reused: _builtins.str
     """How many trials ran in a process that had run another one, and why other processes ended, since the worker
     started; empty if no study reuses processes there.
+    """
+    mps: _builtins.str
+    """How trials share GPUs there: the clients and faults of MPS, or why shares take turns; empty if there is nothing
+    to say.
     """
     @_builtins.property
     def slots(self) -> _containers.RepeatedCompositeFieldContainer[Global___SlotStatus]: ...
@@ -2317,10 +2322,11 @@ class WorkerStatus(_message.Message):
         suspended: _builtins.str = ...,
         next_try_time: _timestamp_pb2.Timestamp | None = ...,
         reused: _builtins.str = ...,
+        mps: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["certificate_end", b"certificate_end", "drain_time", b"drain_time", "last_seen", b"last_seen", "next_try_time", b"next_try_time", "reservation", b"reservation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["avoided_by", b"avoided_by", "certificate_end", b"certificate_end", "connected", b"connected", "cordoned", b"cordoned", "cordons", b"cordons", "cpus", b"cpus", "drain_time", b"drain_time", "draining", b"draining", "labels", b"labels", "last_seen", b"last_seen", "name", b"name", "next_try_time", b"next_try_time", "rejected", b"rejected", "reservation", b"reservation", "reused", b"reused", "slots", b"slots", "suspended", b"suspended", "trouble", b"trouble", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["avoided_by", b"avoided_by", "certificate_end", b"certificate_end", "connected", b"connected", "cordoned", b"cordoned", "cordons", b"cordons", "cpus", b"cpus", "drain_time", b"drain_time", "draining", b"draining", "labels", b"labels", "last_seen", b"last_seen", "mps", b"mps", "name", b"name", "next_try_time", b"next_try_time", "rejected", b"rejected", "reservation", b"reservation", "reused", b"reused", "slots", b"slots", "suspended", b"suspended", "trouble", b"trouble", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2463,7 +2469,9 @@ class SlotLoad(_message.Message):
     UTILIZATION_FIELD_NUMBER: _builtins.int
     MEMORY_USED_BYTES_FIELD_NUMBER: _builtins.int
     utilization: _builtins.float
-    """The mean, from 0 to 1. CPU slots have that of their machine."""
+    """The mean, from 0 to 1. CPU slots have that of their machine. Missing where the driver does not know it, as for
+    instances of MIG.
+    """
     memory_used_bytes: _builtins.int
     """The peak memory in use."""
     @_builtins.property
@@ -2472,14 +2480,16 @@ class SlotLoad(_message.Message):
         self,
         *,
         minute: _timestamp_pb2.Timestamp | None = ...,
-        utilization: _builtins.float = ...,
+        utilization: _builtins.float | None = ...,
         memory_used_bytes: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["minute", b"minute"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_utilization", b"_utilization", "minute", b"minute", "utilization", b"utilization"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_used_bytes", b"memory_used_bytes", "minute", b"minute", "utilization", b"utilization"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_utilization", b"_utilization", "memory_used_bytes", b"memory_used_bytes", "minute", b"minute", "utilization", b"utilization"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__utilization: _TypeAlias = _typing.Literal["utilization"]  # noqa: Y015
+    _WhichOneofArgType__utilization: _TypeAlias = _typing.Literal["_utilization", b"_utilization"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__utilization) -> _WhichOneofReturnType__utilization | None: ...
 
 Global___SlotLoad: _TypeAlias = SlotLoad  # noqa: Y015
 

@@ -484,6 +484,7 @@ class Device(_message.Message):
     DEFECT_FIELD_NUMBER: _builtins.int
     LINKS_FIELD_NUMBER: _builtins.int
     BUBBLES_FIELD_NUMBER: _builtins.int
+    UNSHARED_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     kind: Global___DeviceKind.ValueType
     model: _builtins.str
@@ -494,6 +495,8 @@ class Device(_message.Message):
     """Why the device failed since the daemon started, so that nothing may be placed on it; empty if it has not
     failed. The scheduler remembers it by the device's uuid until a user uncordons the device.
     """
+    unshared: _builtins.bool
+    """Set if trials cannot share the device: an instance of MIG, or a GPU that accepts one process at a time."""
     @_builtins.property
     def links(self) -> _containers.RepeatedScalarFieldContainer[Global___LinkKind.ValueType]:
         """Its interconnects with the worker's other devices: entry n is the one with the device of index n. Empty if
@@ -517,10 +520,11 @@ class Device(_message.Message):
         defect: _builtins.str = ...,
         links: _abc.Iterable[Global___LinkKind.ValueType] | None = ...,
         bubbles: Global___Bubbles | None = ...,
+        unshared: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["bubbles", b"bubbles"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bubbles", b"bubbles", "defect", b"defect", "index", b"index", "kind", b"kind", "links", b"links", "memory_bytes", b"memory_bytes", "model", b"model", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bubbles", b"bubbles", "defect", b"defect", "index", b"index", "kind", b"kind", "links", b"links", "memory_bytes", b"memory_bytes", "model", b"model", "unshared", b"unshared", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -577,6 +581,7 @@ class Heartbeat(_message.Message):
     UNACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     STORE_ID_FIELD_NUMBER: _builtins.int
     REUSED_FIELD_NUMBER: _builtins.int
+    MPS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     trouble: _builtins.str
     """What currently prevents the worker from working, such as a full disk, for people; empty if nothing does. The
@@ -598,6 +603,10 @@ class Heartbeat(_message.Message):
     reused: _builtins.str
     """How many trials ran in a process that had run another one, and why other processes ended, since the daemon
     started, for people. Empty if no study has `reuse`.
+    """
+    mps: _builtins.str
+    """How trials share GPUs: the clients and faults of MPS, or why shares take turns, for people. Empty if there is
+    nothing to say.
     """
     @_builtins.property
     def telemetry(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceTelemetry]: ...
@@ -624,10 +633,11 @@ class Heartbeat(_message.Message):
         unacknowledged: _builtins.int = ...,
         store_id: _builtins.str = ...,
         reused: _builtins.str = ...,
+        mps: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["defects", b"defects", "held", b"held", "leaving", b"leaving", "rejected", b"rejected", "reused", b"reused", "sequence", b"sequence", "store_id", b"store_id", "telemetry", b"telemetry", "trouble", b"trouble", "unacknowledged", b"unacknowledged"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["defects", b"defects", "held", b"held", "leaving", b"leaving", "mps", b"mps", "rejected", b"rejected", "reused", b"reused", "sequence", b"sequence", "store_id", b"store_id", "telemetry", b"telemetry", "trouble", b"trouble", "unacknowledged", b"unacknowledged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -669,20 +679,22 @@ class DeviceTelemetry(_message.Message):
     MEMORY_USED_BYTES_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     utilization: _builtins.float
-    """From 0 to 1."""
+    """From 0 to 1. Missing where the driver does not know it, as for instances of MIG."""
     memory_used_bytes: _builtins.int
     def __init__(
         self,
         *,
         index: _builtins.int = ...,
-        utilization: _builtins.float = ...,
+        utilization: _builtins.float | None = ...,
         memory_used_bytes: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_utilization", b"_utilization", "utilization", b"utilization"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "memory_used_bytes", b"memory_used_bytes", "utilization", b"utilization"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_utilization", b"_utilization", "index", b"index", "memory_used_bytes", b"memory_used_bytes", "utilization", b"utilization"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__utilization: _TypeAlias = _typing.Literal["utilization"]  # noqa: Y015
+    _WhichOneofArgType__utilization: _TypeAlias = _typing.Literal["_utilization", b"_utilization"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__utilization) -> _WhichOneofReturnType__utilization | None: ...
 
 Global___DeviceTelemetry: _TypeAlias = DeviceTelemetry  # noqa: Y015
 
@@ -867,6 +879,7 @@ class Exited(_message.Message):
     STORED_FIELD_NUMBER: _builtins.int
     LEFT_BEHIND_FIELD_NUMBER: _builtins.int
     ADVICE_FIELD_NUMBER: _builtins.int
+    SHARED_FAULT_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     outcome: Global___ExitOutcome.ValueType
     error: _builtins.str
@@ -899,6 +912,10 @@ class Exited(_message.Message):
     """
     advice: _builtins.str
     """What would make the study's trials cheaper, for people; the worker says it once for a study."""
+    shared_fault: _builtins.bool
+    """With RELEASED: the MPS server of its GPU failed, and it is not known which of the trials there caused that. A
+    trial that was there twice gets a GPU of its own from then on.
+    """
     @_builtins.property
     def lease(self) -> _event_pb2.LeaseRef: ...
     @_builtins.property
@@ -931,10 +948,11 @@ class Exited(_message.Message):
         stored: _abc.Iterable[_builtins.str] | None = ...,
         left_behind: _builtins.str = ...,
         advice: _builtins.str = ...,
+        shared_fault: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "by_itself", b"by_itself", "checkpoint", b"checkpoint", "device_failures", b"device_failures", "device_words", b"device_words", "error", b"error", "exit_code", b"exit_code", "lease", b"lease", "left_behind", b"left_behind", "log_tail", b"log_tail", "out_of_memory", b"out_of_memory", "outcome", b"outcome", "sequence", b"sequence", "stored", b"stored", "unsaved", b"unsaved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "by_itself", b"by_itself", "checkpoint", b"checkpoint", "device_failures", b"device_failures", "device_words", b"device_words", "error", b"error", "exit_code", b"exit_code", "lease", b"lease", "left_behind", b"left_behind", "log_tail", b"log_tail", "out_of_memory", b"out_of_memory", "outcome", b"outcome", "sequence", b"sequence", "shared_fault", b"shared_fault", "stored", b"stored", "unsaved", b"unsaved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -16,7 +16,14 @@ from headrace_services.scheduler.core.needs import (
     Surroundings,
     ask,
 )
-from headrace_services.scheduler.core.placement import Request, fit, requests_of, suits, with_ephemeral
+from headrace_services.scheduler.core.placement import (
+    Request,
+    fit,
+    is_suspect,
+    requests_of,
+    suits,
+    with_ephemeral,
+)
 from headrace_services.scheduler.core.placement.fit import has_room
 from headrace_services.scheduler.core.records import Lease, Slot
 from headrace_services.scheduler.core.state import CycleState
@@ -48,7 +55,9 @@ def look_around(state: CycleState, limit: int) -> Deciding[None]:
     state.offer_found(found.free)
     cluster.passed_over = found.passed_over or (found.quota is not None and found.quota.is_taken)
     if len(found.free) >= limit:  # a gang's slots may come after this many
-        for request in larger if wanted is least else requests:
+        queued = [state.trials[number] for number in state.queue if number in state.trials]
+        alone = [smallest.grown(smallest.slots)] if any(map(is_suspect, queued)) else []
+        for request in (*(larger if wanted is least else requests), *alone):
             state.offer_found((yield from ask(FreeSlots(request=request, limit=limit))))
     cluster.crowded, cluster.totals, cluster.least_s = found.crowded, found.totals, found.least_s
     cluster.quota = found.quota

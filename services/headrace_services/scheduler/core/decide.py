@@ -14,6 +14,8 @@ left; read the rows that the answers show.
 
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from headrace.errors import HeadraceError
 from headrace_services.scheduler.core import (
     closing,
@@ -59,7 +61,7 @@ from headrace_services.scheduler.core.needs import (
     UserPausedCount,
     ask,
 )
-from headrace_services.scheduler.core.placement import Request, accepts_ephemeral, sizes_differ
+from headrace_services.scheduler.core.placement import Request, accepts_ephemeral, is_suspect, sizes_differ
 from headrace_services.scheduler.core.plan import Effects, Plan
 from headrace_services.scheduler.core.records import Study
 from headrace_services.scheduler.core.state import CycleState
@@ -224,20 +226,24 @@ def _place(
     offered = len(state.free)
     next_one, reserved = state.next_promotion(), before.reserved
     named = [next_one.trial] if next_one else []
-    if reserved is not None and sizes_differ(state.study.spec):  # its trial may no longer wait
+    if reserved is not None and sizes_differ(state.study.spec, reserved):  # its trial may no longer wait
         named.append(reserved.number)
     spec = state.study.spec
     limit = offered + len(state.pending_suggestions) + placing.LOOKAHEAD + inputs + 1
     if spec.resources.by is not None or spec.fuse is not None or accepts_ephemeral(spec):
         limit += placing.PASSED_OVER
-    waiting = yield from ask(
-        Candidates(
-            limit=limit if spec.fuse is None else limit + placing.LAUNCHES_AT_ONCE,
-            numbers=frozenset(named) - state.trials.keys(),
-            bundles=seats.BUNDLES_AT_ONCE if spec.fuse is not None else 0,
-            now_s=state.study.now_s,
-        )
+    wanted = Candidates(
+        limit=limit if spec.fuse is None else limit + placing.LAUNCHES_AT_ONCE,
+        numbers=frozenset(named) - state.trials.keys(),
+        bundles=seats.BUNDLES_AT_ONCE if spec.fuse is not None else 0,
+        now_s=state.study.now_s,
     )
+    waiting = yield from ask(wanted)
+    if suspects := sum(
+        map(is_suspect, waiting.runnable)
+    ):  # each waits for a whole GPU; others may fit behind them
+        wider = wanted.limit + min(suspects, placing.PASSED_OVER)
+        waiting = yield from ask(replace(wanted, limit=wider))
     state.rest(waiting.rests_until_s)
     state.live_before(waiting.live)
     state.add_rows(waiting.rows)

@@ -131,7 +131,8 @@ def _present_end(spec: StudySpec, trial: Trial, cursor: int) -> EarlierEnd:
     budget = None
     if trial.reason is Reason.COMPLETED:
         budget = max((one for one in spec.budgets if one <= trial.step), default=spec.budgets[0])
-    score = _score_now(spec, trial)
+    diverged = trial.value is not None and not isfinite(trial.value)
+    score = None if diverged else _score_now(spec, trial)
     by_itself = replace(trial, score=score, counted_end=None)
     return EarlierEnd(
         reason=trial.reason,
@@ -139,7 +140,7 @@ def _present_end(spec: StudySpec, trial: Trial, cursor: int) -> EarlierEnd:
         budget=budget,
         score=score,
         score_step=score_step(spec, by_itself),
-        metrics={name: value for name, value in by_itself.counted_metrics.items() if name in spec.metrics},
+        metrics=dict(by_itself.counted_metrics),
         checkpoint=trial.best_checkpoint or trial.checkpoint,
         cursor=cursor,
         end_time_s=trial.end_time.timestamp() if trial.end_time else None,

@@ -23,6 +23,7 @@ from headrace_services.scheduler.core import (
     failed_starts,
     other_code,
     seats,
+    shared_faults,
     stale_leases,
     time_limits,
     unreadable_checkpoints,
@@ -143,6 +144,8 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
                 _count_early_failure(state, state.trials[number])
         case "RELEASED":  # released by its holder: nothing points to its program
             state.close(lease)
+            if message.shared_fault:
+                shared_faults.count(state, number)
             _interrupt(state, state.trials[number], message.error or "its client or worker released it")
         case outcome if outcome in unreadable_checkpoints.OUTCOMES:
             state.close(lease)
@@ -203,7 +206,9 @@ def _finished(state: CycleState, trial: Trial, lease: Lease, message: ExitedArri
     ended = "its client completed it" if asked else "its program ended"
     if spec.objective.metric in trial.metrics:
         own = "" if asked else " on its own"
-        why = f"{ended}{own} at step {trial.step} of {spec.max_steps}"
+        why = f"{ended}{own} at step {lease.step} of {spec.max_steps}"
+        if lease.step < trial.step:
+            why = f"{why}; its result is that of step {trial.step}, which an earlier attempt reported"
         if message.unsaved:
             why = f"{why}; {message.unsaved}"
         if spec.template is not None and lease.step == _begun_at(lease) and not message.by_itself:

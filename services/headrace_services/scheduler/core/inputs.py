@@ -112,6 +112,8 @@ class ExitedArrived(Leased, frozen=True, kw_only=True):
     """What would make the study's trials cheaper."""
     left_behind: str = ""
     """What it left behind in a process that its study reuses, so that the process ran no other trial."""
+    shared_fault: bool = False
+    """With RELEASED: its shared GPU failed, and it is not known which trial there caused that."""
 
 
 class Renewed(Leased, frozen=True, kw_only=True):

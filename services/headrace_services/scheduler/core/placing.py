@@ -12,7 +12,8 @@ from headrace_services.scheduler.core.needs import Deciding, Named, ask
 from headrace_services.scheduler.core.placement import (
     Placement,
     Request,
-    request_at,
+    is_suspect,
+    request_of,
     requests_of,
     sizes_differ,
 )
@@ -120,11 +121,7 @@ def _shape(state: CycleState, trial: Trial) -> tuple[int, int, int] | None:
     """A trial's size, if later trials may be placed when it is not: configurations differ in size, or some trials
     find seats."""
     spec = state.study.spec
-    return (
-        None
-        if spec.resources.by is None and spec.fuse is None
-        else request_at(spec, trial.params, trial.step).shape
-    )
+    return None if spec.resources.by is None and spec.fuse is None else request_of(spec, trial).shape
 
 
 def _may_pass_over(state: CycleState, trial: Trial, hopeless: Set[tuple[int, int, int]]) -> bool:
@@ -134,9 +131,11 @@ def _may_pass_over(state: CycleState, trial: Trial, hopeless: Set[tuple[int, int
         return False
     if spec.resources.by is not None:
         return not hopeless >= {request.shape for request in requests_of(spec)}
+    if is_suspect(trial):
+        return True
     if spec.elastic is None:
         return False
-    return request_at(spec, trial.params, trial.step).size > Request.of(spec.resources).size
+    return request_of(spec, trial).size > Request.of(spec.resources).size
 
 
 def settle(state: CycleState) -> None:
@@ -252,7 +251,7 @@ def _of_shape(
         trial = state.trials.get(number)
         if number in passed_over or trial is None:
             continue
-        if request_at(state.study.spec, trial.params, trial.step).shape == shape:
+        if request_of(state.study.spec, trial).shape == shape:
             return number
     return None
 
@@ -261,7 +260,7 @@ def _let_go_of_stale(state: CycleState, number: int) -> bool:
     """Cancel the reservation for a trial that no longer waits because another one was promoted in its place: if
     trials differ in size, trial `number` may need those slots. Returns whether there was one."""
     reserved = state.study.standing.reserved
-    if reserved is None or not sizes_differ(state.study.spec):
+    if reserved is None or not sizes_differ(state.study.spec, reserved):
         return False
     trial = state.trials.get(reserved.number)
     if trial is None or trial.runnable or _of_shape(state, reserved.shape) is not None:

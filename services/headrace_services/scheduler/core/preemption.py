@@ -7,7 +7,7 @@ checkpoint, and never without a checkpoint. It is better that others wait than t
 from headrace.spec.resources import WHOLE
 from headrace_services.scheduler.core import ephemeral_slots, events, quotas, rebalancing, sharing
 from headrace_services.scheduler.core.inputs import Preemption, ReportArrived
-from headrace_services.scheduler.core.placement import Waiting, fit, request_at, spare_slots, with_parts
+from headrace_services.scheduler.core.placement import Waiting, fit, request_of, spare_slots, with_parts
 from headrace_services.scheduler.core.records import Lease, Trial
 from headrace_services.scheduler.core.state import CycleState
 from headrace_services.scheduler.core.study_status import Leaving
@@ -37,7 +37,7 @@ def at_rung(state: CycleState, lease: Lease, trial: Trial, target: int) -> str |
     spreads = rebalancing.leaves(state, lease)
     if spreads is not None:
         return spreads
-    wanted = request_at(state.study.spec, trial.params, trial.step)
+    wanted = request_of(state.study.spec, trial)
     spare = spare_slots(state.study.spec, target)
     part = (len(lease.slots), lease.milli)
     held = len(lease.slots) if lease.milli == WHOLE else 0

@@ -15,7 +15,7 @@ from math import inf
 
 from headrace.spec.resources import WHOLE
 from headrace_services.scheduler.core import precedence
-from headrace_services.scheduler.core.placement import request_at
+from headrace_services.scheduler.core.placement import request_of
 from headrace_services.scheduler.core.placement.quotas import Quota, left
 from headrace_services.scheduler.core.placement.shares import BEHIND_ALL, Share, Totals
 from headrace_services.scheduler.core.records import Slot, Trial
@@ -95,7 +95,7 @@ def _others(state: CycleState) -> list[Share]:
 
 
 def _size(state: CycleState, trial: Trial) -> int:
-    return request_at(state.study.spec, trial.params, trial.step).size
+    return request_of(state.study.spec, trial).size
 
 
 def _as_of(state: CycleState) -> tuple[Totals, float]:

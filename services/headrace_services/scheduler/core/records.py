@@ -123,7 +123,7 @@ class EarlierEnd(Struct, frozen=True, kw_only=True):
     score: float | None
     score_step: int
     metrics: dict[str, float]
-    """From the report that counted at that time: the metrics that the study reads."""
+    """From the report that counted at that time."""
     checkpoint: Checkpoint | None
     """The checkpoint to load: that of the best value if the study keeps it, else the last one. It is never
     deleted."""
@@ -180,6 +180,11 @@ class Trial(Struct, frozen=True, kw_only=True):
     """The value that counts, by the objective's scope (`core.scores`)."""
     recent: tuple[float, ...] = ()
     """The values of its last reports that met the constraints, if their mean counts."""
+    recent_steps: tuple[int, ...] = ()
+    """Their steps."""
+    repeated: tuple[float, ...] = ()
+    """The same of an attempt that repeats steps, until it is as far as the trial was."""
+    repeated_steps: tuple[int, ...] = ()
     metrics: dict[str, float] = field(default_factory=dict)
     reason: Reason | None = None
     detail: str = ""
@@ -201,6 +206,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     """How often it was lost since its last new checkpoint or rung."""
     kills_in_row: int = 0
     """How many of these losses were kills of its own process."""
+    shared_faults: int = 0
+    """At how many faults of a shared GPU it was there, with no culprit known (`core.shared_faults`)."""
     steps_spent: int = 0
     log_path: str = ""
     log_tail: str = ""
@@ -373,6 +380,8 @@ class Slot(Struct, frozen=True, kw_only=True):
     """The slot's share of its machine's cores; 0 where unknown."""
     free_milli: int = 1000
     """Its free thousandths."""
+    unshared: bool = False
+    """Whether trials cannot share the device."""
     links: tuple[int, ...] = ()
     """The interconnect to the slot of each index (`placement.joints.Link`); empty if its worker does not know it."""
     used_memory_bytes: int = 0
@@ -383,6 +392,11 @@ class Slot(Struct, frozen=True, kw_only=True):
     """For an ephemeral slot: the stage of that job."""
     duty: float = 1.0
     """For an ephemeral slot: the share of its time that trials may expect."""
+
+    @property
+    def is_instance(self) -> bool:
+        """Whether it is an instance of a GPU that MIG divides, of which a process sees only one."""
+        return " MIG " in self.model
 
     @property
     def owner_stage(self) -> str:

@@ -50,7 +50,7 @@ from headrace_services.scheduler.core.records import (
     RungEntry,
     Trial,
 )
-from headrace_services.scheduler.core.scores import best_report, is_made_by, scored
+from headrace_services.scheduler.core.scores import best_report, is_made_by, scored, windows
 from headrace_services.scheduler.core.state import CycleState
 
 _NAMES_SHOWN = 8
@@ -91,7 +91,7 @@ def receive(state: CycleState, report: ReportArrived) -> Outcome:
     progress = max(0, report.step - lease.step)
     lease = state.update_lease(lease, last_sequence=sequence, step=lease.step + progress)
     report = _with_marks(state, lease, report)
-    trial = _note_metrics(state, report, progress)
+    trial = _note_metrics(state, lease, report, progress)
     if progress and lease.model and report.train_time_s > 0 and not lease.owner_stage:
         state.learn_speed(lease, progress, report.train_time_s)
         trial = state.trials[lease.number]
@@ -198,7 +198,7 @@ def _with_marks(state: CycleState, lease: Lease, report: ReportArrived) -> Repor
     return replace(report, checkpoint=other_code.saved(trial, lease, report.checkpoint))
 
 
-def _note_metrics(state: CycleState, report: ReportArrived, progress: int) -> Trial:
+def _note_metrics(state: CycleState, lease: Lease, report: ReportArrived, progress: int) -> Trial:
     trial = state.trials[report.number]
     spec = state.study.spec
     value = report.metrics.get(spec.objective.metric)
@@ -227,6 +227,10 @@ def _note_metrics(state: CycleState, report: ReportArrived, progress: int) -> Tr
         if value is not None and not trial.baseline:
             until.measured(state, trial.number, value)
     if progress:
+        begun, before = lease.resume.step if lease.resume else 0, report.step - progress
+        fields = windows(spec, trial, value, step=report.step, feasible=feasible, begun=begun, before=before)
+        trial = state.update(trial.number, **fields) if fields else trial
+    if progress and report.step >= trial.step:  # else an earlier attempt got further, and its report counts
         changes = {"step": report.step, "value": value, "metrics": report.metrics}
         changes |= scored(spec, trial, value, feasible=feasible)
         if is_made_by(spec, value, is_best=best):

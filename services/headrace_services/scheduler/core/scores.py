@@ -7,6 +7,9 @@ takes over, and whether a study has a usable result. Policies compare the values
 Only a finite value of a report that meets the constraints is a score. With `best` a trial keeps its earlier score.
 With the other scopes it has none until a report has one again. A mean leaves out reports that violate a
 constraint. A report without the objective's metric changes nothing.
+
+The last report is the one of the furthest step. A trial that was lost repeats steps; until it gets as far as before,
+what it had reported counts.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,8 +30,37 @@ def best_report(
     return {"best_value": value, "best_step": step, "best_metrics": metrics if counts else {}}
 
 
+def windows(
+    spec: StudySpec, trial: Trial, value: float | None, *, step: int, feasible: bool, begun: int, before: int
+) -> dict[str, Any]:
+    """The fields that a report changes for the values whose mean counts. The attempt has `begun` after one step, and
+    was at the step `before`.
+
+    An attempt that repeats steps replaces what was reported of them once it is as far as the trial was.
+    """
+    if spec.scope is not Scope.MEAN_LAST_K:
+        return {}
+    assert spec.objective.k is not None
+    behind = before < trial.step
+    counting = zip(trial.recent_steps, trial.recent, strict=False)
+    repeated = zip(trial.repeated_steps, trial.repeated, strict=True)
+    if before == begun:
+        known = [pair for pair in (repeated if trial.repeated else counting) if pair[0] <= begun]
+    else:
+        known = list(repeated if behind else counting)
+    if feasible and value is not None:
+        known.append((step, value))
+    steps, values = (
+        (tuple(column) for column in zip(*known[-spec.objective.k :], strict=True)) if known else ((), ())
+    )
+    if step < trial.step:
+        return {"repeated": values, "repeated_steps": steps}
+    return {"recent": values, "recent_steps": steps, "repeated": (), "repeated_steps": ()}
+
+
 def scored(spec: StudySpec, trial: Trial, value: float | None, *, feasible: bool) -> dict[str, Any]:
-    """The fields that a report changes for its trial's score. The trial already has its best value."""
+    """The fields that a report changes for its trial's score. The trial already has its best value, and the values
+    whose mean counts (`windows`)."""
     match spec.scope:
         case Scope.BEST:
             return {"score": trial.best_value}
@@ -37,11 +69,7 @@ def scored(spec: StudySpec, trial: Trial, value: float | None, *, feasible: bool
         case Scope.LAST | Scope.FULL_BUDGET:
             return {"score": value if feasible and isfinite(value) else None}
         case Scope.MEAN_LAST_K:
-            assert spec.objective.k is not None
-            if not feasible:
-                return {"score": None}
-            recent = (*trial.recent, value)[-spec.objective.k :]
-            return {"score": _mean(recent), "recent": recent}
+            return {"score": _mean(trial.recent) if feasible else None}
         case never:
             assert_never(never)
 

@@ -24,7 +24,7 @@ from headrace.bounds import numbers
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core import events, precedence, sharing
 from headrace_services.scheduler.core.capacity import Capacity, Profile, TurnCost, capacity
-from headrace_services.scheduler.core.placement import Placement, fit
+from headrace_services.scheduler.core.placement import Placement, fit, is_suspect
 from headrace_services.scheduler.core.placement.joints import kind_of
 from headrace_services.scheduler.core.placement.shares import claim
 from headrace_services.scheduler.core.records import Grant, Lease, Params, Slot, Trial
@@ -35,8 +35,9 @@ BUNDLES_AT_ONCE = 256
 
 
 def allowance(most: int, trial: Trial) -> int:
-    """How many trials may be in a process with this one, including itself, if others share theirs with `most`."""
-    return max(1, most >> trial.losses_in_row)
+    """How many trials may be in a process with this one, including itself, if others share theirs with `most`: a
+    suspect of faults on shared GPUs (`placement.is_suspect`) has its own."""
+    return 1 if is_suspect(trial) else max(1, most >> trial.losses_in_row)
 
 
 def room_on(spec: StudySpec, slot: Slot) -> int:
@@ -93,7 +94,8 @@ def seats_on(state: CycleState, trial: Trial, slots: Sequence[Slot], memory_byte
     key = key_of(spec, trial.params)
     device = _device_of(kind_of(slots), slot.owner_stage)
     found = capacity_on(state, device, key, memory_bytes or slot.memory_bytes)
-    seats = found.seats if not trial.losses_in_row else allowance(found.trials, trial)
+    suspected = trial.losses_in_row or is_suspect(trial)
+    seats = allowance(found.trials, trial) if suspected else found.seats
     return min(seats, room_on(spec, slot)) if slot.owner else seats
 
 

@@ -23,7 +23,7 @@ from headrace_services.scheduler.core.placement import (
     Waiting,
     can_ever_serve,
     fit,
-    request_at,
+    request_of,
     requests_of,
     spare_slots,
     suits,
@@ -82,7 +82,7 @@ def find(state: CycleState, trial: Trial, milestone: int) -> Deciding[Placement 
 def waiting_for(state: CycleState, trial: Trial, milestone: int) -> Waiting:
     """Return a trial as the placer sees it: what it takes, and for how long according to measured times."""
     avoided = failed_starts.avoided_by(state.study, trial.number)
-    request = request_at(state.study.spec, trial.params, trial.step, avoided)
+    request = request_of(state.study.spec, trial, avoided)
     free = [slot for slot in state.free if not slot.owner]  # no speed is learned on ephemeral slots
     kinds = kinds_of(free, request)
     known = kinds if request.slots == 1 else kinds | all_kinds(free)
@@ -196,7 +196,8 @@ def may_need_keeping(state: CycleState) -> bool:
     blocked, spec = state.cluster.blocked, state.study.spec
     if blocked is None or spec.template is None:
         return False
-    if not state.cluster.crowded and len({request.size for request in requests_of(spec)}) == 1:
+    sizes = {blocked.request.size, *(request.size for request in requests_of(spec))}
+    if not state.cluster.crowded and len(sizes) == 1:
         return False
     return state.study.standing.reserved is not None or _is_next(state)
 

@@ -318,8 +318,8 @@ class _Aging:
                 batch = await aging.forget_checkpoints(conn, one, keep, most, after)
             else:
                 batch = await aging.remove_aged(conn, self._kind, one, most, after)
-            if batch.through is None:
-                await aging.note_aged(conn, self._kind, one)
+            if batch.through is None or after is None:
+                await aging.note_aged(conn, self._kind, one, all_of_it=batch.through is None)
             return batch
 
         await self._janitor.in_batches(conn, done, self._kind, some)

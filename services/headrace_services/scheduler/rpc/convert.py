@@ -409,6 +409,7 @@ def worker(view: WorkerView) -> study_pb2.WorkerStatus:
         trouble=view.trouble,
         rejected=view.rejected,
         reused=view.reused,
+        mps=view.mps,
         avoided_by=view.avoided_by,
         cpus=view.cpus,
         certificate_end=_time(view.certificate_until),

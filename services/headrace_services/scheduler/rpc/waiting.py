@@ -12,7 +12,7 @@ from headrace.spec import BestOfSampler
 from headrace.spec.resources import WHOLE
 from headrace_services.scheduler.core import failed_starts
 from headrace_services.scheduler.core.lifecycle import LEASED, State, StudyState
-from headrace_services.scheduler.core.placement import Request, Waiting, request_at
+from headrace_services.scheduler.core.placement import Request, Waiting, is_suspect, request_of
 from headrace_services.scheduler.core.placement.wants import described, lacking
 from headrace_services.scheduler.core.records import Study, Trial
 from headrace_services.scheduler.store import load, machines, placement, quotas
@@ -67,7 +67,7 @@ async def waits_for(conn: AsyncConnection, study: Study, trials: Iterable[Trial]
     quota = await _quota(conn, study) if rest else None
     for trial in rest:
         avoided = failed_starts.avoided_by(study, trial.number)
-        request = request_at(study.spec, trial.params, trial.step, avoided)
+        request = request_of(study.spec, trial, avoided)
         if quota is not None and quota.keeps_off(request.size):
             found[trial.number] = quota.said(request.size) + _because(study, trial) + _or(study, trial)
             continue
@@ -139,9 +139,11 @@ def _or(study: Study, trial: Trial) -> str:
 
 def _because(study: Study, trial: Trial) -> str:
     """What determines how much the trial takes."""
+    if is_suspect(trial) and study.spec.resources.gpu_milli:
+        return " (it shared a GPU when that failed, so it gets one of its own)"
     table, elastic = study.spec.resources.by, study.spec.elastic
     row = elastic.row_at(trial.step) if elastic else None
-    if row is not None and request_at(study.spec, trial.params, trial.step).part == row.part:
+    if row is not None and request_of(study.spec, trial).part == row.part:
         return f" (from step {row.from_step} on it requires this)"
     if table is None:
         return ""

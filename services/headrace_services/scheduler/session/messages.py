@@ -84,6 +84,7 @@ def greeting(hello: worker_pb2.Hello) -> Greeting:
                 memory_bytes=device.memory_bytes,
                 uuid=device.uuid,
                 defect=TROUBLE.kept(device.defect),
+                unshared=device.unshared,
                 links=tuple(link if link in _LINKS else Link.UNKNOWN for link in device.links),
                 **_owned(device),
             )
@@ -208,6 +209,7 @@ def _exited(message: worker_pb2.Exited, number: int, worker_id: int) -> ExitedAr
         stored=tuple(message.stored),
         left_behind=WARNING.kept(message.left_behind),
         advice=WARNING.kept(message.advice),
+        shared_fault=message.shared_fault,
     )
 
 

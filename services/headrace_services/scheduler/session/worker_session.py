@@ -105,7 +105,7 @@ class WorkerSession:
         self._in_flight = InFlight(caught_up=self.drain)
         self._look_again = asyncio.Event()
         self._beat = asyncio.Event()
-        self._trouble = self._rejected = self._reused = ""
+        self._trouble = self._rejected = self._reused = self._mps = ""
         self._machine = Machine(hub.engine, greeting, worker_id, number, store=store, say=self._outgoing.put)
         self._welcomed = False
         self._heard_at = monotonic()
@@ -215,6 +215,7 @@ class WorkerSession:
             self._trouble = TROUBLE.kept(request.heartbeat.trouble)
             self._rejected = TROUBLE.kept(request.heartbeat.rejected)
             self._reused = TROUBLE.kept(request.heartbeat.reused)
+            self._mps = TROUBLE.kept(request.heartbeat.mps)
             self._beat.set()
             if await self._machine.heard(request.heartbeat):
                 self.look_again()
@@ -394,6 +395,7 @@ class WorkerSession:
                 trouble=self._trouble,
                 rejected=self._rejected,
                 reused=self._reused,
+                mps=self._mps,
             )
             try:
                 noted = await self._heartbeats.note(beat)

@@ -104,9 +104,10 @@ async def remove_aged(conn: AsyncConnection, kind: str, one: Due, most: int, aft
     return await removal.remove_some(conn, one.id, part, most, after=after, only=only)
 
 
-async def note_aged(conn: AsyncConnection, kind: str, one: Due) -> None:
-    """Record that nothing of this kind is left to delete."""
-    noted = func.jsonb_build_object(literal(kind, Text), one.ended)
+async def note_aged(conn: AsyncConnection, kind: str, one: Due, *, all_of_it: bool) -> None:
+    """Record that nothing of this kind is left to delete; or that some of it is deleted, which no extension of the
+    study brings back."""
+    noted = func.jsonb_build_object(literal(kind, Text), one.ended if all_of_it else "")
     await conn.execute(
         update(_s).where(_s.c.id == one.id).values(aged=_s.c.aged.op("||")(cast(noted, JSONB)))
     )

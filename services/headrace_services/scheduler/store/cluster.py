@@ -101,6 +101,7 @@ class WorkerView:
     trouble: str
     rejected: str
     reused: str
+    mps: str
     slots: list[SlotView] = field(default_factory=list)
     cpus: int = 0
     kept: KeptView | None = None
@@ -167,6 +168,7 @@ async def workers(
             trouble=_without_others(row.trouble, own),
             rejected=_without_others(row.rejected, own),
             reused=row.reused,
+            mps=row.mps,
             cpus=row.cpus,
             kept=kept.get(row.id),
             avoided_by=avoided_by.get(row.incarnation, []),

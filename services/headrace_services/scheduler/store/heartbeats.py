@@ -32,6 +32,8 @@ class Beat:
     """What the worker says about the rejected messages that it keeps; empty if there are none."""
     reused: str = ""
     """What the worker says about processes that run several trials; empty if none does."""
+    mps: str = ""
+    """What the worker says about how trials share its GPUs; empty if there is nothing to say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,7 @@ async def note(conn: AsyncConnection, beats: Iterable[Beat], ttl_s: float) -> di
                 "trouble": b.trouble,
                 "rejected": b.rejected,
                 "reused": b.reused,
+                "mps": b.mps,
             }
             for b in noted
         ]
@@ -120,6 +123,7 @@ _said = given(
         "trouble": _w.c.trouble,
         "rejected": _w.c.rejected,
         "reused": _w.c.reused,
+        "mps": _w.c.mps,
     }
 )
 _until = now + bindparam("ttl_s", type_=Float) * text("interval '1 second'")
@@ -133,6 +137,7 @@ _NOTE = Statement(
             # The end of a stream says nothing about them: they exist while the worker is away too.
             rejected=case((_said.c.connected, _said.c.rejected), else_=_w.c.rejected),
             reused=case((_said.c.connected, _said.c.reused), else_=_w.c.reused),
+            mps=case((_said.c.connected, _said.c.mps), else_=_w.c.mps),
             last_seen=case((_said.c.connected, now), else_=_w.c.last_seen),
             expires_at=case((_said.c.connected, _until), else_=_w.c.expires_at),
         )

@@ -31,8 +31,8 @@ class Measured:
     worker_id: int
     index: int
     samples: int
-    utilization: float
-    """The mean of the samples."""
+    utilization: float | None
+    """The mean of the samples; None where the driver does not know it."""
     memory_used_bytes: int
     """The maximum of the samples."""
 
@@ -42,7 +42,7 @@ class MinuteLoad:
     """How busy a device was during a minute."""
 
     minute: datetime
-    utilization: float
+    utilization: float | None
     memory_used_bytes: int
 
 

@@ -126,12 +126,18 @@ class Pipeline:
 async def pipeline(conn: Connection) -> AsyncIterator[Pipeline]:
     """Send what the block has added, in the transaction of `conn`, and receive the replies when the block ends.
 
-    Raises the first statement's error; the statements after it did not run then.
+    Raises the first statement's error; the statements after it did not run then. A connection whose statements are
+    interrupted is closed, as SQLAlchemy does with its own: what it has yet to receive is not known.
     """
     asked = Pipeline()
     yield asked
     if asked.replies or asked.commits:
-        await send(driver_of(conn), asked)
+        try:
+            await send(driver_of(conn), asked)
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                await conn.invalidate()
+            raise
 
 
 async def send(driver: AsyncConnection[Any], asked: Pipeline) -> None:

@@ -70,6 +70,7 @@ def slots_query(*, granted: bool = False) -> Select[tuple[object, ...]]:
         s.c.memory_bytes,
         s.c.model,
         s.c.cores,
+        s.c.unshared,
         s.c.links,
         s.c.owner,
         s.c.stage,
@@ -147,6 +148,8 @@ def _named(request: Request, limit: int) -> dict[str, object]:
         given["avoided"] = list(request.avoided)
     if request.ephemeral_memory_bytes is not None:
         given["bubbles"] = request.ephemeral_memory_bytes
+    if request.milli < WHOLE:
+        given["share"] = request.milli
     if request.slots > 1:
         given["slots"] = request.slots
     return given
@@ -197,7 +200,10 @@ def _suitable(named: frozenset[str]) -> list[ColumnElement[bool]]:
         free.append(s.c.model.ilike(any_(bindparam("types", type_=ARRAY(Text)))))
     if "avoided" in named:
         free.append(w.c.incarnation != all_(bindparam("avoided", type_=ARRAY(Text))))
+    if "share" in named:
+        free.append(~s.c.unshared)
     if "slots" in named:
+        free.append(s.c.model.not_like(literal_column("'% MIG %'")))
         enough = select(s.c.worker_id).join_from(s, w, s.c.worker_id == w.c.id).where(*free)
         enough = enough.group_by(s.c.worker_id)
         enough = enough.having(func.count() >= bindparam("slots", type_=BigInteger))

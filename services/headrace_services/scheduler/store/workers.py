@@ -62,6 +62,8 @@ class Device:
     uuid: str
     defect: str = ""
     """Why nothing may be placed on it; empty if it is sound."""
+    unshared: bool = False
+    """Whether trials cannot share it."""
     links: tuple[int, ...] = ()
     """The interconnect to the device of each index; empty if the worker does not know it."""
     owner: str = ""

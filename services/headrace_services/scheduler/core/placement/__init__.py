@@ -12,8 +12,11 @@ from collections.abc import Iterable
 
 from headrace.spec import Resources
 from headrace_services.scheduler.core.placement.elastic import (
+    SUSPECTED_AFTER,
     accepts_ephemeral,
+    is_suspect,
     request_at,
+    request_of,
     requests_of,
     sizes_differ,
     spare_slots,
@@ -43,6 +46,7 @@ def place(free: Iterable[Slot], request: Resources) -> tuple[Slot, ...] | None:
 
 
 __all__ = [
+    "SUSPECTED_AFTER",
     "Ask",
     "BestFit",
     "Cluster",
@@ -57,8 +61,10 @@ __all__ = [
     "accepts_ephemeral",
     "can_ever_serve",
     "fit",
+    "is_suspect",
     "place",
     "request_at",
+    "request_of",
     "requests_of",
     "reserve",
     "sizes_differ",

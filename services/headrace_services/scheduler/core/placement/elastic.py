@@ -1,18 +1,24 @@
 """What a trial takes, by its configuration and by the spec's table as it advances, and which trials may take spare
 slots.
 
-`request_at` is the one place where a trial's request is computed. A configuration that determines the size never
+`request_of` is the one place where a trial's request is computed. A configuration that determines the size never
 changes (`headrace.spec.sizes`), so a trial keeps its size for its whole life, except for what the table of
 `elastic` adds.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from msgspec.structs import replace
 
 from headrace.spec import StudySpec
-from headrace.spec.resources import ElasticGrant
+from headrace.spec.resources import WHOLE, ElasticGrant
 from headrace_services.scheduler.core.placement.values import Request
+from headrace_services.scheduler.core.records import Trial
+from headrace_services.scheduler.core.study_status import Reserved
+
+SUSPECTED_AFTER: Final = 2
+"""A trial that shared a GPU at this many faults without a known culprit is a suspect."""
 
 
 def request_at(
@@ -22,6 +28,17 @@ def request_at(
     own = Request.of(spec.resources.of(params), avoided)
     row = spec.elastic.row_at(step) if spec.elastic else None
     return own if row is None else _grown(spec, own, row)
+
+
+def request_of(spec: StudySpec, trial: Trial, avoided: Iterable[str] = ()) -> Request:
+    """Return what a trial takes now. A suspect of faults on shared GPUs takes a whole one."""
+    own = request_at(spec, trial.params, trial.step, avoided)
+    return own.grown(own.slots) if is_suspect(trial) else own
+
+
+def is_suspect(trial: Trial) -> bool:
+    """Whether a trial was there at so many faults of shared GPUs that it may be their cause."""
+    return trial.shared_faults >= SUSPECTED_AFTER
 
 
 def accepts_ephemeral(spec: StudySpec) -> bool:
@@ -47,9 +64,14 @@ def requests_of(spec: StudySpec, avoided: Iterable[str] = ()) -> tuple[Request, 
     return tuple(sorted(found.values(), key=lambda request: (request.size, request.shape)))
 
 
-def sizes_differ(spec: StudySpec) -> bool:
-    """Whether trials of a study differ in size, by their configurations or as they advance."""
-    return spec.resources.by is not None or bool(spec.elastic and spec.elastic.grants)
+def sizes_differ(spec: StudySpec, reserved: Reserved | None = None) -> bool:
+    """Whether trials of a study differ in size, by their configurations or as they advance, or because what is
+    `reserved` for a suspect is more than the others take."""
+    if spec.resources.by is not None or (spec.elastic and spec.elastic.grants):
+        return True
+    if reserved is None or reserved.milli is None:
+        return False
+    return reserved.shape not in {request.shape for request in requests_of(spec)}
 
 
 def spare_slots(spec: StudySpec, milestone: int | None) -> int:
@@ -61,5 +83,6 @@ def spare_slots(spec: StudySpec, milestone: int | None) -> int:
 
 def _grown(spec: StudySpec, own: Request, row: ElasticGrant) -> Request:
     """The request by the table. If trials differ in size, none gets less than its own."""
-    grown = own.grown(*row.part)
+    slots, milli = row.part
+    grown = own.grown(slots, WHOLE if spec.resources.exclusive else milli)
     return own if spec.resources.by is not None and grown.size < own.size else grown

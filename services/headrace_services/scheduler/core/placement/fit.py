@@ -45,6 +45,8 @@ def suits(slot: Slot, request: Request) -> bool:
     )
     if slot.kind != "GPU" or slot.memory_bytes < least:
         return False
+    if (slot.is_instance and request.slots > 1) or (slot.unshared and request.milli < WHOLE):
+        return False
     if request.types and not any(kind.lower() in slot.model.lower() for kind in request.types):
         return False
     return not request.cores or slot.cores * request.slots * request.milli >= request.cores * WHOLE

@@ -17,10 +17,19 @@ def lacking(devices: Sequence[Slot], waiting: Waiting) -> str:
     request = waiting.request
     suitable = Counter(slot.worker_id for slot in devices if suits(slot, request))
     if max(suitable.values(), default=0) < request.slots:
-        return f"a connected worker with {described(request)}"
+        return f"a connected worker with {described(request)}{_not_counted(devices, request)}"
     if fit(devices, waiting) is None:
         return f"{described(request)} to be free" + (" on one worker" if request.slots > 1 else "")
     return "its turn"
+
+
+def _not_counted(devices: Sequence[Slot], request: Request) -> str:
+    """Which GPUs do not count, whatever else they have."""
+    if request.slots > 1 and any(slot.is_instance for slot in devices):
+        return " (instances of MIG do not count: a trial gets one at most)"
+    if request.milli < WHOLE and any(slot.unshared for slot in devices):
+        return " (instances of MIG and GPUs in exclusive mode do not count: they are not shared)"
+    return ""
 
 
 def described(request: Request) -> str:

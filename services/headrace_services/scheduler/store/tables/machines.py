@@ -35,6 +35,8 @@ worker = Table(
     Column("rejected", Text, nullable=False, server_default=""),
     # How its processes ran several trials, in its own words.
     Column("reused", Text, nullable=False, server_default=""),
+    # How trials share its GPUs, in its own words.
+    Column("mps", Text, nullable=False, server_default=""),
     # Counts the streams; only the newest one speaks for the worker.
     Column("session", BigInteger, nullable=False, server_default="0"),
     Column("connected", Boolean, nullable=False, server_default="false"),
@@ -92,6 +94,8 @@ slot = Table(
     Column("shared_memory_bytes", BigInteger, nullable=False, server_default="0"),
     # The device's share of its machine's cores.
     Column("cores", Float, nullable=False, server_default="0"),
+    # Whether trials cannot share it.
+    Column("unshared", Boolean, nullable=False, server_default="false"),
     # Its interconnect to the worker's device of each index (the API's LinkKind); empty if unknown.
     Column("links", ARRAY(Integer), nullable=False, server_default="{}"),
     # Whether the worker names it. A device that it no longer names stays until its grant ends.
@@ -156,8 +160,8 @@ slot_load = Table(
     Column("place", Integer, primary_key=True),
     time_column("minute", nullable=False),
     Column("samples", Integer, nullable=False),
-    # The mean of the samples, from 0 to 1.
-    Column("utilization", Float, nullable=False),
+    # The mean of the samples, from 0 to 1; null where the driver does not know it.
+    Column("utilization", Float),
     # The maximum of the samples.
     Column("memory_used_bytes", BigInteger, nullable=False),
     CheckConstraint("place BETWEEN 0 AND 59", name="place"),

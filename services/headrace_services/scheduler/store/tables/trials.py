@@ -47,6 +47,10 @@ trial = Table(
     Column("score", Float),
     # The values of its last reports that met the constraints, if their mean counts.
     Column("recent", ARRAY(Float), nullable=False, server_default="{}"),
+    Column("recent_steps", ARRAY(Integer), nullable=False, server_default="{}"),
+    # The same of an attempt that repeats steps.
+    Column("repeated", ARRAY(Float), nullable=False, server_default="{}"),
+    Column("repeated_steps", ARRAY(Integer), nullable=False, server_default="{}"),
     Column("metrics", Metrics, nullable=False, server_default="{}"),
     Column("reason", Text),
     Column("detail", Text, nullable=False, server_default=""),
@@ -64,6 +68,8 @@ trial = Table(
     Column("not_before_s", Float),
     Column("losses_in_row", Integer, nullable=False, server_default="0"),
     Column("kills_in_row", Integer, nullable=False, server_default="0"),
+    # At how many faults of a shared GPU it was there, with no culprit known.
+    Column("shared_faults", Integer, nullable=False, server_default="0"),
     Column("steps_spent", BigInteger, nullable=False, server_default="0"),
     Column("log_path", Text, nullable=False, server_default=""),
     Column("log_tail", Text, nullable=False, server_default=""),
