@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_services.up.child import ChildFailedError
-from headrace_services.up.supervisor import BACKOFF_LONGEST_S, Supervisor, backoff_s
+from headrace_services.up.supervisor import BACKOFF_LONGEST_S, FIRST_STARTS, Supervisor, backoff_s
 
 
 async def test_starts_in_order_and_stops_in_reverse(steady, running) -> None:
@@ -77,6 +77,34 @@ async def test_a_child_that_fails_at_the_first_start_ends_the_run_with_its_log(s
     assert "no such option: --colour" in caught.value.message
     assert str(specs[1].log_path) in caught.value.remedy
     assert supervisor.pid("database") is None
+
+
+@pytest.mark.parametrize(("kills", "serves"), [(1, True), (3, True), (9, False)])
+async def test_a_child_that_is_killed_before_it_is_ready_is_started_again(
+    steady, tmp_path, kills: int, serves: bool
+) -> None:
+    count = tmp_path / "starts"
+    kill = f"""
+import os, pathlib, signal
+count = pathlib.Path({str(count)!r})
+with count.open("a") as file:
+    file.write("x")
+if len(count.read_text()) <= {kills}:
+    os.kill(os.getpid(), signal.SIGKILL)
+signal.pause()
+"""
+
+    async def alive() -> str | None:
+        return "ready" if count.exists() and len(count.read_text()) > kills else None
+
+    supervisor = Supervisor([steady("worker", kill, ready=alive)], announce=lambda _: None)
+    stopping = asyncio.Event()
+    if serves:
+        await supervisor.run(stopping, stopping.set)
+    else:
+        with pytest.raises(ChildFailedError, match="was killed by SIGKILL"):
+            await supervisor.run(stopping, lambda: pytest.fail("not ready"))
+    assert len(count.read_text()) == min(kills + 1, FIRST_STARTS)
 
 
 async def test_a_child_that_is_never_ready_ends_the_run_and_is_not_left(steady) -> None:

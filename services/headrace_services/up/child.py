@@ -60,7 +60,11 @@ class ChildSpec:
 class ChildFailedError(HeadraceError):
     """A child ended, or did not become ready in time."""
 
-    def __init__(self, spec: ChildSpec, what: str, *, remedy: str | None = None) -> None:
+    def __init__(
+        self, spec: ChildSpec, what: str, *, remedy: str | None = None, killed: bool = False
+    ) -> None:
+        """`killed`: somebody, or the kernel, ended it with SIGKILL."""
+        self.killed = killed
         tail = log_tail(spec.log_path)
         self.brief = f"{what}: {tail.splitlines()[-1].strip()}" if tail.strip() else what
         """The same with only the last line of its log."""
@@ -141,7 +145,8 @@ class Child:
                 return answer
             with suppress(TimeoutError):
                 async with asyncio.timeout(PROBE_INTERVAL_S):
-                    raise ChildFailedError(self.spec, _ending(await process.wait()))
+                    status = await process.wait()
+                    raise ChildFailedError(self.spec, _ending(status), killed=status == -signal.SIGKILL)
 
     async def _until_dead(self, process: asyncio.subprocess.Process) -> None:
         """The kill signal may be ignored; SIGKILL, a little later, cannot be."""

@@ -16,6 +16,9 @@ BACKOFF_FIRST_S = 0.25
 BACKOFF_LONGEST_S = 15.0
 BACKOFF_AFTER_READY_S = 0.5
 """The longest pause for a child that was ready: it can start, so there is no reason to wait longer."""
+FIRST_STARTS = 4
+"""How often a child is started that is killed each time before everything is ready. One that fails by itself would fail
+again."""
 STEADY_AFTER_S = 5.0
 """A child that lived this long counts as healthy: its next pause is the first one again. The time is short,
 because a child that is killed from outside again and again should not be delayed, and a child that dies by itself
@@ -48,7 +51,8 @@ class Supervisor:
     async def run(self, stopping: asyncio.Event, on_ready: Callable[[], None]) -> None:
         """Runs the children until `stopping` is set; calls `on_ready` once, when all are ready.
 
-        Raises ChildFailedError when a child fails before `on_ready`. No child is left when it returns or raises.
+        Raises ChildFailedError when a child fails by itself before `on_ready`, or is killed again and again. No child
+        is left when it returns or raises.
         """
         failure: ChildFailedError | None = None
         try:
@@ -75,11 +79,25 @@ class Supervisor:
     async def _serve(self, on_ready: Callable[[], None]) -> None:
         for child in self._children:
             self._say(child, "starting")
-            self._say(child, await child.start() or "started", "good")
+            await self._start(child)
         on_ready()
         async with asyncio.TaskGroup() as keepers:
             for child in self._children:
                 keepers.create_task(self._keep(child))
+
+    async def _start(self, child: Child) -> None:
+        """Starts a child for the first time, and again if it is killed before it is ready."""
+        for attempt in range(1, FIRST_STARTS + 1):
+            try:
+                self._say(child, await child.start() or "started", "good")
+            except ChildFailedError as failure:
+                if not failure.killed or attempt == FIRST_STARTS:
+                    raise
+                pause_s = backoff_s(attempt, self._rng)
+                self._say(child, f"{failure.brief}; restarting it in {pause_s:.1f} s", "trouble")
+                await asyncio.sleep(pause_s)
+            else:
+                return
 
     async def _keep(self, child: Child) -> None:
         attempt = 0
