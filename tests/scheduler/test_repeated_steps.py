@@ -175,3 +175,16 @@ async def test_a_mean_leaves_out_an_infeasible_report_before_a_loss(engine: Asyn
     assert lease.step == 4
     await reports(lease, at5=(40.0, 0.5))
     assert (await site.trial(0)).score == 35.0
+
+
+async def test_a_study_without_a_mean_that_counts_says_so(engine: AsyncEngine) -> None:
+    objective = scoped("last") | {"scope": "mean_last_k", "k": 3}
+    spec = make_spec(policy={"kind": "run_all"}, max_trials=1, objective=objective)
+    site = await StudySite(engine, spec).create()
+    await site.connect(slots=1)
+    (lease,) = await site.kick()
+    for step, value in ((7, float("nan")), (8, 1.0), (9, 1.0)):
+        await site.tell(lease, step, value)
+    study = await site.study()
+    assert study.state == "FAILED"
+    assert "one of the last 3 values of 'loss' was not finite in each trial" in study.detail

@@ -173,6 +173,11 @@ class Results:
             return (
                 f"no trial reported {listed}, which a constraint reads; report it, or correct the constraint"
             )
+        if self._unmet and not self._spec.constraints:  # a mean of several reports
+            return (
+                f"one of the last {self._spec.objective.k} values of '{first}' was not finite in each trial, so their "
+                "mean does not count; narrow the space, or average fewer (objective.k)"
+            )
         if self._unmet:
             bounds = ", ".join(map(str, self._spec.constraints))
             return f"no trial met the constraints ({bounds}); loosen them, or widen the space"
