@@ -4,6 +4,7 @@ Nothing here changes the card: neither its compute mode nor MIG, nor a control d
 """
 
 import argparse
+import asyncio
 import os
 import shutil
 import subprocess
@@ -11,6 +12,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+
+from headrace.grants import WHOLE
+from headrace.mps import PIPE_DIRECTORY, Mode
+from headrace.v1 import worker_pb2
+from headrace_worker.devices import discover
+from headrace_worker.mps import Mps, NotServedError, Users
+from headrace_worker.mps_control import MpsControl
 
 CONTROL = "nvidia-cuda-mps-control"
 DRIVER = "/usr/local/nvidia/bin"
@@ -72,11 +80,43 @@ def mps() -> Iterator[Mapping[str, str]]:
             keeper.stdout.close()
 
 
+@contextmanager
+def product() -> Iterator[Mapping[str, str]]:
+    """As trials with a share of a card: through the MPS that a worker starts.
+
+    Raises:
+        UnavailableError: there is no card, or a worker could not use MPS here.
+    """
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), DRIVER])
+    user = os.geteuid()
+    with (
+        tempfile.TemporaryDirectory(prefix="hr-mps-", ignore_cleanup_errors=True) as name,
+        asyncio.Runner() as runner,
+    ):
+        pipe = Path(name, "pipe")
+        environ = {**os.environ, "PATH": path, PIPE_DIRECTORY: str(pipe)}
+        devices = discover(worker="kit").devices
+        cards = [one.index for one in devices if one.kind == worker_pb2.DEVICE_KIND_GPU]
+        if not cards:
+            raise UnavailableError("there is no GPU for a worker to offer")
+        control = MpsControl(pipe, "kit", environ)
+        users = Users(worker=user, trials=user)
+        owner = Mps(Mode.ON, control, pipe=pipe, environ=environ, devices=devices, users=users)
+        share = worker_pb2.Grant(slots=cards[:1], milli=WHOLE // 16)
+        try:
+            runner.run(owner.check())
+            yield runner.run(owner.join("share", "the share", share))
+        except (ValueError, NotServedError) as error:
+            raise UnavailableError(str(error)) from error
+        finally:
+            runner.run(owner.close())
+
+
 WAYS: dict[str, Callable[[], AbstractContextManager[Mapping[str, str]]]] = {
     "time-sliced": time_sliced,
     "mps": mps,
+    "product": product,
 }
-"""The product's own way, a worker with `--mps`, belongs here too."""
 
 
 def asked(description: str | None, words: Sequence[str] | None) -> argparse.Namespace:

@@ -45,7 +45,7 @@ PARTS = (
         name="sharing",
         asks="plain processes on one card",
         program="benchmarks/gpu/sharing_speed.py",
-        options=("--how", "time-sliced", "--how", "mps"),
+        options=("--how", "time-sliced", "--how", "mps", "--how", "product"),
         share=90,
     ),
     Part(

@@ -1,6 +1,7 @@
 """The worker's control daemon of MPS: started, reused, found again, restarted, ended; and what a share gets."""
 
 import asyncio
+import importlib
 import os
 import pwd
 import signal
@@ -426,6 +427,24 @@ async def test_a_folder_that_is_a_link_is_not_used(workers: Workers, home: MpsHo
     assert "is a link" in owner.words
     assert target.stat().st_mode & 0o777 == 0o700
     assert not list(target.iterdir())
+
+
+@pytest.mark.smoke
+def test_the_benchmark_of_sharing_uses_it_as_a_worker_does(
+    home: MpsHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks" / "gpu"))
+    gpu_sharing = importlib.import_module("gpu_sharing")
+    with pytest.raises(gpu_sharing.UnavailableError, match="no GPU"), gpu_sharing.product():
+        pass
+    monkeypatch.setattr(gpu_sharing, "discover", lambda worker: discover(worker=worker, fake_gpus=1))
+    with gpu_sharing.product() as env:
+        pipe = Path(env[PIPE_DIRECTORY])
+        assert control_at(pipe) is not None
+    assert control_at(pipe) is None
+    (home.bin / BINARY).unlink()
+    with pytest.raises(gpu_sharing.UnavailableError, match="is not on the PATH"), gpu_sharing.product():
+        pass
 
 
 @pytest.mark.smoke
