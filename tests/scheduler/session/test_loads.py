@@ -13,7 +13,7 @@ from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.loads import Measured
 
 
-def heartbeat(sequence: int, *said: tuple[int, float, int]) -> worker_pb2.Heartbeat:
+def heartbeat(sequence: int, *said: tuple[int, float | None, int]) -> worker_pb2.Heartbeat:
     return worker_pb2.Heartbeat(
         sequence=sequence,
         telemetry=[
@@ -23,7 +23,7 @@ def heartbeat(sequence: int, *said: tuple[int, float, int]) -> worker_pb2.Heartb
     )
 
 
-async def listed(engine: AsyncEngine, *, history: bool) -> list[list[tuple[float, int]]]:
+async def listed(engine: AsyncEngine, *, history: bool) -> list[list[tuple[float | None, int]]]:
     """The loads of the only worker's slots."""
     async with transaction(engine) as conn:
         keys = await cluster.workers_after(conn, name="", limit=10)
@@ -39,6 +39,23 @@ async def age(engine: AsyncEngine, by: timedelta) -> None:
         await conn.execute(
             update(t).values(minute=minute, place=(t.c.place + 60 - int(by.total_seconds() // 60) % 60) % 60)
         )
+
+
+async def test_a_device_whose_utilization_is_unknown_has_none_and_a_missed_sample_counts_for_nothing(
+    engine: AsyncEngine, replica: Replica
+) -> None:
+    async with worker(replica) as w:
+        await w.hello(slots=2)
+        for sequence, busy in enumerate((0.2, None, 0.4), 1):
+            await w.say(heartbeat=heartbeat(sequence, (0, busy, 100), (1, None, 7)))
+            await w.hears("ack", lambda ack, at=sequence: ack.heartbeat == at)
+            if sequence == 2:
+                await replica.loads.flush()
+        await replica.loads.flush()
+        busy, unknown = await listed(engine, history=False)
+        assert unknown == [(None, 7)]
+        assert busy[0][0] is not None
+        assert 0.2 <= busy[0][0] <= 0.4
 
 
 async def test_what_heartbeats_say_is_kept_by_minute(engine: AsyncEngine, replica: Replica) -> None:

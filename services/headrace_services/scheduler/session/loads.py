@@ -27,7 +27,9 @@ class _Sum:
     """The samples of one device since the last time."""
 
     samples: int = 0
-    utilization: float | None = 0.0
+    known: int = 0
+    """How many of them have a utilization."""
+    utilization: float = 0.0
     memory_used_bytes: int = 0
 
 
@@ -43,10 +45,9 @@ class Loads:
         for one in telemetry:
             total = self._sums.setdefault((worker_id, one.index), _Sum())
             total.samples += 1
-            if one.HasField("utilization") and total.utilization is not None:
+            if one.HasField("utilization"):
+                total.known += 1
                 total.utilization += one.utilization
-            else:
-                total.utilization = None
             total.memory_used_bytes = max(total.memory_used_bytes, one.memory_used_bytes)
 
     async def run(self) -> None:
@@ -63,7 +64,7 @@ class Loads:
                 worker_id=worker_id,
                 index=index,
                 samples=total.samples,
-                utilization=None if total.utilization is None else total.utilization / total.samples,
+                utilization=total.utilization / total.known if total.known else None,
                 memory_used_bytes=total.memory_used_bytes,
             )
             # in a fixed order, so that two replicas do not deadlock

@@ -105,7 +105,9 @@ def _adding() -> Any:
         set_={
             "minute": new.minute,
             "samples": case((is_same, samples), else_=new.samples),
-            "utilization": case((is_same, mean), else_=new.utilization),
+            "utilization": case(
+                (is_same, func.coalesce(mean, new.utilization, t.c.utilization)), else_=new.utilization
+            ),
             "memory_used_bytes": case(
                 (is_same, func.greatest(t.c.memory_used_bytes, new.memory_used_bytes)),
                 else_=new.memory_used_bytes,
