@@ -145,30 +145,17 @@ def test_an_object_that_cannot_be_saved_at_the_end_is_reported(early: RecordingR
     assert "within an epoch" in own_end(early, train).unsaved
 
 
-def test_the_members_of_a_bundle_whose_function_returns_leave_their_states(early: RecordingRuntime) -> None:
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_member_leaves_its_state_when_the_function_returns_or_drops_it(
+    early: RecordingRuntime, drops: bool
+) -> None:
     def train(bundle: Bundle) -> None:
         group = FakeGroup()
         bundle.track(group=group, member=lambda m: {"lr": 2, "seed": m.seed})
         for turn in bundle.steps():
             bundle.report(loss=group.step())
-            if turn == 3:
+            if turn == 3 and not drops:
                 break
-
-    solo = SoloBundle(early)
-    run_bundle(train, solo, solo.attach())
-    assert early.finished == [""]
-    (end,) = early.ends
-    assert end.step == 3
-    assert end.checkpoint_dir is not None
-    assert read_checkpoint(end.checkpoint_dir).step == 3
-
-
-def test_a_member_that_the_script_drops_ends_by_itself_with_its_state(early: RecordingRuntime) -> None:
-    def train(bundle: Bundle) -> None:
-        group = FakeGroup()
-        bundle.track(group=group, member=lambda m: {"lr": 2, "seed": m.seed})
-        for turn in bundle.steps():
-            bundle.report(loss=group.step())
             if turn == 3:
                 group.drop(list(group.ids))  # and loops on: no turn comes without a member
 
@@ -176,7 +163,7 @@ def test_a_member_that_the_script_drops_ends_by_itself_with_its_state(early: Rec
     run_bundle(train, solo, solo.attach())
     assert early.finished == [""]
     (end,) = early.ends
-    assert (end.step, end.by_itself) == (3, True)
+    assert (end.step, end.by_itself) == (3, drops)
     assert end.checkpoint_dir is not None
     assert read_checkpoint(end.checkpoint_dir).step == 3
 

@@ -163,7 +163,7 @@ class Control:
         self.servers[process.pid] = (uid, process)
         ends_at = time.monotonic() + 10
         while not self.to(process.pid, "status") and process.poll() is None and time.monotonic() < ends_at:
-            time.sleep(0.005)
+            time.sleep(0.005)  # between two looks at a process that is starting
         return process.pid
 
     def answer(self, connection: socket.socket) -> None:
@@ -171,10 +171,10 @@ class Control:
         line = connection.makefile("r").readline().strip()
         with connection, suppress(OSError):
             if line.split()[:1] == [injected("hangs")]:
-                time.sleep(600)
+                time.sleep(600)  # longer than any test: it never answers
             if line.startswith("terminate_client") and injected("blocks"):
                 self.lock.acquire()  # and never lets go: nothing else is answered either
-                time.sleep(600)
+                time.sleep(600)  # longer than any test
             with self.lock:
                 said = self.command(line.split(), uid)
             connection.sendall(said.encode())
@@ -257,7 +257,7 @@ def daemon() -> int:
     os.write(done, b"x")
     os.close(done)
     while True:
-        time.sleep(0.2)
+        time.sleep(0.2)  # between two looks at whether the test is over
         if not PIPE.exists():  # the test is over
             for pid in control.living():
                 os.kill(pid, signal.SIGKILL)
@@ -271,7 +271,7 @@ def server() -> int:
     if (uid := int(sys.argv[2])) != os.getuid():
         os.setuid(uid)
     while PIPE.exists():
-        time.sleep(0.2)
+        time.sleep(0.2)  # between two looks at whether the test is over
     return 0
 
 

@@ -31,14 +31,14 @@ def mark(name, text="x"):
     (marks / (name + ".new")).rename(marks / name)
 def wait(name):
     while not (marks / name).exists():
-        time.sleep(0.01)
+        time.sleep(0.01)  # between two looks at a file
 card = Card()
 mark({name!r}, os.getpid())
 """
 BESIDE = """
 while not (marks / "finish").exists():
     card.launch()
-    time.sleep(0.005)
+    time.sleep(0.005)  # the work on the card, in flight
     card.sync()
 """
 """A program that trains on and hurts nobody."""

@@ -155,7 +155,7 @@ report(1)
 mark("told")
 while True:
     card.launch()
-    time.sleep(0.005)
+    time.sleep(0.005)  # the work on the card, in flight
     card.sync()
 """
     await site.run(stream, b=BESIDE)
@@ -290,7 +290,7 @@ def stranger(home: MpsHome) -> Iterator[Path]:
     said = home.bin / "stranger.log"
     body = (
         "import sys, time\nfrom mps_client import Card\ncard = Card()\nprint('joined', flush=True)\n"
-        "try:\n    while True:\n        card.launch(); time.sleep(0.01); card.sync()\n"
+        "try:\n    while True:\n        card.launch(); time.sleep(0.01); card.sync()\n"  # work in flight
         "except RuntimeError:\n    print('its work ended', flush=True)\n"
     )
     program = home.bin / "stranger.py"
@@ -309,7 +309,7 @@ def stranger(home: MpsHome) -> Iterator[Path]:
         ends_at = time.monotonic() + 20
         while "joined" not in (said.read_text() if said.exists() else ""):
             assert time.monotonic() < ends_at
-            time.sleep(0.05)
+            time.sleep(0.05)  # between two looks at what it has written
         yield said
     finally:
         with suppress(ProcessLookupError):
@@ -374,7 +374,7 @@ while True:
     card.sync()
     step += 1
     leave_if_told(report(step, save=asked()))
-    time.sleep(0.02)
+    time.sleep(0.02)  # a step takes as long as this
 """
 
 

@@ -319,7 +319,7 @@ FACTS = Facts(pipe=Path("/run/headrace/mps"), binary="/usr/bin/nvidia-cuda-mps-c
 def test_what_keeps_a_machine_from_sharing_its_gpus(
     changed: dict[str, object], uid: int, trials_uid: int, says: str
 ) -> None:
-    found = obstacle(replace(FACTS, **changed), uid=uid, trials_uid=trials_uid)  # type: ignore[arg-type]
+    found = obstacle(replace(FACTS, **changed), uid=uid, trials_uid=trials_uid)  # type: ignore[arg-type]  # fields by name, from the table
     assert says in str(found) if says else found is None
 
 
