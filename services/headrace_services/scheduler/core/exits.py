@@ -211,7 +211,7 @@ def _finished(state: CycleState, trial: Trial, lease: Lease, message: ExitedArri
             why = f"{why}; its result is that of step {trial.step}, which an earlier attempt reported"
         if message.unsaved:
             why = f"{why}; {message.unsaved}"
-        if spec.template is not None and lease.step == _begun_at(lease) and not message.by_itself:
+        if spec.template is not None and lease.step == lease.begun and not message.by_itself:
             why = f"{why}; {_silent(lease)}"
             state.emit(events.trial_warned(trial.number, why))
         saved = other_code.saved(trial, lease, message.checkpoint)
@@ -271,14 +271,10 @@ def _unreported(spec: StudySpec, trial: Trial, lease: Lease) -> str:
 def _silent(lease: Lease) -> str:
     """The explanation for an attempt whose program ended with success and reported nothing."""
     return (
-        f"this attempt began at step {_begun_at(lease)}, reported nothing and exited with 0. Loop over t.steps(), and "
+        f"this attempt began at step {lease.begun}, reported nothing and exited with 0. Loop over t.steps(), and "
         "call t.report(...) in it: what a function returns does not count. A loop over its own range, resumed "
         "from a file, may have had no iterations"
     )
-
-
-def _begun_at(lease: Lease) -> int:
-    return lease.resume.step if lease.resume else 0
 
 
 def _is_certain(state: CycleState, message: ExitedArrived, error: str, before: str) -> bool:

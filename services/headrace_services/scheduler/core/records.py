@@ -454,6 +454,11 @@ class Lease(Struct, frozen=True, kw_only=True):
     """What ended it: an action of the lifecycle, or `lapse`. Empty while it is live."""
 
     @property
+    def begun(self) -> int:
+        """The step after which this attempt began."""
+        return self.resume.step if self.resume else 0
+
+    @property
     def name(self) -> "LeaseName":
         """The name that its worker knows it by."""
         return LeaseName(id=self.id, study_id=self.study_id, number=self.number, attempt=self.attempt)

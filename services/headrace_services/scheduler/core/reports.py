@@ -227,8 +227,10 @@ def _note_metrics(state: CycleState, lease: Lease, report: ReportArrived, progre
         if value is not None and not trial.baseline:
             until.measured(state, trial.number, value)
     if progress:
-        begun, before = lease.resume.step if lease.resume else 0, report.step - progress
-        fields = windows(spec, trial, value, step=report.step, feasible=feasible, begun=begun, before=before)
+        before = report.step - progress
+        fields = windows(
+            spec, trial, value, step=report.step, feasible=feasible, begun=lease.begun, before=before
+        )
         trial = state.update(trial.number, **fields) if fields else trial
     if progress and report.step >= trial.step:  # else an earlier attempt got further, and its report counts
         changes = {"step": report.step, "value": value, "metrics": report.metrics}

@@ -252,7 +252,7 @@ def assign(study: StudyInfo, trial: Trial, lease: Lease) -> worker_pb2.Assign:
         next_milestone=min(trial.milestone or budget, budget),
         grant=_grant(lease),
         seed=trial_seed(study.spec.seed, trial.number),
-        resume_step=lease.resume.step if lease.resume else 0,
+        resume_step=lease.begun,
         last_step=trial.step,
         rungs=[rung for rung in trial.rungs_ahead(study.spec) if rung <= budget],
         max_steps=budget,
