@@ -251,7 +251,7 @@ class Mps:
         return replace(ending, decided=False)
 
     async def judged(self, client: str, verdict: Verdict, words: str) -> Verdict:
-        """The verdict on a trial, after a look at what happened to the others on its card."""
+        """The verdict on a trial, considering what happened to the others on its card."""
         if not self._company.has(client):
             return verdict
         evidence = evidence_of(verdict, words)
