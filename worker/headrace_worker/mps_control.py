@@ -2,8 +2,7 @@
 input, and passes them to the daemon whose pipe directory its environment names.
 
 A command that is not answered in time is given up, and for a while no other is tried: a control daemon that hangs
-delays its worker once, not at each command. A process that the daemon names is
-checked before it is trusted.
+delays its worker once, not at each command. A process that the daemon names is checked before it is trusted.
 """
 
 import asyncio
