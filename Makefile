@@ -143,7 +143,7 @@ fuzz: setup ## Send 20,000 calls drawn from the contract at real servers, four s
 	@HEADRACE_FUZZ_CALLS=5000 pytest -s -o faulthandler_timeout=0 tests/fuzz
 
 long: setup ## Train HDET's recovery with 20 seeds, and let 500 random histories of the scheduler's step keep its promises; plans on 200,000 trials (half an hour)
-	@HEADRACE_SEEDS=20 HEADRACE_STEP_HISTORIES=500 pytest -n 2 -o faulthandler_timeout=0 tests/hdet/test_hdet_recovery.py tests/scheduler/test_step_machine.py tests/scheduler/test_ask_tell_machine.py --durations=0
+	@HEADRACE_SEEDS=20 HEADRACE_STEP_HISTORIES=500 pytest -n 2 -o timeout=3600 -o faulthandler_timeout=0 tests/hdet/test_hdet_recovery.py tests/scheduler/test_step_machine.py tests/scheduler/test_ask_tell_machine.py --durations=0
 	@HEADRACE_PLANNED_TRIALS=200000 pytest -n 1 -o faulthandler_timeout=0 tests/scheduler/test_plans.py
 
 restores: setup ## Load a dump of a live cluster's database behind its workers, three times (a minute); 200 random histories of the janitor (ten minutes)
