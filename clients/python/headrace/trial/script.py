@@ -123,6 +123,13 @@ def current(
     return _current
 
 
+def report_returned(returned: object) -> None:
+    """What a training function returned, for a caller that gets the trial from `current`: the result, if the trial
+    has reported nothing.
+    """
+    current(argv=[])._report_returned(returned)
+
+
 def has_current() -> bool:
     """Whether a trial of this process was made by `current`."""
     return _current is not None
