@@ -14,8 +14,10 @@ from typing import Any, Final
 from hydra._internal.utils import get_args
 from hydra.core.override_parser.types import Quote, QuotedString
 
+from headrace.errors import InvalidFieldError
 from headrace.hydra.space import Sweep, escaped
 from headrace.spec.names import STUDY
+from headrace.spec.problems import Problem
 
 CALLBACK: Final = "headrace.hydra.callback.JobIsTrial"
 _OF_THE_SWEEP: Final = re.compile(r"[+~]*hydra([./](sweeper|launcher|mode|sweep|run)\b|\.job\.(num|id)\b)")
@@ -32,9 +34,16 @@ def study_of(
 ) -> dict[str, Any]:
     """The study file, as a mapping. `settings` has the keys of a study file, except for what the sweep itself says.
 
-    A `space` in the settings adds parameters, such as those with conditions, which overrides cannot express.
+    A `space` in the settings adds parameters, such as those with conditions, which overrides cannot express. Raises
+    `InvalidFieldError` for a parameter that is in both.
     """
     further = dict(settings.get("space") or {})
+    if both := further.keys() & sweep.space.keys():
+        name = min(both)
+        remedy = "Keep one of the two."
+        raise InvalidFieldError(
+            [Problem(loc=("space", name), message="is also an override", remedy=remedy).violation()]
+        )
     trial = dict(settings.get("trial") or {})
     command = [
         *map(escaped, program),
