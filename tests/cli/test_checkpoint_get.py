@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -159,6 +160,9 @@ def test_why_there_is_none(kept: Kept, invoke: Invoke) -> None:
     )
     final.study.spec.objective.scope = spec_pb2.SCOPE_BEST
     assert "is of step 5" in invoke("checkpoint", "get", "digits").err, "said, where another one is copied"
+    final.study.spec.objective.keep = spec_pb2.KEEP_BEST
+    last = invoke("checkpoint", "get", "digits", "--last", "--out", "again").err
+    assert "is of step 5" not in last, "the study keeps that one already"
     kept.show("checkpoint", trial_pb2.CheckpointRef(uri="anything of the user's own", step=27))
     own = invoke("checkpoint", "get", "digits", "--out", "own")
     assert (own.code, "by the user's own program" in own.err) == (1, True)
@@ -185,6 +189,38 @@ def test_a_damaged_checkpoint_is_not_copied(kept: Kept, invoke: Invoke) -> None:
     part.write_bytes(part.read_bytes()[:-1] + b"?")
     bad = invoke("checkpoint", "get", "digits", "--out", "x")
     assert (bad.code, "rank-0" in bad.err, Path("x").exists()) == (1, True, False)
+
+
+def changed(data: bytes) -> bytes:
+    return data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]
+
+
+def cut(data: bytes) -> bytes:
+    return data[:-9]
+
+
+@pytest.mark.parametrize("file", ["rank-0", "manifest"])
+@pytest.mark.parametrize("damage", [changed, cut])
+def test_a_damaged_checkpoint_is_not_loaded(kept: Kept, file: str, damage: Callable[[bytes], bytes]) -> None:
+    (path,) = Path(kept.trial.checkpoint.uri.removeprefix("file://")).glob(f"{file}.*")
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    with pytest.raises(NoCheckpointError, match=rf"{path.name} .*It was changed or damaged in the store"):
+        headrace.load("digits")
+    path.unlink()
+    with pytest.raises(NoCheckpointError, match=rf"{path.name} is missing"):
+        headrace.load("digits")
+    path.write_bytes(whole)
+    assert headrace.load("digits")["model"] == {"step": 27}
+
+
+def test_a_damaged_checkpoint_is_not_read_by_its_address(kept: Kept) -> None:
+    address = kept.trial.checkpoint.uri
+    assert read_checkpoint(address).step == 27
+    (part,) = Path(address.removeprefix("file://")).glob("rank-0.*")
+    part.write_bytes(changed(part.read_bytes()))
+    with pytest.raises(ValueError, match=r"SHA-256 .*It was changed or damaged in the store"):
+        read_checkpoint(address)
 
 
 class Remote(DirectoryStore):

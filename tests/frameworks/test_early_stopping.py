@@ -39,6 +39,7 @@ def test_pauses_and_kills_change_nothing_of_a_trial_that_stops_early(tmp_path: P
         expected = undisturbed(client, program, LRS, "undisturbed")
         assert [one.outcome for one in expected] == ["completed", "completed"]
         assert [one.steps < BUDGET for one in expected] == [True, False]
+        assert "not saved" not in client.study("undisturbed").trial(0).info().detail
         assert disturbed(site, client, program, LRS, "disturbed") == expected
         hurt = client.study("disturbed").trial(0).info()
         assert hurt.attempt >= expected[0].steps, "it paused at each step"

@@ -88,7 +88,7 @@ MODULE = {  # a package started with -m, a configuration chosen by option, a job
 
         @hydra.main(version_base=None, config_path="conf", config_name="missing")
         def app(cfg):
-            Path("here.txt").write_text(f"{cfg.optimizer.name} {cfg.optimizer.get('momentum')}")
+            Path("here.txt").write_text(cfg.optimizer.name)
             t = current(steps=4)
             for step in t.steps():
                 loss = t.state["loss"] = (cfg.optimizer.get("momentum") or 0.5) ** step + cfg.depth

@@ -10,6 +10,7 @@ from headrace.errors import InvalidFieldError
 from headrace.hydra.space import Sweep, sweep_of
 from headrace.hydra.study import study_name
 from headrace.spec import check_study_id
+from headrace.spec.template import CommandLine
 
 
 def read(*lines: str) -> Sweep:
@@ -40,10 +41,11 @@ def said(*lines: str) -> str:
         ("lr=sgd,adam,sgd", {"type": "categorical", "values": ["sgd", "adam"]}),
         ("lr=choice([64,64],[32],{a:1})", {"type": "categorical", "values": ["[64,64]", "[32]", "{a:1}"]}),
         ("lr=choice('1',2)", {"type": "categorical", "values": ["'1'", 2]}),
+        ("++lr=0.3 lr=0.1,0.2", {"type": "categorical", "values": [0.1, 0.2]}),
     ],
 )
 def test_a_notation_has_its_domain(line: str, domain: dict[str, Any]) -> None:
-    assert read(line).space == {"lr": domain}
+    assert read(*line.split()).space == {"lr": domain}
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,8 @@ def test_hydra_reads_each_choice_back_from_the_command_line(line: str) -> None:
     parser = OverridesParser.create()
     (given,) = parser.parse_overrides([line])
     sweep = read(line)
-    written = [sweep.overrides({"lr": value}) for value in sweep.space["lr"]["values"]]
+    command = CommandLine(args=sweep.args)
+    written = [command.fill({"lr": value}, trial=0, seed=0) for value in sweep.space["lr"]["values"]]
     assert [parser.parse_overrides(one)[0].value() for one in written] == [
         Override._convert_value(value) for value in given.sweep_iterator()
     ]
@@ -71,9 +74,9 @@ def test_names_lose_what_only_hydra_needs() -> None:
 
 
 def test_other_overrides_are_passed_on_as_written_and_the_last_of_a_key_counts() -> None:
-    sweep = read("epochs=3", "lr=1,2", "~old", "+new={a:{b:1}}", "lr=3,4", "d=range(3,4)", "epochs=5")
-    assert sweep.fixed == ("epochs=5", "~old", "+new={a:{b:1}}", "d=3")
-    assert sweep.arguments() == ["epochs=5", "~old", "+new={{a:{{b:1}}}}", "d=3", "lr={lr}"]
+    sweep = read("epochs=3", "lr=1,2", "~old", "+old={a:{b:1}}", "lr=3,4", "d=range(3,4)", "++epochs=5")
+    assert sweep.args == ("++epochs=5", "lr={lr}", "~old", "+old={{a:{{b:1}}}}", "d=3")
+    assert read("lr=1,2", "x=1,2", "++lr=0.7").space.keys() == {"x"}
 
 
 @pytest.mark.parametrize(
@@ -82,6 +85,7 @@ def test_other_overrides_are_passed_on_as_written_and_the_last_of_a_key_counts()
         (["lr=0.1", "epochs=3"], "overrides: have nothing to search over (got 'lr=0.1 epochs=3')"),
         (["lr=tag(slow,interval(1,2))"], "lr: has the tag slow, which means nothing here"),
         (["lr=tag(log,choice(1,2))"], "lr: has the tag log, but choices have no order"),
+        (["lr=tag(log,range(1,9,2))"], "lr: has the tag log, but a grid has even steps"),
         (["lr=range(1,1)"], "lr: has no values (got 'lr=range(1,1)')"),
         (["lr=range(0,1,1e-9)"], "lr: has more than 10000 values"),
         (["hydra.job.name=a,b"], "hydra.job.name: is a setting of Hydra, which is the same for all trials"),

@@ -124,6 +124,8 @@ def test_a_sweep_is_hydras_own_and_its_study_repeats_it(
     assert len(after) >= 4
     assert all(lines for lines in after.values())
     assert (tmp_path / "after/multirun.yaml").exists()
+    if files is MODULE:
+        assert len(list(tmp_path.glob("after/*/here.txt"))) == len(after), "each in its own folder"
 
     program.headrace("run", "after/study.yaml", "--name", f"{name}-again")
     swept, again = trials_of(address, name), trials_of(address, f"{name}-again")
@@ -189,6 +191,10 @@ def test_a_condition_leaves_the_override_out(tmp_path: Path, address: str) -> No
         (["hydra.sweeper.steps=1", "model.layers=[1],x"], "model.layers"),
         (["hydra.sweeper.steps=1", "model.lr=interval(2,1)"], "space.model.lr.low: is above high"),
         (["hydra.sweeper.steps=1", "model.lr=0.1"], "have nothing to search over"),
+        (
+            ["hydra.sweeper.steps=1", "+hydra.sweeper.study.space={typo:{type:int,low:1,high:2}}"],
+            "Could not override 'typo'",
+        ),
         (["model.lr=1,2"], "hydra.sweeper.steps=27"),
         (["hydra.sweeper.steps=1", "hydra.sweeper.policy=hyperbnd", "model.lr=1,2"], "hyperband"),
         (["hydra.sweeper.steps=1", "+hydra.sweeper.study.retrys=1", "model.lr=1,2"], "retries"),
@@ -200,10 +206,38 @@ def test_what_is_wrong_is_said_before_anything_is_written(
     write(tmp_path, RETURNS)
     said = Program(tmp_path, address, "tune.py")("-m", *GRID, "hydra.sweep.dir=out", *overrides, code=1)
     assert words in said
+    assert "Traceback" not in said
     assert not (tmp_path / "out").exists()
 
 
 def test_without_a_service_it_says_how_to_start_one(tmp_path: Path) -> None:
     write(tmp_path, RETURNS)
     program = Program(tmp_path, "127.0.0.1:1", "tune.py")
-    assert "headrace up" in program("-m", *GRID, "hydra.sweeper.steps=1", "model.lr=1,2", code=1)
+    said = program("-m", *GRID, "hydra.sweeper.steps=1", "hydra.sweep.dir=out", "model.lr=1,2", code=1)
+    assert "headrace up" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_taken_name_is_said_before_anything_is_written(tmp_path: Path, address: str) -> None:
+    write(tmp_path, RETURNS)
+    program = Program(tmp_path, address, "tune.py")
+    again = ["-m", *GRID, "hydra.sweeper.steps=1", "hydra.sweeper.name=taken", "model.lr=0.1,0.2"]
+    program(*again, "hydra.sweep.dir=first")
+    assert "a study taken exists already" in program(*again, "hydra.sweep.dir=second", code=1)
+    assert not (tmp_path / "second").exists()
+
+
+def test_a_result_of_the_wrong_kind_fails_the_trial_with_the_reason(tmp_path: Path, address: str) -> None:
+    write(tmp_path, {"tune.py": RETURNS["tune.py"].replace("return loss", "return [loss]")})
+    program = Program(tmp_path, address, "tune.py")
+    settings = ["hydra.sweeper.steps=1", "hydra.sweeper.name=wrong", "+hydra.sweeper.study.retries=0"]
+    program("-m", *GRID, *settings, "model.lr=0.5,0.7", code=1)
+    with Client(address) as client:
+        assert "TypeError" in client.study("wrong").trials()[0].detail
+
+
+def test_each_job_of_hydras_own_multirun_has_a_trial_of_its_own(tmp_path: Path) -> None:
+    write(tmp_path, GROUPS)
+    program = Program(tmp_path, "127.0.0.1:1", "train.py")
+    said = program("-m", "lr=0.1,0.2", "epochs=3", "hydra.sweep.dir=out", "hydra.sweep.subdir=.")
+    assert said.count("step 3: ") == 2, said

@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from headrace.trial import Bundle, Trial, checkpoint, read_checkpoint, script
 from headrace.trial.bundle_run import run_bundle
 from headrace.trial.bundle_solo import SoloBundle
 from headrace.trial.runtime import Action, OwnEnd
+from headrace.trial.tracking import Unchanged
 
 
 @pytest.fixture
@@ -97,6 +99,41 @@ def test_a_trial_that_resumes_where_it_had_ended_leaves_what_its_code_after_the_
     saved = read_checkpoint(end.checkpoint_dir)
     assert (saved.step, saved.tracked["counter"], saved.state) == (2, {"count": 2}, {"done": True})
     assert [report.step for report in recording.reports] == [1, 2]
+
+
+class SavesAtReports:
+    """An object that saves itself only while a report is taken, as the Trainer does."""
+
+    def __init__(self) -> None:
+        self.trained = False
+
+    def save_files(self, folder: Path) -> None:
+        if self.trained:
+            raise Unchanged("it saves itself at reports")
+        (folder / "model.bin").write_bytes(b"weights")
+
+    def load_files(self, folder: Path) -> None:
+        """Nothing to load."""
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_an_object_that_has_not_changed_since_it_saved_itself_is_not_said_to_be_unsaved(
+    recording: RecordingRuntime, more: bool
+) -> None:
+    def train(t: Trial) -> None:
+        model = SavesAtReports()
+        t.track(model=model)
+        for step in t.steps():
+            t.report(loss=step)
+            if step == 2:
+                break
+        model.trained = True
+        if more:
+            t.state["best put back"] = True
+
+    end = own_end(recording, train)
+    assert recording.reports[-1].checkpoint_dir is not None
+    assert ("what changed after the last report is not saved: it saves itself" in end.unsaved) == more
 
 
 def test_one_that_fails_or_tracks_nothing_or_reports_nothing_leaves_nothing(early: RecordingRuntime) -> None:

@@ -32,6 +32,7 @@ from transformers import TrainerCallback
 
 from headrace.trial import Ended, Trial
 from headrace.trial.runtime import Action
+from headrace.trial.tracking import Unchanged
 from headrace_torch.turns import Turns, refuse_other_budget, refuse_ranks
 
 _NOT_TOLD = ("epoch", "_runtime", "_per_second", "_time", "_alloc_delta", "_peaked_delta")
@@ -58,6 +59,8 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
         """Metrics of the evaluation that will be reported."""
         self._reported_at = 0
         """The Trainer's `global_step` of the last report."""
+        self._trained_to = 0
+        """Its `global_step` after the last optimizer step."""
         self._written: Path | None = None
         self._ends = False
         """Whether another callback ends the training at the evaluation that is saved."""
@@ -72,7 +75,11 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
     # The interface of a tracked object.
 
     def save_files(self, folder: Path) -> None:
-        """Takes over the files that the Trainer has just written, at an evaluation. Raises `ValueError` elsewhere."""
+        """Takes over the files that the Trainer has just written, at an evaluation. Elsewhere it raises `Unchanged` if
+        the Trainer has not trained since, and `ValueError` if it has.
+        """
+        if self._written is None and self._trained_to == self._reported_at:
+            raise Unchanged("the Trainer writes its checkpoints at evaluations")
         if self._written is None:
             raise ValueError(
                 "the Trainer writes its checkpoints at evaluations, and has trained since the last one"
@@ -118,11 +125,15 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
                 f"the trial resumes after step {self._t.step}, and the training starts from scratch: write "
                 "trainer.train(resume_from_checkpoint=callback.checkpoint), which is None in a trial's first run"
             )
-        self._reported_at = state.global_step
+        self._reported_at = self._trained_to = state.global_step
         self._optimizer, self._schedule = more.get("optimizer"), more.get("lr_scheduler")
         self._turns.begin()
         if self._ends:
             raise Ended(Action.STOP, "the training had already ended")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  (its signature)
+        """Notes how far the model is trained."""
+        self._trained_to = state.global_step
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **_: Any) -> None:  # noqa: ARG002
         """Requests a checkpoint, after which it is reported. With several datasets, each one is a separate

@@ -3,6 +3,7 @@
 Hydra imports it whenever a program starts, so it imports the rest when a sweep begins.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,24 +61,30 @@ class HeadraceSweeper(Sweeper):
 
     def setup(self, *, hydra_context: HydraContext, config: DictConfig, **_: Any) -> None:
         """Keeps what the sweep needs. The task function runs in the trials."""
-        self.hydra_context = hydra_context
-        self.config = config
+        self._loader = hydra_context.config_loader
+        self._config = config
 
     def sweep(self, arguments: list[str]) -> None:
-        """Runs the study to its end. Overrides of the command line come before those of `params`."""
+        """Runs the study to its end. Overrides of the command line count over those of `params`."""
         from headrace.hydra.sweep import run_sweep
 
-        assert self.hydra_context is not None, "Hydra calls setup first"
-        assert self.config is not None, "Hydra calls setup first"
-        config, loader = self.config, self.hydra_context.config_loader
-        lines = [*(f"{key}={value}" for key, value in _plain(self._params).items()), *arguments]
+        lines = [*_lines(_plain(self._params)), *arguments]
         run_sweep(
-            OverridesParser.create(config_loader=loader).parse_overrides(lines),
-            config,
+            OverridesParser.create(config_loader=self._loader).parse_overrides(lines),
+            self._config,
             self._settings,
             python=self._python,
-            compose=lambda overrides: loader.load_sweep_config(config, overrides),
+            compose=lambda overrides: self._loader.load_sweep_config(self._config, overrides),
         )
+
+
+def _lines(params: Mapping[str, Any], *outer: str) -> Iterator[str]:
+    """The overrides of `params`, whose keys may be nested."""
+    for key, value in params.items():
+        if isinstance(value, Mapping):
+            yield from _lines(value, *outer, key)
+        else:
+            yield f"{'.'.join((*outer, key))}={'null' if value is None else value}"
 
 
 def _plain(value: Any) -> Any:

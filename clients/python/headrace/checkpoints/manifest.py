@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -105,11 +105,15 @@ def parse_manifest(data: bytes, ref: trial_pb2.CheckpointRef) -> Manifest:
         raise CheckpointCorruptError(
             f"checkpoint {ref.uri}: {MANIFEST} has SHA-256 {found}, the reference says {ref.manifest_sha256}"
         )
+    return _parsed(data, ref.uri)
+
+
+def _parsed(data: bytes, uri: str) -> Manifest:
     try:
         document = cast("dict[str, Any]", parse_json(data))  # Any: JSON, checked field by field below
         if document["version"] != VERSION:
             raise CheckpointCorruptError(
-                f"checkpoint {ref.uri}: version {document['version']} is not {VERSION}; update the worker"
+                f"checkpoint {uri}: version {document['version']} is not {VERSION}; update the worker"
             )
         files = tuple(
             FileEntry(path=_inside(path), sha256=str(entry["sha256"]), size_bytes=int(entry["size"]))
@@ -125,7 +129,7 @@ def parse_manifest(data: bytes, ref: trial_pb2.CheckpointRef) -> Manifest:
             write_time_s=float(document["write_time_s"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointCorruptError(f"checkpoint {ref.uri}: {MANIFEST} cannot be read: {error!r}") from error
+        raise CheckpointCorruptError(f"checkpoint {uri}: {MANIFEST} cannot be read: {error!r}") from error
 
 
 def _inside(path: str) -> str:
@@ -186,14 +190,20 @@ def write_verified(source: Iterator[bytes], target: Path, entry: FileEntry, uri:
 
     Raises `CheckpointCorruptError` on a difference; the file is then unusable.
     """
-    digest = hashlib.sha256()
-    size = 0
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("wb") as out:
-        for chunk in source:
-            digest.update(chunk)
-            size += len(chunk)
+        for chunk in verified(source, entry, uri):
             out.write(chunk)
+
+
+def verified(source: Iterable[bytes], entry: FileEntry, uri: str) -> Iterator[bytes]:
+    """The chunks of a file; raises `CheckpointCorruptError` after the last one if its SHA-256 or size differs."""
+    digest = hashlib.sha256()
+    size = 0
+    for chunk in source:
+        digest.update(chunk)
+        size += len(chunk)
+        yield chunk
     if size != entry.size_bytes:
         raise CheckpointCorruptError(
             f"checkpoint {uri}: {entry.path} has {size} bytes, its manifest says {entry.size_bytes}"
@@ -202,3 +212,25 @@ def write_verified(source: Iterator[bytes], target: Path, entry: FileEntry, uri:
         raise CheckpointCorruptError(
             f"checkpoint {uri}: {entry.path} has SHA-256 {digest.hexdigest()}, its manifest says {entry.sha256}"
         )
+
+
+def verify(folder: Path, ref: trial_pb2.CheckpointRef | None = None) -> None:
+    """Verifies the checkpoint in a store's folder: its files against its manifest, and that against the reference.
+
+    Raises `CheckpointCorruptError`, `FileNotFoundError` if there is no checkpoint, and another `OSError` if it cannot
+    be read.
+    """
+    uri = folder.as_uri() if ref is None else ref.uri
+    try:
+        data = (folder / MANIFEST).read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if not folder.is_dir():
+            raise FileNotFoundError(f"{folder} holds no checkpoint") from error
+        raise CheckpointCorruptError(f"checkpoint {uri}: {MANIFEST} is missing") from error
+    for entry in (_parsed(data, uri) if ref is None else parse_manifest(data, ref)).files:
+        try:
+            with (folder / entry.path).open("rb") as file:
+                for _ in verified(chunks(file), entry, uri):
+                    pass
+        except FileNotFoundError as error:
+            raise CheckpointCorruptError(f"checkpoint {uri}: {entry.path} is missing") from error

@@ -11,7 +11,7 @@ from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.client import kept
 from headrace.client.outcome import Outcome
-from headrace.spec import Scope
+from headrace.spec import Keep, Scope
 
 checkpoint = typer.Typer(help="Copy a trial's checkpoints.", no_args_is_help=True)
 
@@ -102,8 +102,9 @@ def get(
     session.output.note(
         f"Trial {info.number} of study {info.study}, step {copied.step}{at}; {wording.size(copied.size_bytes)}."
     )
-    by_best = status.spec.objective.scope is Scope.BEST
-    if by_best and info.best_step is not None and copied.step != info.best_step and rung is None:
+    objective = status.spec.objective
+    not_kept = objective.scope is Scope.BEST and objective.keep is Keep.LAST
+    if not_kept and info.best_step is not None and copied.step != info.best_step and rung is None:
         session.output.note(
             f"Its best value, {wording.number(info.best_value)}, is of step {info.best_step}: "
             "`objective: {…, keep: best}` in a study file keeps that checkpoint too."

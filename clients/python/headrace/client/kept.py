@@ -18,6 +18,7 @@ from headrace.checkpoints import (
     StoreUnavailableError,
     store_from_url,
 )
+from headrace.checkpoints.manifest import verify
 from headrace.client.arguments import whole_number
 from headrace.client.convert import checkpoint_to_proto
 from headrace.client.missing import MissingExtraError
@@ -56,8 +57,8 @@ def load(
     best value, and `rung` that of the rung at this step. Tensors are on the CPU. For a gang, these are the
     states that rank 0 saved.
 
-    Raises `NoCheckpointError` if there is no such checkpoint, or if its store cannot be reached from this
-    machine. `address` is the scheduler's, as in `Client`.
+    Raises `NoCheckpointError` if there is no such checkpoint, if it was damaged, or if its store cannot be reached from
+    this machine. `address` is the scheduler's, as in `Client`.
     """
     with Client(address) as client:
         _, info, found = find(client, study, trial, rung=rung, best=best, last=last)
@@ -240,16 +241,18 @@ def _why_not_there(trial: TrialInfo, one: Checkpoint) -> str:
 
 
 def _read(one: Checkpoint) -> "Saved":
-    from headrace.trial.reading import read_checkpoint
+    from headrace.trial.reading import saved_in
 
     try:
-        store = _store_of(one)
+        store, ref = _store_of(one), checkpoint_to_proto(one)
         if store.folder is not None:
-            return read_checkpoint(one.uri)
+            folder = Path(unquote(urlsplit(one.uri).path))
+            verify(folder, ref)
+            return saved_in(folder)
         with tempfile.TemporaryDirectory(prefix="headrace-") as scratch:
             folder = Path(scratch) / "checkpoint"
-            store.fetch(checkpoint_to_proto(one), folder)
-            return read_checkpoint(folder)
+            store.fetch(ref, folder)
+            return saved_in(folder)
     except ModuleNotFoundError as error:
         raise MissingExtraError.of_package(error.name or "") from None
 

@@ -12,14 +12,19 @@ from headrace.trial import script
 class JobIsTrial(Callback):
     """Attaches to the trial of this process. A task function that has reported nothing reports what it returns: a
     number, or metrics by name.
+
+    Hydra only warns of errors in callbacks, so these leave another way.
     """
 
     def on_job_start(self, *_: Any, **__: Any) -> None:
         """Attaches, and seeds the random generators before the task function runs."""
-        script.current(argv=[])
+        try:
+            script.current(argv=[])
+        except Exception as error:
+            raise SystemExit(f"headrace: {error}") from error
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:  # noqa: ARG002  # Hydra's
-        """Reports the returned value. An error here is the job's, because Hydra only warns of errors in callbacks."""
+        """Reports the returned value. An error becomes the job's."""
         if job_return.status is not JobStatus.COMPLETED:
             return
         try:

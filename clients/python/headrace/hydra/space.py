@@ -5,13 +5,13 @@
 | `interval(a, b)` | float from a to b; `int(interval(a, b))` a whole number |
 | `range(a, b, step)` | whole numbers or a grid of floats, without b, as Hydra defines it |
 | `a,b,c`, `choice(…)`, `glob(…)` | categorical; of one choice: fixed |
-| `tag(log, …)` | of an interval or a range: uniform in the logarithm |
+| `tag(log, …)` | of an interval, or of a range with a step of 1: uniform in the logarithm |
 | anything else | fixed, passed on as it is written |
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from hydra.core.override_parser.types import (
@@ -29,195 +29,152 @@ from headrace.spec.names import PARAMETER
 from headrace.spec.problems import Problem
 from headrace.spec.template import RESERVED
 
+Domain = Mapping[str, Any]
 _LOG: Final = "log"
 _WORD: Final = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
-_NO_TEXTS: Final = ("true", "false", "null", "nan", "inf")
+_NOT_TEXT: Final = ("true", "false", "null", "nan", "inf")
 _MOST_VALUES: Final = 10_000
-"""The longest range that is enumerated: a longer one is a slip of the pen, such as a step of 1e-9."""
+"""The longest range that is enumerated: a longer one is a typo, such as a step of 1e-9."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
     """What a command line searches over, and what it fixes."""
 
-    space: Mapping[str, Mapping[str, Any]]
+    space: Mapping[str, Domain]
     """The parameters, as in a study file."""
     keys: Mapping[str, str]
     """The override's key of each parameter, such as `+db/engine` of `db.engine`."""
-    fixed: tuple[str, ...] = field(default=())
-    """The overrides that every trial gets, as they were written."""
-
-    def arguments(self) -> list[str]:
-        """The arguments of a command line: `{name}` stands for a parameter's value."""
-        return [*map(escaped, self.fixed), *(f"{key}={{{name}}}" for name, key in self.keys.items())]
-
-    def overrides(self, params: Mapping[str, object]) -> list[str]:
-        """The overrides of one configuration."""
-        return [*self.fixed, *(f"{key}={written(params[name])}" for name, key in self.keys.items())]
-
-
-def escaped(text: str) -> str:
-    """A text of a command line that is no placeholder."""
-    return text.replace("{", "{{").replace("}", "}}")
-
-
-def written(value: object) -> str:
-    """A parameter's value as a command line has it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    args: tuple[str, ...]
+    """The overrides of a trial, in their order, as arguments of a command template."""
 
 
 def sweep_of(overrides: Iterable[Override]) -> Sweep:
-    """Reads parsed overrides; of several with one key the last one counts.
+    """Reads parsed overrides; of several that set one key the last one counts.
 
     Raises `InvalidFieldError` with every override that cannot be searched over, and if there is none to search over.
     """
-    space: dict[str, Mapping[str, Any]] = {}
+    space: dict[str, Domain] = {}
     keys: dict[str, str] = {}
-    fixed: list[str] = []
+    args: list[str] = []
     problems: list[Problem] = []
-    for override in {one.get_key_element(): one for one in overrides}.values():
-        line, key = override.input_line or "", override.get_key_element()
+    for override in {(one.is_delete(), one.key_or_group, one.package): one for one in overrides}.values():
+        key, line = override.get_key_element(), override.input_line or ""
         if not override.is_sweep_override():
-            fixed.append(line)
+            args.append(escaped(line))
             continue
         name = _name(override)
-        found = list(_problems(override, line, name, keys))
-        if not found:
-            domain = _domain(override)
-            if domain is None:
-                fixed.append(f"{key}={_text(next(override.sweep_iterator()))}")
-                continue
-            if isinstance(domain, Problem):
-                found = [domain]
-            else:
-                space[name], keys[name] = domain, key
-        problems += found
+        if found := list(_problems(override, name, keys)):
+            problems += found
+            continue
+        domain = _domain(override)
+        if isinstance(domain, str):
+            args.append(escaped(f"{key}={domain}"))
+            continue
+        space[name], keys[name] = domain, key
+        args.append(f"{key}={{{name}}}")
     if not (space or problems):
+        remedy = (
+            "Write a range, as in 'lr=tag(log,interval(1e-4,1e-1))', or choices, as in optimizer=sgd,adam."
+        )
+        given = " ".join(args)
         problems.append(
-            Problem(
-                loc=("overrides",),
-                value=" ".join(fixed),
-                message="have nothing to search over",
-                remedy="Write a range, as in 'lr=tag(log,interval(1e-4,1e-1))', or choices, as in optimizer=sgd,adam.",
-            )
+            Problem(loc=("overrides",), value=given, message="have nothing to search over", remedy=remedy)
         )
     if problems:
         raise InvalidFieldError([problem.violation() for problem in problems])
-    return Sweep(space=space, keys=keys, fixed=tuple(fixed))
+    return Sweep(space=space, keys=keys, args=tuple(args))
+
+
+def escaped(text: str) -> str:
+    """A text as an argument of a command template, without placeholders."""
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def _name(override: Override) -> str:
-    """The parameter's name: `model.lr` of `+model.lr`, `db.engine` of `db/engine`, `cfg.seed` of `seed`, because
+    """The parameter's name: `model.lr` of `+model.lr`, `db.engine` of `db/engine`, and `cfg.seed` of `seed`, because
     `{seed}` in a command is the trial's own.
     """
-    name = (
-        override.key_or_group if override.package is None else f"{override.key_or_group}.{override.package}"
-    )
-    name = name.replace("/", ".")
+    name = override.key_or_group.replace("/", ".")
+    if override.package is not None:
+        name = f"{name}.{override.package}"
     return f"cfg.{name}" if name in RESERVED else name
 
 
-def _problems(override: Override, line: str, name: str, keys: Mapping[str, str]) -> Iterator[Problem]:
+def _problems(override: Override, name: str, keys: Mapping[str, str]) -> Iterator[Problem]:
+    def problem(message: str, remedy: str, loc: str = name) -> Problem:
+        return Problem(loc=(loc,), value=override.input_line or "", message=message, remedy=remedy)
+
     if override.is_hydra_override():
-        yield Problem(
-            loc=(override.key_or_group,),
-            value=line,
-            message="is a setting of Hydra, which is the same for all trials",
-            remedy="Give it one value.",
-        )
-    elif (problem := PARAMETER.problem(name, name)) is not None:
-        yield problem
+        message = "is a setting of Hydra, which is the same for all trials"
+        yield problem(message, "Give it one value.", override.key_or_group)
+    elif (wrong := PARAMETER.problem(name, name)) is not None:
+        yield wrong
     elif name in keys:
-        yield Problem(
-            loc=(name,),
-            value=line,
-            message=f"has the same name in the study as {keys[name]}",
-            remedy="Search over one of the two.",
-        )
+        yield problem(f"has the same name in the study as {keys[name]}", "Search over one of the two.")
     value = override.value()
     tags = value.tags if isinstance(value, HydraSweep) else set()
     for tag in sorted(tags - {_LOG}):
-        yield Problem(
-            loc=(name,),
-            value=line,
-            message=f"has the tag {tag}, which means nothing here",
-            remedy="The only tag is log: tag(log, interval(1e-4, 1e-1)).",
+        yield problem(
+            f"has the tag {tag}, which means nothing here",
+            "The only tag is log: tag(log, interval(1e-4, 1e-1)).",
         )
-    if _LOG in tags and override.is_choice_sweep():
-        yield Problem(
-            loc=(name,),
-            value=line,
-            message="has the tag log, but choices have no order",
-            remedy="Write an interval, or leave the tag out.",
+    if _LOG in tags and not isinstance(value, IntervalSweep):
+        if not isinstance(value, RangeSweep):
+            yield problem(
+                "has the tag log, but choices have no order", "Write an interval, or leave the tag out."
+            )
+        elif not (isinstance(value.start, int) and value.step == 1):
+            yield problem(
+                "has the tag log, but a grid has even steps",
+                "Write an interval, whole numbers with a step of 1, or leave the tag out.",
+            )
+    if isinstance(value, RangeSweep) and not 0 < len(_points(value)) <= _MOST_VALUES:
+        said = f"has more than {_MOST_VALUES} values" if _points(value) else "has no values"
+        yield problem(
+            said, "Write range(start, stop, step), where stop itself is left out; or interval(low, high)."
         )
+    elif override.is_choice_sweep() and not list(override.sweep_iterator()):
+        yield problem("has no choices", "Name them, or look at the names that the glob is to match.")
 
 
-def _domain(override: Override) -> Mapping[str, Any] | Problem | None:
-    """The domain; None for a single value."""
+def _domain(override: Override) -> Domain | str:
+    """The domain, or a single value in Hydra's notation."""
     value = override.value()
+    log = {"log": True} if isinstance(value, HydraSweep) and _LOG in value.tags else {}
     if isinstance(value, IntervalSweep):
-        return _interval(value)
+        whole = isinstance(value.start, int) and isinstance(value.end, int)
+        return {"type": "int" if whole else "float", "low": value.start, "high": value.end, **log}
     if isinstance(value, RangeSweep):
-        return _range(value, override)
-    return _choices(override)
+        points = _points(value)
+        if len(points) == 1:
+            return _text(points[0])
+        ends = sorted((points[0], points[-1]))
+        kind = "int" if all(isinstance(point, int) for point in points) else "float"
+        return {"type": kind, "low": ends[0], "high": ends[1], **(log or {"step": abs(value.step)})}
+    choices = {_text(choice): choice for choice in override.sweep_iterator()}
+    if len(choices) == 1:
+        return next(iter(choices))
+    plain = (bool, int, float)  # anything else is the text that Hydra reads back
+    return {
+        "type": "categorical",
+        "values": [choice if isinstance(choice, plain) else text for text, choice in choices.items()],
+    }
 
 
-def _interval(value: IntervalSweep) -> Mapping[str, Any]:
-    whole = isinstance(value.start, int) and isinstance(value.end, int)
-    log = {"log": True} if _LOG in value.tags else {}
-    return {"type": "int" if whole else "float", "low": value.start, "high": value.end, **log}
-
-
-def _range(value: RangeSweep, override: Override) -> Mapping[str, Any] | Problem | None:
-    """A grid. Hydra's range ends before its stop."""
+def _points(value: RangeSweep) -> list[int | float]:
+    """The values of a range, up to one more than is allowed. Shuffling has no meaning for a sampler."""
     points: list[int | float] = []
     if value.step:
         for point in value.range():
             points.append(point)
             if len(points) > _MOST_VALUES:
                 break
-    if not points or len(points) > _MOST_VALUES:
-        return Problem(
-            loc=(_name(override),),
-            value=override.input_line or "",
-            message=f"has more than {_MOST_VALUES} values" if points else "has no values",
-            remedy="Write range(start, stop, step), where stop itself is left out; or interval(low, high).",
-        )
-    if len(points) == 1:
-        return None
-    low, high = min(points[0], points[-1]), max(points[0], points[-1])
-    whole = all(isinstance(point, int) for point in points)
-    step = abs(value.step)
-    if _LOG in value.tags:  # with the grid of a step of 1, which whole numbers have anyway
-        grid = {"log": True} if whole and step == 1 else {"log": True, "step": step}
-    else:
-        grid = {"step": step}
-    return {"type": "int" if whole else "float", "low": low, "high": high, **grid}
-
-
-def _choices(override: Override) -> Mapping[str, Any] | Problem | None:
-    """The choices, each as the number, the truth value or the text that Hydra reads back from a command line."""
-    choices = {_text(value): value for value in override.sweep_iterator()}
-    if not choices:
-        return Problem(
-            loc=(_name(override),),
-            value=override.input_line or "",
-            message="has no choices",
-            remedy="Name them, or look at the names that the glob is to match.",
-        )
-    if len(choices) == 1:
-        return None
-    return {
-        "type": "categorical",
-        "values": [
-            value if isinstance(value, bool | int | float) and written(value) == text.lower() else text
-            for text, value in choices.items()
-        ],
-    }
+    return points
 
 
 def _text(value: Any) -> str:
     """A value in Hydra's notation. A text is quoted unless it is a plain word: Hydra reads `1` as a number."""
-    if isinstance(value, str) and (not _WORD.fullmatch(value) or value.lower() in _NO_TEXTS):
+    if isinstance(value, str) and (not _WORD.fullmatch(value) or value.lower() in _NOT_TEXT):
         return QuotedString(value, Quote.single).with_quotes()
     return Transformer.str(value)

@@ -4,10 +4,10 @@ A trial is an ordinary run of the program. Its overrides put it into the sweep's
 be, and install the callback that makes it a trial.
 """
 
-import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,8 +20,18 @@ from headrace.spec.names import STUDY
 from headrace.spec.problems import Problem
 
 CALLBACK: Final = "headrace.hydra.callback.JobIsTrial"
-_OF_THE_SWEEP: Final = re.compile(r"[+~]*hydra([./](sweeper|launcher|mode|sweep|run)\b|\.job\.(num|id)\b)")
-"""Settings of Hydra that concern the sweep as a whole, or that every trial has its own of."""
+_NOT_FOR_TRIALS: Final = re.compile(
+    r"[+~]*hydra\.((sweeper|launcher)\.|(mode|sweep\.dir|run\.dir|job\.num|job\.id)\b)"
+)
+"""Settings of Hydra that concern the sweep as a whole, or that each trial has its own of."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepStudy:
+    """A study file as a mapping, and the overrides of its trials: arguments of a command template."""
+
+    file: Mapping[str, Any]
+    overrides: tuple[str, ...]
 
 
 def study_of(
@@ -31,25 +41,23 @@ def study_of(
     program: Iterable[str],
     folder: Path,
     hydra_overrides: Iterable[str],
-) -> dict[str, Any]:
-    """The study file, as a mapping. `settings` has the keys of a study file, except for what the sweep itself says.
+) -> SweepStudy:
+    """The study of a sweep. `settings` has the keys of a study file, except for what the sweep itself says.
 
     A `space` in the settings adds parameters, such as those with conditions, which overrides cannot express. Raises
-    `InvalidFieldError` for a parameter that is in both.
+    `InvalidFieldError` if settings and sweep say the same.
     """
-    further = dict(settings.get("space") or {})
-    if both := further.keys() & sweep.space.keys():
-        name = min(both)
-        remedy = "Keep one of the two."
-        raise InvalidFieldError(
-            [Problem(loc=("space", name), message="is also an override", remedy=remedy).violation()]
-        )
-    trial = dict(settings.get("trial") or {})
+    further, trial = dict(settings.get("space") or {}), dict(settings.get("trial") or {})
+    if problems := [
+        *(_twice("space", name) for name in further if name in sweep.space),
+        *(_twice("trial", key) for key in ("command", "callable") if key in trial),
+    ]:
+        raise InvalidFieldError([problem.violation() for problem in problems])
+    overrides = (*sweep.args, *(f"{name}={{{name}}}" for name in further))
     command = [
         *map(escaped, program),
-        *sweep.arguments(),
-        *(f"{name}={{{name}}}" for name in further),
-        *(escaped(one) for one in hydra_overrides if not _OF_THE_SWEEP.match(one)),
+        *overrides,
+        *(escaped(one) for one in hydra_overrides if not _NOT_FOR_TRIALS.match(one)),
         "hydra.mode=RUN",
         escaped(f"hydra.sweep.dir={QuotedString(str(folder), Quote.single).with_quotes()}"),
         escaped("hydra.run.dir=${hydra.sweep.dir}/${hydra.sweep.subdir}"),
@@ -59,11 +67,12 @@ def study_of(
     ]
     # Hydra prints errors and exits; with its full errors they reach the trial, which reports them.
     env = {"HYDRA_FULL_ERROR": "1", **(trial.get("env") or {})}
-    return {
+    file = {
         **settings,
         "trial": {"working_dir": str(Path.cwd()), **trial, "command": command, "env": env},
         "space": {**{name: dict(domain) for name, domain in sweep.space.items()}, **further},
     }
+    return SweepStudy(file, overrides)
 
 
 def program(python: str | None = None) -> list[str]:
@@ -71,20 +80,15 @@ def program(python: str | None = None) -> list[str]:
     options that say where the configuration is.
     """
     module = getattr(sys.modules["__main__"], "__spec__", None)
-    if module is not None and module.name != "__main__":
-        what = ["-m", module.name.removesuffix(".__main__")]
-    else:
-        what = [os.path.relpath(sys.argv[0]) if _is_below(Path(sys.argv[0]), Path.cwd()) else sys.argv[0]]
-    given = get_args(sys.argv[1:])
-    options = {
-        "--config-path": given.config_path,
-        "--config-name": given.config_name,
-        "--config-dir": given.config_dir,
+    what = [sys.argv[0]] if module is None else ["-m", module.name.removesuffix(".__main__")]
+    given = vars(get_args(sys.argv[1:]))
+    places = {
+        f"--{name.replace('_', '-')}": given[name] for name in ("config_path", "config_name", "config_dir")
     }
     return [
         python or sys.executable,
         *what,
-        *(f"{option}={value}" for option, value in options.items() if value is not None),
+        *(f"{option}={place}" for option, place in places.items() if place is not None),
     ]
 
 
@@ -96,5 +100,8 @@ def study_name(job: str, time: str) -> str:
     return f"{name[: STUDY.longest - len(time) - 1].rstrip('-')}-{time}"
 
 
-def _is_below(path: Path, folder: Path) -> bool:
-    return path.absolute().is_relative_to(folder)
+def _twice(*loc: str) -> Problem:
+    message = (
+        "is also an override" if loc[0] == "space" else "is the program that was started, with its overrides"
+    )
+    return Problem(loc=loc, message=message, remedy="Remove it from hydra.sweeper.study.")

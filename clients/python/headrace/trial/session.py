@@ -39,7 +39,7 @@ from headrace.trial.saving import Content, Saver
 from headrace.trial.schedules import Schedules
 from headrace.trial.shared_files import shared_checkpoints, told
 from headrace.trial.steps_taken import OPTIMIZER, StepsTaken
-from headrace.trial.tracking import Tracked, TrackedFiles, named_by_type, tracked
+from headrace.trial.tracking import Tracked, TrackedFiles, Unchanged, named_by_type, tracked
 from headrace.trial.turn import Turn
 
 logger = logging.getLogger("headrace.trial")
@@ -456,6 +456,8 @@ class Trial(OneOfAKind):
             content = self._content(self._furthest_step, self._reported_at)
             folder = self._saver.save_at_end(content, self._sequence + 1)
         except Exception as error:  # noqa: BLE001  (whatever an object raises that saves itself)
+            if is_saved and isinstance(error, Unchanged) and len(self._tracked) == 1 and not self.state:
+                return own
             why = f"the state at its end, after step {self._furthest_step}, is not saved: {error}"
             if is_saved:
                 why = (

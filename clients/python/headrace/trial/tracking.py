@@ -15,6 +15,10 @@ _TAG = "saved"
 """The only tag in an engine's folder."""
 
 
+class Unchanged(Exception):  # noqa: N818  # not an error: `save_files` raises it
+    """An object that saves itself only at certain points has not changed since it was saved."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracked:
     """One tracked object, with the two functions that a checkpoint needs."""
