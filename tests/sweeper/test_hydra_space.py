@@ -82,7 +82,6 @@ def test_other_overrides_are_passed_on_as_written_and_the_last_of_a_key_counts()
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        (["lr=0.1", "epochs=3"], "overrides: have nothing to search over (got 'lr=0.1 epochs=3')"),
         (["lr=tag(slow,interval(1,2))"], "lr: has the tag slow, which means nothing here"),
         (["lr=tag(log,choice(1,2))"], "lr: has the tag log, but choices have no order"),
         (["lr=tag(log,range(1,9,2))"], "lr: has the tag log, but a grid has even steps"),

@@ -52,7 +52,7 @@ class Sweep:
 def sweep_of(overrides: Iterable[Override]) -> Sweep:
     """Reads parsed overrides; of several that set one key the last one counts.
 
-    Raises `InvalidFieldError` with every override that cannot be searched over, and if there is none to search over.
+    Raises `InvalidFieldError` with every override that cannot be searched over.
     """
     space: dict[str, Domain] = {}
     keys: dict[str, str] = {}
@@ -73,14 +73,6 @@ def sweep_of(overrides: Iterable[Override]) -> Sweep:
             continue
         space[name], keys[name] = domain, key
         args.append(f"{key}={{{name}}}")
-    if not (space or problems):
-        remedy = (
-            "Write a range, as in 'lr=tag(log,interval(1e-4,1e-1))', or choices, as in optimizer=sgd,adam."
-        )
-        given = " ".join(args)
-        problems.append(
-            Problem(loc=("overrides",), value=given, message="have nothing to search over", remedy=remedy)
-        )
     if problems:
         raise InvalidFieldError([problem.violation() for problem in problems])
     return Sweep(space=space, keys=keys, args=tuple(args))

@@ -45,9 +45,18 @@ def study_of(
     """The study of a sweep. `settings` has the keys of a study file, except for what the sweep itself says.
 
     A `space` in the settings adds parameters, such as those with conditions, which overrides cannot express. Raises
-    `InvalidFieldError` if settings and sweep say the same.
+    `InvalidFieldError` if there is nothing to search over, or if settings and sweep say the same.
     """
     further, trial = dict(settings.get("space") or {}), dict(settings.get("trial") or {})
+    if not (sweep.space or further):
+        given, remedy = (
+            " ".join(sweep.args),
+            "Write 'lr=tag(log,interval(1e-4,1e-1))', or optimizer=sgd,adam.",
+        )
+        message = "have nothing to search over"
+        raise InvalidFieldError(
+            [Problem(loc=("overrides",), value=given, message=message, remedy=remedy).violation()]
+        )
     if problems := [
         *(_twice("space", name) for name in further if name in sweep.space),
         *(_twice("trial", key) for key in ("command", "callable") if key in trial),
