@@ -19,6 +19,7 @@ EXTRA_OF = {
     "accelerate": "accelerate",
     "pytorch_lightning": "lightning",
     "transformers": "transformers",
+    "hydra": "hydra",
     "plotly": "report",
     "pandas": "report",
     "cloudpickle": "notebook",

@@ -123,6 +123,20 @@ def current(
     return _current
 
 
+def leave_current() -> None:
+    """Lets the next `current` make another trial: a process by hand may train several, one after another."""
+    global _current
+    if _host is None and not os.environ.get("HEADRACE_RUNTIME"):
+        _current = None
+
+
+def report_returned(returned: object) -> None:
+    """What a training function returned, for a caller that gets the trial from `current`: the result, if the trial
+    has reported nothing.
+    """
+    current(argv=[])._report_returned(returned)
+
+
 def has_current() -> bool:
     """Whether a trial of this process was made by `current`."""
     return _current is not None

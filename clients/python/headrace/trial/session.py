@@ -568,6 +568,8 @@ class Trial(OneOfAKind):
         if folder is not None:
             self._saved_step = step
             return folder
+        if self._returned:
+            return None
         self._warn_once(
             "untracked",
             "nothing is tracked, so after a pause this trial starts again from the beginning; "
