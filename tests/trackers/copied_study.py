@@ -9,7 +9,7 @@ from scripted_study import Script, race
 from headrace.client import convert, convert_events
 from headrace.client.events import Update
 from headrace.client.model import StudyInfo
-from headrace.track.tracker import RunsSink, Tool
+from headrace.track.tracker import RunsSink, Start, Tool
 
 UID = "0123456789abcdef"
 AWKWARD = {"loss@val": 0.25, "a//b": 1.0, "_private": 2.0, "ok_u40_": 3.0, "größe": 4.0}
@@ -71,7 +71,7 @@ def table(script: Script) -> Points:
 
 def copied(tool: Tool, script: Script, said: list[str], *, batch: int = 7, again: bool = False) -> RunsSink:
     """Copies the study, as a process that is new does: from the position that the tracker has."""
-    runs = tool.open(info(script), said.append, again=again)
+    runs = tool.open(info(script), said.append, Start.REREAD if again else Start.RESUME)
     sink = RunsSink(runs)
     for update in updates(script, after=sink.cursor, batch=batch):
         sink.write(update)

@@ -136,6 +136,9 @@ class MlflowClient:
     def set_experiment_tag(self, experiment_id: str, key: str, value: str) -> None:
         self._call("set_experiment_tag", lambda: self._experiment(experiment_id).tags.update({key: value}))
 
+    def rename_experiment(self, experiment_id: str, new_name: str) -> None:
+        self._call("rename_experiment", lambda: setattr(self._experiment(experiment_id), "name", new_name))
+
     def create_run(self, experiment_id: str, start_time: int, run_name: str, tags: dict[str, str]) -> Any:
         def create() -> Any:
             if self._experiment(experiment_id).lifecycle_stage != "active":

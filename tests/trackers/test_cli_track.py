@@ -11,7 +11,7 @@ from fake_study_service import FakeStudyService
 from scripted_study import Script
 from test_track_mlflow import points
 
-from headrace.track.targets import Given, TargetInUseError, held, parse
+from headrace.track.targets import Destination, TargetInUseError, locked, parse
 from headrace_services.identity.permissions import PERMISSIONS, Permission
 from headrace_services.up.command import Options, children
 
@@ -54,7 +54,7 @@ def test_only_reading_calls_are_made(
         (["digits", "--all", "--to", "mlflow=http://x"], "Give a study or --all, not both."),
         (["digits", "--to", "neptune"], "--to: names no tool: those are mlflow, wandb, tensorboard, webhook"),
         (["digits", "--to", "mlflow"], "--to: has no URI"),
-        (["digits", "--to", "webhook=example.com"], "--to: has no URL"),
+        (["digits", "--to", "webhook=example.com"], "--to: is no http or https URL"),
         (["digits", "--to", "webhook=https://example.com"], "HEADRACE_WEBHOOK_SECRET: needs a key"),
     ],
 )
@@ -97,16 +97,16 @@ def test_a_study_that_does_not_exist_is_an_error(
 def test_two_exporters_of_a_home_do_not_write_to_one_place(
     service: FakeStudyService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = Given("tensorboard", "/runs")
-    with held(given):
+    destination = Destination("tensorboard", "/runs")
+    with locked(destination):
         with (
             pytest.raises(TargetInUseError, match="writes to the same place with tensorboard already"),
-            held(given),
+            locked(destination),
         ):
             pytest.fail("held twice")
-        with held(Given("tensorboard", "/other")):
+        with locked(Destination("tensorboard", "/other")):
             pass
-    with held(given):
+    with locked(destination):
         pass
 
 
@@ -119,10 +119,10 @@ def test_where_a_tool_is_by_default(
     assert parse("tensorboard", {}).where == str(tmp_path / "runs")
     assert parse("wandb", {"WANDB_DIR": "w"}).where == str(tmp_path / "w")
     assert parse("wandb", {}).where == str(tmp_path)
-    assert str(parse("mlflow=http://a?b=c", {})) == "mlflow=http://a?b=c"
-    assert str(parse("mlflow", {"MLFLOW_TRACKING_URI": "http://user:password@m"})) == "mlflow"
+    assert parse("mlflow=http://a?b=c", {}).arguments() == ("mlflow", {"MLFLOW_TRACKING_URI": "http://a?b=c"})
     webhook = {"HEADRACE_WEBHOOK_URL": "https://h/key", "HEADRACE_WEBHOOK_SECRET": "0123456789abcdef"}
-    assert (parse("webhook", webhook).where, str(parse("webhook", webhook))) == ("https://h/key", "webhook")
+    assert parse("webhook", webhook).arguments() == ("webhook", {"HEADRACE_WEBHOOK_URL": "https://h/key"})
+    assert parse("wandb=/w", {}).arguments() == ("wandb=/w", {})
 
 
 def test_up_runs_an_exporter_for_each_target(tmp_path: Path) -> None:
@@ -130,16 +130,18 @@ def test_up_runs_an_exporter_for_each_target(tmp_path: Path) -> None:
         home=tmp_path,
         ports=(7440,),
         database_url="postgresql://x/y",
-        track=("mlflow=http://m", "webhook=https://h"),
+        track=(("mlflow", {"MLFLOW_TRACKING_URI": "http://m"}), ("wandb=/w", {})),
     )
     specs = {spec.name: spec for spec in children(options)}
     assert list(specs) == ["scheduler", "worker", "track-1", "track-2"]
     command = specs["track-1"].command[3:]
-    assert command == ("track", "--all", "--to", "mlflow=http://m", "--address", "127.0.0.1:7440")
+    assert command == ("track", "--all", "--to", "mlflow", "--address", "127.0.0.1:7440")
+    assert specs["track-1"].env["MLFLOW_TRACKING_URI"] == "http://m"
+    assert specs["track-1"].longest_pause_s > 10
     (one,) = [
         spec
         for spec in children(
-            Options(home=tmp_path, ports=(7440,), database_url="postgresql://x/y", track=("mlflow=http://m",))
+            Options(home=tmp_path, ports=(7440,), database_url="postgresql://x/y", track=(("wandb=/w", {}),))
         )
         if spec.name.startswith("track")
     ]

@@ -28,10 +28,10 @@ from real_trackers import (  # noqa: E402
 from scripted_study import Script  # noqa: E402
 
 from headrace.client import convert  # noqa: E402
-from headrace.track import copies, tensorboard_files, wandb_folders  # noqa: E402
+from headrace.track import positions, tensorboard_files, wandb_folders  # noqa: E402
 from headrace.track.mlflow_runs import MlflowTool  # noqa: E402
 from headrace.track.tensorboard_files import TensorboardTool  # noqa: E402
-from headrace.track.tracker import AwayError, RefusedError, RunsSink  # noqa: E402
+from headrace.track.tracker import AwayError, RefusedError, RunsSink, Start  # noqa: E402
 from headrace.track.wandb_folders import WandbTool  # noqa: E402
 
 
@@ -61,10 +61,10 @@ def test_mlflow_that_is_down_deleted_or_forgets(script: Script, tmp_path: Path) 
 
     port = free_port()
     with pytest.raises(AwayError, match="Connection refused"):
-        MlflowTool(f"http://127.0.0.1:{port}").open(info(script), print, again=False)
+        MlflowTool(f"http://127.0.0.1:{port}").open(info(script), print, Start.RESUME)
     todo = list(updates(script, batch=100))
     with mlflow_server(tmp_path / "a", port) as uri:
-        sink = RunsSink(MlflowTool(uri).open(info(script), print, again=False))
+        sink = RunsSink(MlflowTool(uri).open(info(script), print, Start.RESUME))
         sink.write(todo[0])
     with pytest.raises(AwayError):
         sink.write(todo[1])
@@ -81,7 +81,7 @@ def test_mlflow_that_is_down_deleted_or_forgets(script: Script, tmp_path: Path) 
         assert 4 not in mlflow_runs(uri, "digits")
         client.delete_experiment(runs[4].info.experiment_id)
         with pytest.raises(RefusedError, match="was deleted"):
-            MlflowTool(uri).open(info(script), print, again=False)
+            MlflowTool(uri).open(info(script), print, Start.RESUME)
     with mlflow_server(tmp_path / "b", port) as uri:  # another database: it has forgotten everything
         copied(MlflowTool(uri), script, [], batch=100)
         same(mlflow_points(uri, "digits"), table(script), LARGEST)
@@ -104,7 +104,7 @@ def test_mlflow_that_rejects_the_credentials(script: Script, status: int) -> Non
     thread.start()
     try:
         with pytest.raises(RefusedError, match=f"rejects the credentials: .*{status}"):
-            MlflowTool(f"http://127.0.0.1:{server.server_port}").open(info(script), print, again=False)
+            MlflowTool(f"http://127.0.0.1:{server.server_port}").open(info(script), print, Start.RESUME)
     finally:
         server.shutdown()
         thread.join()
@@ -123,7 +123,7 @@ def test_tensorboard_is_whole_after_a_kill_at_any_write(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before a write, in the middle of it, between it and its position, and after the position."""
-    append, write = tensorboard_files._append, copies.write
+    append, write = tensorboard_files._append, positions.write
     count = 0
 
     def killed() -> bool:
@@ -152,7 +152,7 @@ def test_tensorboard_is_whole_after_a_kill_at_any_write(
 
     copied(TensorboardTool(tmp_path / "undisturbed"), script, [])
     monkeypatch.setattr(tensorboard_files, "_append", append_and_die)
-    monkeypatch.setattr(copies, "write", write_and_die)
+    monkeypatch.setattr(positions, "write", write_and_die)
     deaths = 0
     for _ in range(2000):
         try:
@@ -224,7 +224,7 @@ def test_a_wandb_run_continues_after_its_trial_was_finished(
     """With one open run at a time, every trial that is promoted has several folders, with rows that count on."""
     monkeypatch.setattr(wandb_folders, "MOST_OPEN", 1)
     part = [update for update in updates(script, batch=20) if update.events[-1].cursor < 160]
-    runs = WandbTool(tmp_path).open(info(script), print, again=False)
+    runs = WandbTool(tmp_path).open(info(script), print, Start.RESUME)
     sink = RunsSink(runs)
     for update in part:
         sink.write(update)
@@ -244,12 +244,12 @@ def test_a_wandb_run_continues_after_its_trial_was_finished(
 def test_a_study_is_copied_from_its_tables(script: Script, tmp_path: Path, tool: str) -> None:
     """Some runs have half of their events: they are written again from the start."""
     made = TensorboardTool(tmp_path) if tool == "tensorboard" else WandbTool(tmp_path)
-    sink = RunsSink(made.open(info(script), print, again=False))
+    sink = RunsSink(made.open(info(script), print, Start.RESUME))
     for update in updates(script, batch=60):
         sink.write(update)
         break
     sink.close(ended=False)
-    sink = RunsSink(made.open(info(script), print, again=False))
+    sink = RunsSink(made.open(info(script), print, Start.RESUME))
     trials = [convert.trial(trial) for trial in script.final.trials]
     reports = [convert.report(report) for report in script.reports]
     for _ in range(2):  # the second time changes nothing

@@ -1,116 +1,30 @@
 """The exporter's loop, with a scripted study and a scripted target: silence, refusal, forgetting, stopping."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from copied_study import info, story, updates
+from copied_study import UID, updates
+from exporter_site import Listed, ManySinks, ScriptedStudy, ScriptedTarget, Site, cut, named, whole
 from scripted_study import Script
 
-from headrace.client import convert
 from headrace.client.events import Update
-from headrace.client.model import Report, StudyInfo, TrialInfo
-from headrace.errors import HeadraceError, PermissionDeniedError, StudyNotFoundError, UnreachableError
-from headrace.track.everything import Everything
-from headrace.track.exporter import LONGEST_PAUSE_S, Exporter, Stopped, Trouble
-from headrace.track.tracker import AwayError, EventsGoneError, ForgottenError, RefusedError
-
-
-@dataclass
-class ScriptedStudy:
-    """A handle of a study; `breaks` are raised by the next watches, after some updates."""
-
-    script: Script
-    breaks: list[tuple[int, HeadraceError]] = field(default_factory=list)
-    asked: list[HeadraceError] = field(default_factory=list)
-    """Raised by the next calls of `status`."""
-    name: str = "digits"
-
-    def status(self) -> StudyInfo:
-        if self.asked:
-            raise self.asked.pop(0)
-        return info(self.script)
-
-    def watch(self, after: int, on_break: Any) -> Iterator[Update]:
-        assert callable(on_break)
-        limit, error = self.breaks.pop(0) if self.breaks else (None, None)
-        for number, update in enumerate(updates(self.script, after=after)):
-            if number == limit and error is not None:
-                raise error
-            yield update
-
-    def trials(self) -> list[TrialInfo]:
-        return [convert.trial(trial) for trial in self.script.final.trials]
-
-    def reports(self) -> list[Report]:
-        return [convert.report(report) for report in self.script.reports]
-
-
-@dataclass
-class ScriptedTarget:
-    """A target, and its sink of one study. `errors` are raised by the next writes."""
-
-    errors: list[HeadraceError] = field(default_factory=list)
-    at_open: list[HeadraceError] = field(default_factory=list)
-    title: str = "the tracker"
-    cursor: int = 0
-    opened: list[bool] = field(default_factory=list)
-    written: list[int] = field(default_factory=list)
-    closed: list[bool] = field(default_factory=list)
-    tables: int = 0
-
-    def open(self, study: StudyInfo, say: Any, *, again: bool) -> "ScriptedTarget":
-        assert study.uid
-        assert callable(say)
-        if self.at_open:
-            raise self.at_open.pop(0)
-        self.opened.append(again)
-        if again:
-            self.cursor, self.written = 0, []
-        return self
-
-    def write(self, update: Update) -> None:
-        if self.errors:
-            raise self.errors.pop(0)
-        self.written += [event.cursor for event in update.events]
-        self.cursor = self.written[-1]
-
-    def write_tables(self, study: StudyInfo, trials: Sequence[TrialInfo], reports: Sequence[Report]) -> None:
-        assert reports
-        self.tables += len(trials)
-        self.cursor = study.cursor
-
-    def close(self, *, ended: bool) -> None:
-        self.closed.append(ended)
-
-
-@dataclass
-class Site:
-    """An exporter with a clock that only counts."""
-
-    target: ScriptedTarget
-    said: list[str] = field(default_factory=list)
-    waited: list[float] = field(default_factory=list)
-    stop_after: int | None = None
-    """After how many waits with a pause the exporter is to end."""
-
-    def wait(self, seconds: float) -> bool:
-        if seconds:
-            self.waited.append(seconds)
-        return self.stop_after is not None and len(self.waited) >= self.stop_after
-
-    def exporter(self, *, patient: bool = True) -> Exporter:
-        return Exporter(
-            target=self.target,
-            say=self.said.append,
-            trouble=Trouble("The tracker", self.said.append),
-            scheduler=Trouble("The scheduler", self.said.append),
-            wait=self.wait,
-            patient=patient,
-        )
-
+from headrace.client.model import StudyInfo
+from headrace.errors import (
+    HeadraceError,
+    InvalidFieldError,
+    PermissionDeniedError,
+    StudyNotFoundError,
+    UnreachableError,
+    Violation,
+)
+from headrace.track import all_studies
+from headrace.track.all_studies import AllStudies
+from headrace.track.exporter import LONGEST_PAUSE_S, Stopped
+from headrace.track.tracker import AwayError, EventsGoneError, ForgottenError, RefusedError, Start
+from headrace.track.trouble import Trouble
 
 MakeSite = Callable[..., tuple[ScriptedStudy, Site]]
 
@@ -123,10 +37,6 @@ def make(script: Script) -> MakeSite:
         return ScriptedStudy(script, **study), Site(ScriptedTarget(list(errors), list(at_open)))
 
     return made
-
-
-def whole(script: Script) -> list[int]:
-    return list(range(1, len(script.events) + 1))
 
 
 def test_a_study_is_copied_once_to_its_end(make: MakeSite, script: Script) -> None:
@@ -158,11 +68,12 @@ def test_a_tracker_that_forgot_gets_everything_again(make: MakeSite, script: Scr
     site.target.cursor = 200
     site.target.errors = [ForgottenError("the run of trial 3 is gone.")]
     site.exporter().follow(study)  # type: ignore[arg-type]
-    assert site.target.opened == [False, True]
+    assert site.target.opened == [Start.RESUME, Start.REREAD]
     assert site.target.closed == [False, True]
     assert site.target.written == whole(script)
     assert site.said == [
-        "the tracker: the run of trial 3 is gone. Writing digits again from its first event."
+        "The tracker: the run of trial 3 is gone. Writing digits again from its first event.",
+        "The tracker works again.",
     ]
 
 
@@ -192,7 +103,7 @@ def test_a_scheduler_that_is_down_longer_than_a_watch_waits_is_followed_again(
 def test_a_deleted_study_is_over(make: MakeSite) -> None:
     study, site = make(breaks=[(4, StudyNotFoundError("There is no study digits."))])
     assert site.exporter().follow(study) is None  # type: ignore[arg-type]
-    assert site.said == ["Study digits was deleted; the tracker keeps what it has."]
+    assert site.said == ["There is no study digits; the tracker keeps what it has."]
     assert site.target.closed == [False]
 
 
@@ -209,7 +120,9 @@ def test_events_that_were_deleted_by_age_are_made_up_for_by_the_tables(
     site.exporter().follow(study)  # type: ignore[arg-type]
     assert site.target.tables == 28
     assert site.target.closed == [True]
-    assert site.said == ["The events of digits were deleted by age: copying its trials and reports."]
+    assert site.said == [
+        "Events of digits were deleted by age before they were copied: copying its trials and reports."
+    ]
 
 
 def test_it_stops_while_a_tracker_is_down(make: MakeSite) -> None:
@@ -220,82 +133,144 @@ def test_it_stops_while_a_tracker_is_down(make: MakeSite) -> None:
     assert site.target.closed == [False]
 
 
-class _Listed:
-    """A client whose list of studies grows."""
+def followed(
+    client: Listed, sinks: ManySinks, ends: int, said: list[str] | None = None
+) -> list[tuple[str, int]]:
+    """Follows all studies until so many ends were copied."""
+    done: list[tuple[str, int]] = []
+    over = threading.Event()
 
-    def __init__(self, lists: list[list[Script]]) -> None:
-        self.lists = lists
-        self.asked = 0
+    def finished(final: StudyInfo) -> None:
+        done.append((final.uid, final.cursor))
+        if len(done) == ends:
+            over.set()
 
-    def studies(self) -> list[StudyInfo]:
-        self.asked += 1
-        return [info(script) for script in self.lists[min(self.asked, len(self.lists)) - 1]]
-
-    def study(self, name: str) -> ScriptedStudy:
-        script = next(
-            one for one in self.lists[min(self.asked, len(self.lists)) - 1] if info(one).name == name
-        )
-        return ScriptedStudy(script, name=name)
-
-
-@dataclass
-class _Many:
-    """A target with a sink for each study."""
-
-    title: str = "the tracker"
-    sinks: dict[str, ScriptedTarget] = field(default_factory=dict)
-
-    def open(self, study: StudyInfo, say: Any, *, again: bool) -> ScriptedTarget:
-        return self.sinks.setdefault(study.name, ScriptedTarget()).open(study, say, again=again)
+    exporter = Site().exporter(sinks)
+    said = [] if said is None else said
+    exporter = replace(
+        exporter,
+        say=said.append,
+        trouble=Trouble("The tracker", said.append),
+        wait=lambda seconds: over.wait(min(seconds, 0.01)),
+    )
+    AllStudies(client=client, exporter=exporter, done=finished).run()  # type: ignore[arg-type]
+    return done
 
 
 def test_all_studies_are_followed_and_those_that_come_later(script: Script) -> None:
-    later = story("later")
-    for moment in later.moments:
-        moment.study.uid = "later"
-    client, many, done, over = _Listed([[script], [script, later]]), _Many(), [], threading.Event()
-
-    def finished(final: StudyInfo) -> None:
-        done.append(final.name)
-        if len(done) == 2:
-            over.set()
-
-    def wait(seconds: float) -> bool:
-        return over.wait(min(seconds, 0.01))
-
-    exporter = Exporter(
-        target=many, say=print, trouble=Trouble("", print), scheduler=Trouble("", print), wait=wait
-    )
-    Everything(client=client, exporter=exporter, done=finished).run()  # type: ignore[arg-type]
-    assert sorted(done) == ["digits", "later"]
-    assert {name: sink.written for name, sink in many.sinks.items()} == {
-        "digits": whole(script),
+    later, sinks = named("later", "later"), ManySinks()
+    done = followed(Listed([[script], [script, later]]), sinks, 2)
+    assert sorted(uid for uid, _ in done) == [UID, "later"]
+    assert {uid: sink.written for uid, sink in sinks.sinks.items()} == {
+        UID: whole(script),
         "later": whole(later),
     }
-    assert many.sinks["digits"].opened == [False]
+    assert sinks.sinks[UID].opened == [Start.RESUME]
 
 
 def test_a_study_that_is_extended_after_its_end_is_followed_again(script: Script) -> None:
     """Its end is not the end: later events are copied from where the copy stopped."""
-    shorter = story()
-    del shorter.events[-40:], shorter.moments[-41:-1]
-    shorter.moments[-1].study.status.cursor = len(shorter.events)
-    client, many, over = _Listed([[shorter], [shorter], [script]]), _Many(), threading.Event()
-    done: list[int] = []
+    shorter, sinks = cut(40), ManySinks()
+    done = followed(Listed([[shorter]] * 5 + [[script]]), sinks, 2)
+    assert done == [(UID, len(shorter.events)), (UID, len(script.events))]
+    assert sinks.sinks[UID].written == whole(script)
+    assert sinks.sinks[UID].opened == [Start.RESUME, Start.RESUME]
 
-    def finished(final: StudyInfo) -> None:
-        done.append(final.cursor)
-        if final.cursor == len(script.events):
-            over.set()
 
-    exporter = Exporter(
-        target=many,
-        say=print,
-        trouble=Trouble("", print),
-        scheduler=Trouble("", print),
-        wait=lambda seconds: over.wait(min(seconds, 0.05)),
-    )
-    Everything(client=client, exporter=exporter, done=finished).run()  # type: ignore[arg-type]
-    assert done == [len(shorter.events), len(script.events)]
-    assert many.sinks["digits"].written == whole(script)
-    assert many.sinks["digits"].opened == [False, False]
+def test_a_study_with_a_defect_does_not_end_the_others(script: Script) -> None:
+    """Its next turns come after growing pauses, and it is said once."""
+    said: list[str] = []
+    lists = [[named("bad", "bad"), script]] * 60 + [[named("bad", "bad"), script, named("later", "later")]]
+    done = followed(Listed(lists), ManySinks(broken={"bad"}), 2, said)
+    assert [uid for uid, _ in done] == [UID, "later"]
+    assert said == ["The tracker: unexpected: RuntimeError('a defect'). Trying bad again."]
+
+
+def test_more_studies_than_turns_at_once_are_all_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Studies that are idle, and studies that the tracker rejects, keep no place from others."""
+    monkeypatch.setattr(all_studies, "AT_ONCE", 2)
+    scripts = [named(f"study-{number}", f"uid-{number}") for number in range(9)]
+    for script in scripts[:4]:
+        del script.events[-1], script.moments[-1]  # they go on, and nothing happens
+    sinks = ManySinks()
+    for number in (4, 5):
+        rejecting = ScriptedTarget(errors=[RefusedError("its experiment was deleted.")] * 10_000)
+        sinks.sinks[f"uid-{number}"] = rejecting
+    done = followed(Listed([scripts]), sinks, 3)
+    assert sorted(uid for uid, _ in done) == ["uid-6", "uid-7", "uid-8"]
+    assert {sinks.sinks[f"uid-{number}"].cursor for number in range(4)} == {len(scripts[0].events)}
+
+
+def test_a_study_that_is_made_again_under_its_name_has_a_copy_of_its_own(script: Script) -> None:
+    old, new = cut(3), named("digits", "fedcba9876543210")
+    old.moments[-1].study.state = old.moments[0].study.state  # it is deleted while it is active
+    sinks = ManySinks()
+    assert followed(Listed([[old]] * 4 + [[new]]), sinks, 1) == [("fedcba9876543210", len(new.events))]
+    assert sinks.sinks[UID].written == whole(old)
+    assert sinks.sinks["fedcba9876543210"].written == whole(new)
+
+
+@pytest.mark.parametrize("seen", ["by the watch", "by a question"])
+def test_a_study_that_is_replaced_while_it_is_followed_is_over(
+    make: MakeSite, script: Script, monkeypatch: pytest.MonkeyPatch, seen: str
+) -> None:
+    study, site = make()
+    new = named("digits", "fedcba9876543210")
+
+    def watch(after: int, on_break: Any) -> Iterator[Update]:
+        yield from list(updates(script))[:3]
+        study.script = new
+        if seen == "by the watch":
+            yield from list(updates(new, after=21))
+
+    monkeypatch.setattr(study, "watch", watch)
+    assert site.exporter().follow(study) is None  # type: ignore[arg-type]
+    assert site.target.written == list(range(1, 22))
+    assert site.said == [
+        "Study digits was deleted, and another one has its name now; the tracker keeps what it has."
+    ]
+
+
+def test_a_tracker_that_is_ahead_of_a_restored_scheduler_begins_again(make: MakeSite, script: Script) -> None:
+    study, site = make()
+    site.target.cursor = len(script.events) + 1
+    site.exporter().follow(study)  # type: ignore[arg-type]
+    assert site.target.opened == [Start.RESUME, Start.SET_ASIDE]
+    assert site.target.written == whole(script)
+    (line,) = site.said
+    assert line.startswith("the tracker is ahead of the scheduler, whose database was restored")
+
+
+def test_a_scheduler_that_is_restored_while_it_is_watched_is_noticed(make: MakeSite, script: Script) -> None:
+    rejected = InvalidFieldError([Violation(field="after_cursor", message="is beyond the newest event")])
+    study, site = make(breaks=[(20, rejected)])
+    restored = cut(len(script.events) - 100)
+    status = study.status
+    answers = [status()]
+
+    def ask() -> StudyInfo:
+        if answers:
+            return answers.pop()
+        study.script = restored
+        return status()
+
+    study.status = ask  # type: ignore[method-assign]
+    site.exporter().follow(study)  # type: ignore[arg-type]
+    assert site.target.opened == [Start.RESUME, Start.SET_ASIDE]
+    assert site.target.written == whole(restored)
+
+
+def test_the_present_trouble_is_said_and_its_end() -> None:
+    said: list[str] = []
+    trouble = Trouble("MLflow", said.append)
+    down, rejected = AwayError("it does not answer."), RefusedError("it rejects the credentials.")
+    for error, study in ((down, "a"), (down, "b"), (down, "a"), (rejected, "a"), (down, "b")):
+        trouble.failed(error, study)
+    for study in ("b", "a", "a"):
+        trouble.worked(study)
+    assert said == [
+        "MLflow: it does not answer. Trying again until it works.",
+        "MLflow: it rejects the credentials. Trying again until it works.",
+        "MLflow works again for b.",
+        "MLflow works again.",
+    ]

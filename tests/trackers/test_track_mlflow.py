@@ -11,7 +11,7 @@ from scripted_study import Script
 
 from headrace.client.events import Update
 from headrace.track.names import original
-from headrace.track.tracker import AwayError, ForgottenError, RefusedError, RunsSink
+from headrace.track.tracker import AwayError, ForgottenError, RefusedError, RunsSink, Start
 
 MakeTool = Callable[[], Any]
 
@@ -111,7 +111,7 @@ def test_a_lost_answer_is_made_up_for_in_the_same_process(
         if moment == when and rng.random() < (0.3 if when == "between" else 0.1):
             raise MlflowException("API request to /x failed with exception timeout")
 
-    sink = RunsSink(make_tool().open(info(script), print, again=False))
+    sink = RunsSink(make_tool().open(info(script), print, Start.RESUME))
     fake_server.fail = fail
     failures = 0
     for update in updates(script):
@@ -131,7 +131,7 @@ def test_a_deleted_run_stays_deleted_and_is_said_once(
     fake_server: FakeServer, make_tool: MakeTool, script: Script
 ) -> None:
     said: list[str] = []
-    sink = RunsSink(make_tool().open(info(script), said.append, again=False))
+    sink = RunsSink(make_tool().open(info(script), said.append, Start.RESUME))
     todo = iter(updates(script))
     while not any("headrace.cursor" in run.tags for run in fake_server.runs.values()):
         sink.write(next(todo))
@@ -150,7 +150,7 @@ def test_a_deleted_run_stays_deleted_and_is_said_once(
 def test_a_deleted_experiment_is_said_with_the_remedy(
     fake_server: FakeServer, make_tool: MakeTool, script: Script
 ) -> None:
-    sink = RunsSink(make_tool().open(info(script), print, again=False))
+    sink = RunsSink(make_tool().open(info(script), print, Start.RESUME))
     todo = list(updates(script))
     for update in todo[:5]:
         sink.write(update)
@@ -162,7 +162,7 @@ def test_a_deleted_experiment_is_said_with_the_remedy(
         write_all(sink, todo[5:])
     assert "mlflow experiments restore" in caught.value.remedy
     with pytest.raises(RefusedError, match="was deleted"):
-        make_tool().open(info(script), print, again=False)
+        make_tool().open(info(script), print, Start.RESUME)
     experiment.lifecycle_stage = "active"
     for run in fake_server.runs.values():
         run.stage = "active"
@@ -173,7 +173,7 @@ def test_a_deleted_experiment_is_said_with_the_remedy(
 def test_a_server_that_lost_everything_gets_it_again(
     fake_server: FakeServer, make_tool: MakeTool, script: Script
 ) -> None:
-    sink = RunsSink(make_tool().open(info(script), print, again=False))
+    sink = RunsSink(make_tool().open(info(script), print, Start.RESUME))
     todo = list(updates(script))
     for update in todo[:20]:
         sink.write(update)
@@ -187,7 +187,7 @@ def test_a_server_that_lost_everything_gets_it_again(
 def test_a_run_that_is_gone_for_good_is_written_again(
     fake_server: FakeServer, make_tool: MakeTool, script: Script
 ) -> None:
-    sink = RunsSink(make_tool().open(info(script), print, again=False))
+    sink = RunsSink(make_tool().open(info(script), print, Start.RESUME))
     todo = list(updates(script))
     for update in todo[:5]:
         sink.write(update)
@@ -209,7 +209,7 @@ def test_rejected_credentials_are_named_with_the_variables(
 
     fake_server.fail = fail
     with pytest.raises(RefusedError, match="rejects the credentials") as caught:
-        make_tool().open(info(script), print, again=False)
+        make_tool().open(info(script), print, Start.RESUME)
     assert "MLFLOW_TRACKING_TOKEN" in caught.value.remedy
 
 

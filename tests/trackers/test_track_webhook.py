@@ -15,7 +15,7 @@ from copied_study import KilledError, info, story, updates
 from scripted_study import Script
 
 from headrace.errors import InvalidFieldError
-from headrace.track.tracker import AwayError
+from headrace.track.tracker import AwayError, Start
 from headrace.track.webhook import GIVE_UP_AFTER_S, WebhookSink, WebhookTarget, post, secret_of, signature
 
 KEY = b"a secret that both sides know"
@@ -24,14 +24,14 @@ KEY = b"a secret that both sides know"
 class Receiver:
     """The other side. `fail` may raise, or give a status other than 200, before or after it has the notice."""
 
-    def __init__(self, positions: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self.got: list[tuple[dict[str, str], dict[str, Any]]] = []
         self.fail: Callable[[str], int | None] = lambda _: None
         self.now_s = 0.0  # before the scripted study was created
         self.target = WebhookTarget(
             url="https://example.com/hooks?key=1",
             key=KEY,
-            positions=positions,
+            folder=folder,
             send=self,
             now_s=lambda: self.now_s,
         )
@@ -49,7 +49,7 @@ class Receiver:
         return [body["type"] for _, body in self.got]
 
     def open(self, script: Script) -> WebhookSink:
-        return self.target.open(info(script), print, again=False)
+        return self.target.open(info(script), print, Start.RESUME)
 
     def follow(self, script: Script) -> None:
         sink = self.open(script)
@@ -84,11 +84,11 @@ def test_the_signature_covers_id_time_and_body(receiver: Receiver, script: Scrip
     target = WebhookTarget(
         url="https://example.com",
         key=KEY,
-        positions=receiver.target.positions,
+        folder=receiver.target.folder,
         send=lambda _, body, headers: sent.append((body, headers)) or 204,
         now_s=lambda: 1_700_000_000.9,
     )
-    sink = target.open(info(script), print, again=False)
+    sink = target.open(info(script), print, Start.RESUME)
     for update in updates(script):
         sink.write(update)
     body, headers = sent[0]
@@ -103,7 +103,7 @@ def test_the_signature_covers_id_time_and_body(receiver: Receiver, script: Scrip
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_kill_sends_again_with_the_same_id(receiver: Receiver, script: Script, when: str) -> None:
     """What arrives twice has one id, and nothing is lost."""
-    quiet = Receiver(receiver.target.positions.with_name("other"))
+    quiet = Receiver(receiver.target.folder.with_name("other"))
     quiet.target.first_used_s()
     quiet.follow(script)
     expected = [headers["webhook-id"] for headers, _ in quiet.got]
@@ -151,9 +151,10 @@ def test_any_answer_but_2xx_is_tried_again(receiver: Receiver, script: Script, s
 
 def test_after_a_day_a_notice_is_dropped_and_said(receiver: Receiver, script: Script) -> None:
     said: list[str] = []
-    sink = receiver.target.open(info(script), said.append, again=False)
+    sink = receiver.target.open(info(script), said.append, Start.RESUME)
     receiver.fail = lambda _: 500
     first = next(update for update in updates(script, batch=10_000))
+    receiver.now_s = 4e9
     with pytest.raises(AwayError):
         sink.write(first)
     receiver.now_s += GIVE_UP_AFTER_S
@@ -165,7 +166,7 @@ def test_after_a_day_a_notice_is_dropped_and_said(receiver: Receiver, script: Sc
 
 def test_the_past_of_a_study_is_no_news(receiver: Receiver, script: Script) -> None:
     receiver.now_s = 4e9  # first used after the study was created
-    late = Receiver(receiver.target.positions.with_name("late"))
+    late = Receiver(receiver.target.folder.with_name("late"))
     late.now_s = 4e9
     late.follow(script)
     assert late.got == []

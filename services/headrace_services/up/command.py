@@ -25,7 +25,7 @@ from headrace_services.up.notices import Notices
 from headrace_services.up.ports import free_ports
 from headrace_services.up.postgres import EmbeddedPostgres
 from headrace_services.up.probe import scheduler_serves, worker_connected
-from headrace_services.up.supervisor import Supervisor
+from headrace_services.up.supervisor import BACKOFF_LONGEST_S, Supervisor
 
 WORKER_NAME = "local"
 
@@ -45,8 +45,8 @@ class Options:
     """Where a planner listens; None: there is no planner."""
     heartbeat_interval_s: float | None = None
     lease_ttl_s: float | None = None
-    track: tuple[str, ...] = ()
-    """What exporters write to, one process for each."""
+    track: tuple[tuple[str, dict[str, str]], ...] = ()
+    """What exporters write to, one process for each: the value of `--to`, and variables of the environment."""
     keep: tuple[str, ...] = ()
     """How long old data is kept, in the form that the schedulers take."""
     instance: str = field(default_factory=lambda: uuid4().hex)
@@ -124,7 +124,8 @@ def up(
         list[str] | None,
         typer.Option(
             metavar="TOOL=WHERE",
-            help="Copy all studies to a tracker, as `headrace track --to` does, such as mlflow=URI; repeat for others.",
+            help="Copy all studies of one project to a tracker, as `headrace track --to` does, such as mlflow=URI; "
+            "repeat for others. The project is HEADRACE_PROJECT, or that of HEADRACE_TOKEN.",
             show_default=False,
         ),
     ] = None,
@@ -264,23 +265,28 @@ def children(options: Options) -> list[ChildSpec]:
                 stop_grace_s=15,
             )
         )
-    specs += [
-        ChildSpec(
-            name=f"track-{number}" if len(options.track) > 1 else "track",
-            command=_headrace("track", "--all", "--to", target, "--address", ",".join(options.addresses)),
-            env=env,
-            log_path=logs / f"track-{number}.log",
+    for number, (target, variables) in enumerate(options.track, 1):
+        specs.append(
+            ChildSpec(
+                name=f"track-{number}" if len(options.track) > 1 else "track",
+                command=_headrace("track", "--all", "--to", target, "--address", ",".join(options.addresses)),
+                env={**env, **variables},
+                log_path=logs / f"track-{number}.log",
+                longest_pause_s=BACKOFF_LONGEST_S,  # it ends by itself only if it is rejected, and would be again
+                steady_after_s=60,
+            )
         )
-        for number, target in enumerate(options.track, 1)
-    ]
     return specs
 
 
-def _targets(given: list[str]) -> tuple[str, ...]:
-    """What to copy studies to, checked before anything is started."""
+def _targets(given: list[str]) -> tuple[tuple[str, dict[str, str]], ...]:
+    """What to copy studies to, checked before anything is started, with the variables that say where."""
     from headrace.track.targets import parse  # imports the client, which `up` does not need
 
-    return tuple(dict.fromkeys(str(parse(text, os.environ, "--track")) for text in given))
+    destinations = dict.fromkeys(parse(text, os.environ, "--track") for text in given)
+    for destination in destinations:
+        destination.hide()
+    return tuple(destination.arguments() for destination in destinations)
 
 
 def _store_url(store: str | None) -> str | None:

@@ -15,9 +15,10 @@ from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.session import AsJson, Session
 from headrace.client import Client
 from headrace.client.model import StudyInfo
-from headrace.track.everything import Everything
-from headrace.track.exporter import Exporter, Stopped, Target, Trouble
-from headrace.track.targets import held, parse, target_of
+from headrace.track.all_studies import AllStudies
+from headrace.track.exporter import Exporter, Stopped, Target
+from headrace.track.targets import locked, parse, target_of
+from headrace.track.trouble import Trouble
 
 _LOOK_S = 0.5
 _CLOSE_S = 20.0
@@ -79,14 +80,15 @@ def track(
             code=USAGE,
         )
     session = Session.of(context)
-    given = list(dict.fromkeys(parse(text, os.environ) for text in to))
+    destinations = list(dict.fromkeys(parse(text, os.environ) for text in to))
     with ExitStack() as stack:
-        for one in given:
-            stack.enter_context(held(one))
+        for one in destinations:
+            one.hide()
+            stack.enter_context(locked(one))
         client = stack.enter_context(session.client())
         if study is not None:
             client.study(study).status()  # a study that does not exist is an error before a tracker is asked
-        targets = [target_of(one, os.environ) for one in given]
+        targets = [target_of(one, os.environ) for one in destinations]
         _Run(session, client, study, as_json=as_json).run(targets)
 
 
@@ -139,7 +141,7 @@ class _Run:
         done: Callable[[StudyInfo], None] = lambda final: self._done(target, final)  # noqa: E731
         try:
             if self._study is None:
-                Everything(client=self._client, exporter=exporter, done=done).run()
+                AllStudies(client=self._client, exporter=exporter, done=done).run()
             elif (final := exporter.follow(self._client.study(self._study))) is not None:
                 done(final)
         except Stopped:

@@ -67,6 +67,8 @@ class Entry:
     fields: Mapping[str, str] = field(default_factory=dict)
     status: Status | None = None
     """The new status; None if it stays as it is."""
+    of_tables: bool = False
+    """Whether it was made from the tables. Its time then differs a little from its event's."""
 
 
 def entry_of(event: Event) -> Entry | None:
@@ -109,10 +111,27 @@ def by_trial(events: Iterable[Event]) -> dict[int, list[Entry]]:
     return found
 
 
-def of_tables(cursor: int, trials: Sequence[TrialInfo], reports: Iterable[Report]) -> dict[int, list[Entry]]:
-    """The entries of an ended study whose events were deleted by age, from its trials and reports.
+def as_of(
+    trials: Iterable[TrialInfo], reports: Iterable[Report], later: Iterable[Event]
+) -> tuple[list[TrialInfo], list[Report]]:
+    """Trials and reports without those that the `later` events created while the tables were read."""
+    created, reported = set(), set()
+    for event in later:
+        match event.detail:
+            case TrialCreated():
+                created.add(event.trial)
+            case ReportRecorded(attempt=attempt, sequence=sequence):
+                reported.add((event.trial, attempt, sequence))
+            case _:
+                pass
+    kept = [trial for trial in trials if trial.number not in created]
+    return kept, [one for one in reports if (one.trial, one.attempt, one.sequence) not in reported]
 
-    All carry the study's last cursor: a run has either none of them or all.
+
+def of_tables(cursor: int, trials: Sequence[TrialInfo], reports: Iterable[Report]) -> dict[int, list[Entry]]:
+    """The entries of a study whose events were deleted by age, from its trials and reports.
+
+    All carry the study's cursor: a run has either none of them or all.
     """
     of: dict[int, list[Report]] = {}
     for report in reports:
@@ -121,31 +140,28 @@ def of_tables(cursor: int, trials: Sequence[TrialInfo], reports: Iterable[Report
 
 
 def _of_tables(cursor: int, trial: TrialInfo, reports: Sequence[Report]) -> list[Entry]:
-    number = trial.number
+    entry = Entry(cursor=cursor, trial=trial.number, time_ms=_time_ms(trial.created), of_tables=True)
     began = {"state": TrialState.PENDING.value, "bracket": str(trial.bracket)}
     if trial.baseline:
         began["baseline"] = "true"
     params = trial.lineage[0].previous_params if trial.lineage else trial.params
-    return [
-        Entry(
-            cursor=cursor, trial=number, time_ms=_time_ms(trial.created), params=params, fields=began,
-            status=Status.WAITING,
-        ),
-        *(
-            Entry(
-                cursor=cursor, trial=number, time_ms=_time_ms(report.time), step=report.step,
-                metrics=report.metrics, fields={"attempt": str(report.attempt)},
-            )
-            for report in reports
-        ),
-        Entry(
-            cursor=cursor,
-            trial=number,
-            time_ms=_time_ms(trial.ended or trial.created),
-            fields=_state(trial.state, trial.reason, trial.detail) | _checkpoint(trial.checkpoint),
-            status=_status(trial.state, trial.reason),
-        ),
-    ]  # fmt: skip
+    points = (
+        replace(
+            entry,
+            time_ms=_time_ms(report.time),
+            step=report.step,
+            metrics=report.metrics,
+            fields={"attempt": str(report.attempt)},
+        )
+        for report in reports
+    )
+    last = replace(
+        entry,
+        time_ms=_time_ms(trial.ended or (reports[-1].time if reports else trial.created)),
+        fields=_state(trial.state, trial.reason, trial.detail) | _checkpoint(trial.checkpoint),
+        status=_status(trial.state, trial.reason),
+    )
+    return [replace(entry, params=params, fields=began, status=Status.WAITING), *points, last]
 
 
 def _moved(moved: TrialMoved) -> dict[str, str]:

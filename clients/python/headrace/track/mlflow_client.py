@@ -5,11 +5,12 @@ import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
 
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
+from headrace.errors import HeadraceError
+from headrace.track.redaction import redacted
 from headrace.track.tracker import AwayError, ForgottenError, RefusedError
 
 T = TypeVar("T")
@@ -17,12 +18,14 @@ LONGEST_SHOWN: Final = 300
 _SILENT: Final = re.compile(r"\[Errno -?\d+\] [\w ]+|Read timed out|timed out")
 """What an error says, several levels deep, if there is no answer."""
 _REFUSED: Final = ("error code 401", "error code 403", "UNAUTHENTICATED", "PERMISSION_DENIED")
-
-
-def shown(uri: str) -> str:
-    """The URI without a user and a password."""
-    parts = urlsplit(uri)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+_INVALID: Final = (
+    "INVALID_PARAMETER_VALUE",
+    "BAD_REQUEST",
+    "MALFORMED_REQUEST",
+    "error code 400",
+    "error code 413",
+)
+"""What the server, or a proxy in front of it, says about a request that it will never take."""
 
 
 class DeletedError(RefusedError):
@@ -34,7 +37,11 @@ class ExistsError(RefusedError):
 
 
 class InvalidError(AwayError):
-    """MLflow does not take a value."""
+    """MLflow does not take the request."""
+
+
+class UnusableUriError(HeadraceError):
+    """MLflow's library has no client for the URI."""
 
 
 def experiment_deleted(experiment_id: str) -> RefusedError:
@@ -47,7 +54,7 @@ def experiment_deleted(experiment_id: str) -> RefusedError:
 
 
 class Client:
-    """The client of a server."""
+    """The client of a server. Raises UnusableUriError."""
 
     def __init__(self, uri: str) -> None:
         # The exporter has its own pauses. MLflow's would hold it for minutes, and say so on every try.
@@ -55,7 +62,10 @@ class Client:
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # stdout has our results
-        self._client = MlflowClient(tracking_uri=uri)
+        try:
+            self._client = MlflowClient(tracking_uri=uri)
+        except (MlflowException, ValueError) as error:
+            raise UnusableUriError(_first_line(error)) from None
 
     def __getattr__(self, name: str) -> Any:
         return partial(_called, getattr(self._client, name))
@@ -65,21 +75,34 @@ def _called(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
     try:
         return call(*arguments, **named)
     except MlflowException as error:
-        text = str(error.message).partition("\n")[0][:LONGEST_SHOWN].rstrip(".")
-        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-            raise ForgottenError(f"{text}.") from None
-        if error.error_code == "RESOURCE_ALREADY_EXISTS":
-            raise ExistsError(f"{text}.", remedy="Rename that experiment in MLflow.") from None
-        if "must be in the 'active' state" in text:
-            raise DeletedError(f"{text}.") from None
-        if any(sign in text or sign == error.error_code for sign in _REFUSED):
-            raise RefusedError(
-                f"the server rejects the credentials: {text}.",
-                remedy="Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN.",
-            ) from None
-        if error.error_code == "INVALID_PARAMETER_VALUE":
-            raise InvalidError(f"{text}.") from None
-        silent = _SILENT.search(str(error.message))
-        raise AwayError(
-            f"it does not answer: {silent[0]}." if silent else f"no usable answer: {text}."
-        ) from None
+        raise _translated(error) from None
+    except Exception as error:  # noqa: BLE001 - what its library raises about an answer that is not MLflow's
+        raise AwayError(f"no usable answer: {type(error).__name__}: {_first_line(error)}.") from None
+
+
+def _translated(error: MlflowException) -> HeadraceError:
+    text = _first_line(error)
+
+    def says(*signs: str) -> bool:
+        return any(sign in text or sign == error.error_code for sign in signs)
+
+    if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+        return ForgottenError(f"{text}.")
+    if error.error_code == "RESOURCE_ALREADY_EXISTS":
+        return ExistsError(f"{text}.", remedy="Rename that experiment in MLflow.")
+    if says("must be in the 'active' state"):
+        return DeletedError(f"{text}.")
+    if says(*_REFUSED):
+        return RefusedError(
+            f"the server rejects the credentials: {text}.",
+            remedy="Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN.",
+        )
+    if says(*_INVALID):
+        return InvalidError(f"{text}.")
+    silent = _SILENT.search(str(error))
+    return AwayError(f"it does not answer: {silent[0]}." if silent else f"no usable answer: {text}.")
+
+
+def _first_line(error: Exception) -> str:
+    """What people see of an error: short, and without the secrets of an address."""
+    return redacted(str(error).strip().partition("\n")[0])[:LONGEST_SHOWN].rstrip(".")

@@ -4,9 +4,13 @@ The run's cursor is its tag `headrace.cursor`, sent in the same request as the m
 A request that was lost or cut off may have been carried out, so the run is then *unsure*: before the next write its
 metrics are read back, and points that exist are not sent. A point is recognized by its metric, step and time; the
 time is the event's, so it never differs. A server with a database also drops points that are equal in everything,
-which covers a lost request that is carried out late.
+which covers a lost request that is carried out late. Points from the tables have other times than those from events:
+they are counted by metric and step instead.
+
+A request that MLflow does not take is divided until the value that it rejects is alone, which is left out.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -17,16 +21,15 @@ from headrace.client.model import StudyInfo
 from headrace.spec.names import DEFAULT_PROJECT
 from headrace.track.entries import Entry, Status
 from headrace.track.mlflow_client import (
-    LONGEST_SHOWN,
     Client,
     DeletedError,
     ExistsError,
     InvalidError,
     experiment_deleted,
-    shown,
 )
 from headrace.track.names import for_mlflow
-from headrace.track.tracker import ForgottenError, Say
+from headrace.track.redaction import shown_uri
+from headrace.track.tracker import AwayError, ForgottenError, Say, Start
 
 T = TypeVar("T")
 PREFIX: Final = "headrace."
@@ -64,10 +67,10 @@ class MlflowTool:
     """An MLflow server."""
 
     def __init__(self, uri: str) -> None:
-        self.title = f"MLflow at {shown(uri)}"
+        self.title = f"MLflow at {shown_uri(uri)}"
         self._client = Client(uri)
 
-    def open(self, study: StudyInfo, say: Say, *, again: bool) -> "MlflowRuns":
+    def open(self, study: StudyInfo, say: Say, start: Start) -> "MlflowRuns":
         """Finds the study's experiment, whatever its name is by now, or creates it, and reads back its runs."""
         mine = f"tags.`{UID}` = '{study.uid}'"
         found = self._client.search_experiments(view_type=ViewType.ALL, filter_string=mine)
@@ -75,8 +78,13 @@ class MlflowTool:
             return MlflowRuns(self._client, self._created(study), 0, say)
         if found[0].lifecycle_stage == "deleted":
             raise experiment_deleted(found[0].experiment_id)
-        cursor = 0 if again else int(found[0].tags.get(CURSOR, 0))
-        return MlflowRuns(self._client, found[0].experiment_id, cursor, say)
+        cursor = 0 if start is Start.REREAD else int(found[0].tags.get(CURSOR, 0))
+        runs = MlflowRuns(self._client, found[0].experiment_id, cursor, say)
+        if start is not Start.SET_ASIDE:
+            return runs
+        self._client.rename_experiment(runs.experiment_id, f"{found[0].name} until event {runs.newest}")
+        self._client.set_experiment_tag(runs.experiment_id, UID, f"{study.uid} until event {runs.newest}")
+        return MlflowRuns(self._client, self._created(study), 0, say)
 
     def _created(self, study: StudyInfo) -> str:
         """A new experiment with the study's name, or with its ID too if there is one of that name."""
@@ -92,11 +100,12 @@ class MlflowRuns:
     """The runs of one study."""
 
     def __init__(self, client: Client, experiment_id: str, cursor: int, say: Say) -> None:
-        self._client, self._experiment_id, self._say = client, experiment_id, say
+        self._client, self.experiment_id, self._say = client, experiment_id, say
         self.cursor = cursor
         self._advanced = cursor
         self._told: set[str] = set()
         self._copies = self._listed()
+        self.newest = max([cursor, *(copy.cursor for copy in self._copies.values())])
         self._unsure = False
         """Whether a run may have been created that is not among the copies."""
 
@@ -108,9 +117,9 @@ class MlflowRuns:
         new = [entry for entry in found if entry.cursor > copy.cursor]
         if copy.deleted or not new:
             return
-        copy.unsure, unsure = True, copy.unsure
+        read_back, copy.unsure = copy.unsure or new[0].of_tables, True
         try:
-            self._sent(copy, new, unsure=unsure)
+            self._send(copy, new, read_back=read_back)
         except DeletedError:
             self._require_experiment()
             copy.deleted = True
@@ -130,7 +139,7 @@ class MlflowRuns:
             self._stored(self.cursor)
 
     def _stored(self, cursor: int) -> None:
-        self._client.set_experiment_tag(self._experiment_id, CURSOR, str(cursor))
+        self._client.set_experiment_tag(self.experiment_id, CURSOR, str(cursor))
         self._advanced = cursor
 
     def _listed(self) -> dict[int, _Copy]:
@@ -158,7 +167,7 @@ class MlflowRuns:
         token: str | None = None
         while True:
             page = self._client.search_runs(
-                [self._experiment_id], run_view_type=ViewType.ALL, max_results=1000, page_token=token
+                [self.experiment_id], run_view_type=ViewType.ALL, max_results=1000, page_token=token
             )
             yield from page
             token = page.token
@@ -177,34 +186,31 @@ class MlflowRuns:
         tags = {TRIAL: str(trial)}
         try:
             run = self._client.create_run(
-                self._experiment_id, start_time=first.time_ms, run_name=f"trial {trial}", tags=tags
+                self.experiment_id, start_time=first.time_ms, run_name=f"trial {trial}", tags=tags
             )
         except DeletedError:
-            raise experiment_deleted(self._experiment_id) from None
+            raise experiment_deleted(self.experiment_id) from None
         self._unsure = False
         self._copies[trial] = _Copy(run_id=run.info.run_id)
         return self._copies[trial]
 
     def _require_experiment(self) -> None:
-        if self._client.get_experiment(self._experiment_id).lifecycle_stage == "deleted":
-            raise experiment_deleted(self._experiment_id)
+        if self._client.get_experiment(self.experiment_id).lifecycle_stage == "deleted":
+            raise experiment_deleted(self.experiment_id)
 
-    def _sent(self, copy: _Copy, new: Sequence[Entry], *, unsure: bool) -> None:
+    def _send(self, copy: _Copy, new: Sequence[Entry], *, read_back: bool) -> None:
         """Sends parameters, points and fields, and the cursor last."""
         self._send_params(copy, new)
         metrics = [metric for entry in new for metric in self._points(copy, entry)]
-        if unsure:
-            there = self._there(copy, {metric.key for metric in metrics})
-            metrics = [one for one in metrics if (one.key, one.step, one.timestamp) not in there]
+        if read_back:
+            metrics = self._lacking(copy, metrics, timed=not new[0].of_tables)
         fields: dict[str, str] = {}
         for entry in new:
             fields |= entry.fields
-        tags = [
-            RunTag(f"{PREFIX}{self._named(copy, name)}", text[:LONGEST_TAG]) for name, text in fields.items()
-        ]
+        tags = [RunTag(f"{PREFIX}{self._named(copy, name)}", _text(text)) for name, text in fields.items()]
         if copy.renamed:
             renamed = "; ".join(f"{mapped} = {name}" for mapped, name in copy.renamed.items())
-            tags.append(RunTag(f"{PREFIX}renamed", renamed[:LONGEST_TAG]))
+            tags.append(RunTag(f"{PREFIX}renamed", _text(renamed)))
         if statuses := [entry for entry in new if entry.status is not None]:
             self._set_status(copy, statuses[-1])
         *earlier, last = _batches(metrics, MOST_METRICS) or [[]]
@@ -219,7 +225,7 @@ class MlflowRuns:
                 text = str(value)
                 if len(text) > LONGEST_PARAM:
                     self._say_once(f"The parameter {name!r} is cut to {LONGEST_PARAM} characters in MLflow.")
-                params.append(Param(self._named(copy, name), text[:LONGEST_PARAM]))
+                params.append(Param(self._named(copy, name), _text(text, LONGEST_PARAM)))
         for batch in _batches(params, MOST_TAGS):
             self._log(copy, batch)
 
@@ -239,13 +245,24 @@ class MlflowRuns:
             self._told.add(line)
             self._say(line)
 
-    def _there(self, copy: _Copy, keys: set[str]) -> set[tuple[str, int, int]]:
-        """The points of these metrics that the run has."""
-        return {
-            (key, point.step, point.timestamp)
-            for key in keys
+    def _lacking(self, copy: _Copy, metrics: Sequence[Metric], *, timed: bool) -> list[Metric]:
+        """The points that the run lacks. Without `timed`, their times may differ from those that it has."""
+
+        def known(point: Metric) -> tuple[str, int, int]:
+            return point.key, point.step, point.timestamp if timed else 0
+
+        there = Counter(
+            known(point)
+            for key in {metric.key for metric in metrics}
             for point in self._client.get_metric_history(copy.run_id, key)
-        }
+        )
+        lacking = []
+        for metric in metrics:
+            if there[known(metric)]:
+                there[known(metric)] -= not timed  # of those with the same time all are there, or one
+            else:
+                lacking.append(metric)
+        return lacking
 
     def _set_status(self, copy: _Copy, entry: Entry) -> None:
         assert entry.status is not None
@@ -256,15 +273,28 @@ class MlflowRuns:
             self._client.update_run(copy.run_id, status)
 
     def _log(self, copy: _Copy, batch: Sequence[Metric | Param | RunTag]) -> None:
-        """Sends at once. The server stores parameters first, then metrics, then tags."""
+        """Sends at once, or in parts if MLflow does not take the whole. It stores metrics before tags."""
         metrics = [one for one in batch if isinstance(one, Metric)]
         params = [one for one in batch if isinstance(one, Param)]
         tags = [one for one in batch if isinstance(one, RunTag)]
         try:
             self._client.log_batch(copy.run_id, metrics=metrics, params=params, tags=tags)
         except InvalidError as error:
-            names = ", ".join(one.key for one in batch)[:LONGEST_SHOWN]
-            self._say_once(f"MLflow does not take {names}, which is left out: {error.message}")
+            if len(batch) > 1:
+                lacking = self._lacking(copy, metrics, timed=True)  # some may have been stored
+                rest = [*lacking, *params, *tags]
+                middle = len(batch) // 2
+                for part in (rest[:middle], rest[middle:]):
+                    self._log(copy, part)
+            elif tags and tags[0].key == CURSOR:
+                raise AwayError(f"no usable answer: {error.message}") from None  # it takes nothing at all
+            else:
+                self._say_once(f"MLflow does not take {batch[0].key!r}, which is left out: {error.message}")
+
+
+def _text(text: str, longest: int = LONGEST_TAG) -> str:
+    """A text that every database takes."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")[:longest]
 
 
 def _batches(items: list[T], most: int) -> list[list[T]]:

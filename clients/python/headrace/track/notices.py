@@ -1,6 +1,6 @@
 """What to notify of: the end of a study, its failure, a new best trial. Pure functions.
 
-A notice's id depends only on what happened, so a notice that is sent twice has the same id both times.
+A notice's id depends only on what happened: the same trial that becomes the best at the same step has one id.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,24 +27,25 @@ class Notice:
     data: Mapping[str, Any]
 
 
-def best_of(study: StudyInfo) -> Best | None:
-    """The study's best trial; None if there is none yet, or if it has several objectives and so no best trial."""
+def best_of(study: StudyInfo, before: Best | None = None) -> Best | None:
+    """The study's best trial. If it has none that counts, or several objectives, it stays the one `before`."""
     leader = None if study.spec.further_objectives else study.leader
-    return None if leader is None else (leader.number, leader.score_step)
+    return (leader.number, leader.score_step) if leader is not None and leader.sound else before
 
 
 def notices(update: Update, before: Best | None) -> Iterator[Notice]:
-    """The notices of an update, after which the best trial is another one than `before`.
+    """The notices of an update, if the best trial was `before`.
 
     Only the last of several best trials of an update is one: those before it are no longer the best.
     """
     study = update.study
-    last = update.events[-1].time if update.events else None
-    best = best_of(study)
-    if best is not None and best != before and study.leader is not None and study.leader.sound:
-        trial, step = best
+    best = best_of(study, before)
+    if best is not None and best != before:
         yield Notice(
-            id=f"{study.uid}.best.{trial}.{step}", kind="study.new_best", time=last, data=_data(study)
+            id=f"{study.uid}.best.{best[0]}.{best[1]}",
+            kind="study.new_best",
+            time=update.events[-1].time,
+            data=_data(study),
         )
     for event in update.events:
         match event.detail:
@@ -67,7 +68,7 @@ def _data(study: StudyInfo) -> dict[str, Any]:
         "state": study.state.value,
         "trials": study.counts.total,
         "failed": study.counts.failed,
-        "best": None if best_of(study) is None or study.leader is None else _best(study, study.leader),
+        "best": None if study.leader is None or best_of(study) is None else _best(study, study.leader),
     }
 
 

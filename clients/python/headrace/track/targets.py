@@ -7,19 +7,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from headrace.client.missing import require
 from headrace.client.model import StudyInfo
 from headrace.errors import HeadraceError, InvalidFieldError, Violation
+from headrace.hidden import hide_from_command_line
 from headrace.home import append_private, home_dir
 from headrace.track.exporter import Target
-from headrace.track.tracker import RunsSink, Say, Sink, Tool
+from headrace.track.redaction import redacted, shown_host
+from headrace.track.tracker import RunsSink, Say, Sink, Start, Tool
 from headrace.track.webhook import WebhookTarget, secret_of
 
 SECRET_ENV: Final = "HEADRACE_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 URL_ENV: Final = "HEADRACE_WEBHOOK_URL"
 TOOLS: Final = ("mlflow", "wandb", "tensorboard", "webhook")
+_VARIABLES: Final = {"mlflow": "MLFLOW_TRACKING_URI", "webhook": URL_ENV}
+_MLFLOW: Final = "Write mlflow=http://HOST:PORT, or set MLFLOW_TRACKING_URI."
+_WEBHOOK: Final = f"Write webhook=https://HOST/PATH, or set {URL_ENV}."
 _REMEDY: Final = "Write TOOL or TOOL=WHERE: mlflow=URI, wandb=FOLDER, tensorboard=FOLDER or webhook=URL."
 
 
@@ -28,16 +33,23 @@ class TargetInUseError(HeadraceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class Destination:
     """A value of `--to`, checked: the tool, and where it is."""
 
     tool: str
     where: str
-    from_env: bool = False
-    """Whether the environment says where. It is then not shown: a URL may contain a password or a key."""
 
-    def __str__(self) -> str:
-        return self.tool if self.from_env else f"{self.tool}={self.where}"
+    def arguments(self) -> tuple[str, dict[str, str]]:
+        """The value and the environment variables for another process. Addresses are passed as variables, because a
+        URL may contain a password or a key.
+        """
+        variable = _VARIABLES.get(self.tool)
+        return (self.tool, {variable: self.where}) if variable else (f"{self.tool}={self.where}", {})
+
+    def hide(self) -> None:
+        """Hides an address on this process's command line."""
+        if self.tool in _VARIABLES:
+            hide_from_command_line(self.where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,88 +63,117 @@ class _RunsTarget:
         """For people."""
         return self.tool.title
 
-    def open(self, study: StudyInfo, say: Say, *, again: bool) -> Sink:
+    def open(self, study: StudyInfo, say: Say, start: Start) -> Sink:
         """The sink of a study."""
-        return RunsSink(self.tool.open(study, say, again=again))
+        return RunsSink(self.tool.open(study, say, start))
 
 
-def parse(text: str, env: Mapping[str, str], field: str = "--to") -> Given:
+def parse(text: str, env: Mapping[str, str], field: str = "--to") -> Destination:
     """Reads `TOOL` or `TOOL=WHERE`; checks that the tool's extra is installed. Raises InvalidFieldError and
     MissingExtraError.
     """
     name, _, given = (part.strip() for part in text.partition("="))
-    where = given
+    where = given or env.get(_VARIABLES.get(name, ""), "")
     match name:
         case "mlflow":
-            where = where or env.get("MLFLOW_TRACKING_URI", "")
-            if not where:
-                raise _invalid(
-                    field, text, "has no URI", "Write mlflow=http://HOST:PORT, or set MLFLOW_TRACKING_URI."
-                )
+            _check_mlflow(where, field)
         case "wandb":
-            where = where or env.get("WANDB_DIR", "") or "."
+            where = str(Path(given or env.get("WANDB_DIR", "") or ".").expanduser().absolute())
         case "tensorboard":
-            where = where or "runs"
+            where = str(Path(given or "runs").expanduser().absolute())
         case "webhook":
-            where = where or env.get(URL_ENV, "")
-            _check_webhook(where, text, env, field)
+            _check_webhook(where, field)
+            secret_of(env.get(SECRET_ENV, ""))
         case _:
-            raise _invalid(field, text, f"names no tool: those are {', '.join(TOOLS)}", _REMEDY)
-    if name in ("wandb", "tensorboard"):
-        where = str(Path(where).expanduser().absolute())
+            raise _invalid(field, redacted(text), f"names no tool: those are {', '.join(TOOLS)}", _REMEDY)
     if name != "webhook":
         require(f"`headrace track --to {name}`", name, name)
-    return Given(name, where, from_env=name in ("mlflow", "webhook") and not given)
+    return Destination(name, where)
 
 
-def target_of(given: Given, env: Mapping[str, str]) -> Target:
-    """The target, with its tool's library imported."""
-    match given.tool:
+def target_of(destination: Destination, env: Mapping[str, str], field: str = "--to") -> Target:
+    """The target, with its tool's library imported. Raises InvalidFieldError if the library rejects the address."""
+    where = destination.where
+    match destination.tool:
         case "mlflow":
+            from headrace.track.mlflow_client import UnusableUriError  # an extra
             from headrace.track.mlflow_runs import MlflowTool  # an extra
 
-            return _RunsTarget(MlflowTool(given.where))
+            try:
+                return _RunsTarget(MlflowTool(where))
+            except UnusableUriError as error:
+                shown = redacted(where)
+                raise _invalid(
+                    field, shown, f"MLflow cannot use this URI: {error.message}", _MLFLOW
+                ) from None
         case "wandb":
             from headrace.track.wandb_folders import WandbTool  # an extra
 
-            return _RunsTarget(WandbTool(Path(given.where)))
+            return _RunsTarget(WandbTool(Path(where)))
         case "tensorboard":
             from headrace.track.tensorboard_files import TensorboardTool  # an extra
 
-            return _RunsTarget(TensorboardTool(Path(given.where)))
+            return _RunsTarget(TensorboardTool(Path(where)))
         case _:
             key = secret_of(env.get(SECRET_ENV, ""))
-            return WebhookTarget(url=given.where, key=key, positions=_own(given, "webhook"))
+            target = WebhookTarget(url=where, key=key, folder=_own(destination, "webhook"))
+            target.first_used_s()  # now, and not when the first study appears
+            return target
 
 
 @contextmanager
-def held(given: Given) -> Iterator[None]:
+def locked(destination: Destination) -> Iterator[None]:
     """Keeps a second exporter of this home from writing to the same place. Raises TargetInUseError."""
-    with append_private(_own(given, "lock")) as lock:
+    with append_private(_own(destination, "lock")) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise TargetInUseError(
-                f"Another `headrace track` of this home writes to the same place with {given.tool} already.",
+                f"Another `headrace track` of this home writes to the same place with {destination.tool} already.",
                 remedy="Stop it first; `headrace up --track` starts one too.",
             ) from None
         yield
 
 
-def _own(given: Given, ending: str) -> Path:
+def _own(destination: Destination, ending: str) -> Path:
     """A path in the home for a target. Its name is a digest, because a URL may contain a key."""
     return (
         home_dir()
         / "track"
-        / f"{hashlib.sha256(f'{given.tool}={given.where}'.encode()).hexdigest()[:16]}.{ending}"
+        / f"{hashlib.sha256(f'{destination.tool}={destination.where}'.encode()).hexdigest()[:16]}.{ending}"
     )
 
 
-def _check_webhook(url: str, text: str, env: Mapping[str, str], field: str) -> None:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise _invalid(field, text, "has no URL", f"Write webhook=https://HOST/PATH, or set {URL_ENV}.")
-    secret_of(env.get(SECRET_ENV, ""))
+def _check_mlflow(uri: str, field: str) -> None:
+    if not uri:
+        raise _invalid(field, "mlflow", "has no URI", _MLFLOW)
+    parts, problem = _split(uri)
+    if not problem and parts.scheme in ("http", "https") and not parts.hostname:
+        problem = "has no host"
+    if problem:
+        raise _invalid(field, redacted(uri), problem, _MLFLOW)
+
+
+def _check_webhook(url: str, field: str) -> None:
+    if not url:
+        raise _invalid(field, "webhook", "has no URL", _WEBHOOK)
+    parts, problem = _split(url)
+    if not problem and (parts.scheme not in ("http", "https") or not parts.hostname):
+        problem = "is no http or https URL"
+    if not problem and (not url.isascii() or not url.isprintable() or " " in url):
+        problem = "contains a space or a character that is not ASCII"
+    if problem:
+        raise _invalid(field, shown_host(url), problem, _WEBHOOK)
+
+
+def _split(url: str) -> tuple[SplitResult, str]:
+    """The parts of a URL, and what is wrong with it, or nothing."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises if it is no number, or too large
+    except ValueError as error:
+        return urlsplit(""), f"is not a URL: {redacted(str(error))}"
+    return parts, ""
 
 
 def _invalid(field: str, value: str, message: str, remedy: str) -> InvalidFieldError:

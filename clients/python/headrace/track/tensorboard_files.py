@@ -4,10 +4,12 @@ The position file beside the event file has the cursor, and the length of the fi
 written after it, or half of one, is cut off when the folder is opened. Records carry the event's time, so the same
 events give the same bytes: a TensorBoard that had read the records that were cut off notices nothing.
 
+A file that is missing or shorter than that is written again from the trial's first event.
+
 Values are stored as 64-bit floats. NaN and infinities are stored as they are; TensorBoard draws no point for them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,16 +25,16 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from headrace.client.model import StudyInfo
 from headrace.spec import CategoricalDomain, FloatDomain, IntDomain
-from headrace.track import copies
-from headrace.track.copies import Position
+from headrace.track import positions
 from headrace.track.entries import Entry, Status
 from headrace.track.names import for_folder
-from headrace.track.tracker import AwayError, ForgottenError, Say
+from headrace.track.positions import Position, unwritable
+from headrace.track.tracker import ForgottenError, Say, Start
 
 FILE: Final = "events.out.tfevents.0000000000.headrace"
 """TensorBoard reads files with `tfevents` in their name."""
-TEXT: Final = "headrace"
-"""The tag of the text with a trial's fields."""
+TEXTS: Final = "headrace/"
+"""The prefix of the tags of texts, one for each field of a trial. TensorBoard shows the last ones."""
 _SESSION: Final = {
     Status.FINISHED: "STATUS_SUCCESS",
     Status.FAILED: "STATUS_FAILURE",
@@ -47,24 +49,30 @@ class TensorboardTool:
         self.title = f"TensorBoard in {folder}"
         self._folder = folder
 
-    def open(self, study: StudyInfo, say: Say, *, again: bool) -> "TensorboardRuns":  # noqa: ARG002
+    def open(self, study: StudyInfo, say: Say, start: Start) -> "TensorboardRuns":  # noqa: ARG002 - the protocol's
         """Finds the study's folder, or creates it."""
+        try:
+            return self._opened(study, start)
+        except OSError as error:
+            raise unwritable(self._folder, error) from None
+
+    def _opened(self, study: StudyInfo, start: Start) -> "TensorboardRuns":
         plain = for_folder(study.name)
         for name in (plain, f"{plain}-{study.uid[:8]}"):
             folder = self._folder / name
-            found = copies.read(folder)
+            found = positions.read(folder)
             if found is not None and found.uid == study.uid:
-                return TensorboardRuns(folder, study, 0 if again else found.cursor)
+                runs = TensorboardRuns(folder, study, 0 if start is Start.REREAD else found.cursor)
+                if start is not Start.SET_ASIDE:
+                    return runs
+                folder.rename(folder.with_name(f"{name}-until-{runs.newest}"))
             if not folder.exists():
                 break
         new = self._folder / f".{name}.new"  # whole before it has its name
-        try:
-            new.mkdir(parents=True, exist_ok=True)
-            _append(new / FILE, 0, [_record(0, 0, _experiment(study))])
-            copies.write(new, Position(study=study.name, uid=study.uid, cursor=0))
-            new.rename(folder)
-        except OSError as error:
-            raise _cannot(folder, error) from None
+        new.mkdir(parents=True, exist_ok=True)
+        _append(new / FILE, 0, [_record(0, 0, _experiment(study))])
+        positions.write(new, Position(study=study.name, uid=study.uid, cursor=0))
+        new.rename(folder)
         return TensorboardRuns(folder, study, 0)
 
 
@@ -74,46 +82,50 @@ class TensorboardRuns:
     def __init__(self, folder: Path, study: StudyInfo, cursor: int) -> None:
         self._folder, self._study = folder, study
         self.cursor = cursor
-        self._fields: dict[int, dict[str, str]] = {}
+        trials = (positions.read(trial) for trial in folder.glob("trial-*"))
+        self.newest = max([cursor, *(position.cursor for position in trials if position is not None)])
 
     def write(self, trial: int, found: Sequence[Entry]) -> None:
         """Appends the entries that the trial's file lacks."""
         folder = self._folder / f"trial-{trial:04d}"
-        position = copies.read(folder)
+        try:
+            self._write(folder, found)
+        except OSError as error:
+            raise unwritable(folder, error) from None
+
+    def _write(self, folder: Path, found: Sequence[Entry]) -> None:
+        position = positions.read(folder)
+        if position is not None and not _reaches(folder / FILE, position.size):
+            (folder / positions.NAME).unlink(missing_ok=True)
+            position = None
         new = [entry for entry in found if entry.cursor > (position.cursor if position else 0)]
         if not new:
             return
         if new[0].params is not None:  # the trial begins, or is copied from the tables
             position = None
-        elif position is None or not _reaches(folder / FILE, position.size):
-            raise ForgottenError(f"{folder} is not what it was.")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if position is None:
-                (folder / copies.NAME).unlink(missing_ok=True)
-            records = [record for entry in new for record in _records(entry)]
-            size = _append(folder / FILE, position.size if position else 0, records)
-            copies.write(
-                folder,
-                Position(
-                    study=self._study.name,
-                    uid=self._study.uid,
-                    trial=trial,
-                    cursor=new[-1].cursor,
-                    size=size,
-                ),
-            )
-        except OSError as error:
-            raise _cannot(folder, error) from None
+        elif position is None:
+            raise ForgottenError(f"{folder / FILE} is gone, or shorter than it was.")
+        folder.mkdir(parents=True, exist_ok=True)
+        if position is None:
+            (folder / positions.NAME).unlink(missing_ok=True)
+        records = [record for entry in new for record in _records(entry)]
+        size = _append(folder / FILE, position.size if position else 0, records)
+        trial, cursor = new[-1].trial, new[-1].cursor
+        positions.write(
+            folder,
+            Position(study=self._study.name, uid=self._study.uid, trial=trial, cursor=cursor, size=size),
+        )
 
     def advance(self, cursor: int) -> None:
         """Stores the study's cursor."""
         try:
-            copies.write(self._folder, Position(study=self._study.name, uid=self._study.uid, cursor=cursor))
+            positions.write(
+                self._folder, Position(study=self._study.name, uid=self._study.uid, cursor=cursor)
+            )
         except FileNotFoundError:
             raise ForgottenError(f"{self._folder} is gone.") from None
         except OSError as error:
-            raise _cannot(self._folder, error) from None
+            raise unwritable(self._folder, error) from None
         self.cursor = cursor
 
     def close(self, *, ended: bool) -> None:
@@ -123,7 +135,7 @@ class TensorboardRuns:
 def _reaches(file: Path, size_bytes: int) -> bool:
     try:
         return file.stat().st_size >= size_bytes
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 
@@ -149,8 +161,9 @@ def _records(entry: Entry) -> Iterator[Record]:
         yield _record(at, 0, hparams.hparams_pb(values, trial_id=f"trial {entry.trial}", start_time_secs=at))
     if entry.metrics:
         yield _record(at, step, Summary(value=[_scalar(*metric) for metric in entry.metrics.items()]))
-    if entry.status is not None or "rule" in entry.fields:
-        yield _record(at, entry.cursor, Summary(value=[_text(entry.fields)]))
+    reported = {"attempt"} if entry.metrics else set()  # which each report repeats
+    if texts := [_text(name, text) for name, text in entry.fields.items() if name not in reported]:
+        yield _record(at, entry.cursor, Summary(value=texts))
     if entry.status in _SESSION:
         yield _record(at, 0, _end(_SESSION[entry.status], at))
 
@@ -170,13 +183,10 @@ def _scalar(name: str, value: float) -> Summary.Value:
     )
 
 
-def _text(fields: Mapping[str, str]) -> Summary.Value:
-    lines = [f"**{name}**: {text}" for name, text in fields.items() if text]
+def _text(name: str, text: str) -> Summary.Value:
     return Summary.Value(
-        tag=TEXT,
-        tensor=TensorProto(
-            dtype=DT_STRING, string_val=["  \n".join(lines).encode()], tensor_shape=TensorShapeProto()
-        ),
+        tag=f"{TEXTS}{name}",
+        tensor=TensorProto(dtype=DT_STRING, string_val=[text.encode()], tensor_shape=TensorShapeProto()),
         metadata=SummaryMetadata(
             plugin_data=SummaryMetadata.PluginData(plugin_name="text"), data_class="DATA_CLASS_TENSOR"
         ),
@@ -210,7 +220,3 @@ def _domain(domain: object) -> hparams.Domain | None:
             return hparams.Discrete(list(values))
         case _:
             return None
-
-
-def _cannot(folder: Path, error: OSError) -> AwayError:
-    return AwayError(f"{folder} cannot be written: {error.strerror}.")

@@ -5,6 +5,7 @@ to: `RunsSink` turns them into entries for a `Runs`, and the webhook is one itse
 """
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Protocol
 
 from headrace.client.events import Update
@@ -30,7 +31,18 @@ class ForgottenError(HeadraceError):
 
 
 class EventsGoneError(HeadraceError):
-    """The study's events were deleted by age."""
+    """Events of the study that were not copied yet were deleted by age."""
+
+
+class Start(Enum):
+    """How a study is opened."""
+
+    RESUME = "resume"
+    """Reading continues where the tracker says."""
+    REREAD = "reread"
+    """The study is read from its first event; runs skip what they have."""
+    SET_ASIDE = "set aside"
+    """What the tracker has is kept under another name, and the study is copied from its first event."""
 
 
 class Runs(Protocol):
@@ -38,6 +50,8 @@ class Runs(Protocol):
 
     cursor: int
     """Where to start reading: every run has the events up to here."""
+    newest: int
+    """The newest event that any run had when the study was opened."""
 
     def write(self, trial: int, found: Sequence[Entry]) -> None:
         """Writes entries of one trial, in order, without those that its run has. Repeatable after any failure."""
@@ -56,24 +70,39 @@ class Tool(Protocol):
     def title(self) -> str:
         """For people: `MLflow at http://…`."""
 
-    def open(self, study: StudyInfo, say: Say, *, again: bool) -> Runs:
-        """The copy of a study, created if there is none. With `again` its `cursor` is 0: it is read from its
-        first event."""
+    def open(self, study: StudyInfo, say: Say, start: Start) -> Runs:
+        """The copy of a study, created if there is none."""
 
 
 class Sink(Protocol):
     """Where the exporter writes a study's updates."""
 
-    cursor: int
+    @property
+    def cursor(self) -> int:
+        """Where to start reading."""
+
+    @property
+    def newest(self) -> int:
+        """The newest event that was there when the study was opened."""
 
     def write(self, update: Update) -> None:
-        """Writes the new events. Repeatable after any failure."""
+        """Writes the new events. Repeatable after any failure. Raises EventsGoneError, with nothing written, if
+        some are missing.
+        """
 
     def write_tables(self, study: StudyInfo, trials: Sequence[TrialInfo], reports: Sequence[Report]) -> None:
-        """Writes an ended study whose events were deleted by age."""
+        """Writes a study as of its cursor from its tables, because events were deleted by age."""
 
     def close(self, *, ended: bool) -> None:
         """Lets go of the study."""
+
+
+def missing(update: Update, cursor: int) -> bool:
+    """Whether an update lacks events after `cursor`: cursors have no gaps until events are deleted by age."""
+    new = [event.cursor for event in update.events if event.cursor > cursor]
+    if not new:  # the study's last events may be among the deleted ones
+        return update.study.state.ended and update.study.cursor > cursor
+    return new != list(range(cursor + 1, cursor + 1 + len(new)))
 
 
 class RunsSink:
@@ -81,15 +110,15 @@ class RunsSink:
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
-        self.cursor = runs.cursor
+        self.cursor, self.newest = runs.cursor, runs.newest
 
     def write(self, update: Update) -> None:
-        """Raises EventsGoneError if events before these are missing."""
+        """Writes the new events of each trial, then moves the cursor."""
+        if missing(update, self.cursor):
+            raise EventsGoneError(f"Events of {update.study.name} were deleted by age.")
         new = [event for event in update.events if event.cursor > self.cursor]
         if not new:
             return
-        if new[0].cursor != self.cursor + 1:
-            raise EventsGoneError(f"The events of {update.study.name} were deleted by age.")
         for trial, found in entries.by_trial(new).items():
             self._runs.write(trial, found)
         self.cursor = new[-1].cursor

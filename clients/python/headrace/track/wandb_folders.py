@@ -1,8 +1,9 @@
 """Weights & Biases, offline: a run for each trial, grouped by study, which `wandb sync` uploads.
 
 W&B's library writes a run's folder through a process of its own, which tells nobody what it has written until the
-run is finished. So a folder counts only once its run is finished: then it gets a position file. A folder without
-one is deleted when the study is opened, and its events are read again from the first one.
+run is finished. So a folder counts only once its run is finished: then it gets a position file. If there is a folder
+without one when the study is opened, all folders of its trial are deleted, and the trial is written again. The same
+happens if a write fails.
 
 A run is finished when its trial has ended, when the study or the exporter ends, and when many others are open. A
 trial that continues gets another folder with the same run ID, whose rows count on; `wandb sync` joins them.
@@ -10,6 +11,7 @@ trial that continues gets another folder with the same run ID, whose rows count 
 
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,12 +19,13 @@ from typing import Any, Final
 import wandb
 
 from headrace.client.model import StudyInfo
+from headrace.errors import HeadraceError
 from headrace.spec.names import DEFAULT_PROJECT
-from headrace.track import copies
-from headrace.track.copies import Position
+from headrace.track import positions
 from headrace.track.entries import Entry, Status
 from headrace.track.names import for_wandb
-from headrace.track.tracker import AwayError, ForgottenError, Say
+from headrace.track.positions import Position, unwritable
+from headrace.track.tracker import AwayError, ForgottenError, Say, Start
 
 STEP: Final = "headrace/step"
 FIELDS: Final = "headrace/"
@@ -41,6 +44,8 @@ class _Copy:
     rows: int = 0
     run: Any = None
     """The open run; None if none is."""
+    unmarked: Path | None = None
+    """The folder of a finished run that has no position file yet."""
     ended: Status | None = None
 
 
@@ -51,28 +56,35 @@ class WandbTool:
         self.title = f"W&B (offline) in {folder}"
         self._folder = folder
 
-    def open(self, study: StudyInfo, say: Say, *, again: bool) -> "WandbRuns":
+    def open(self, study: StudyInfo, say: Say, start: Start) -> "WandbRuns":
         """Reads back the study's finished runs and deletes its unfinished ones."""
         folder = self._folder / "wandb"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            return WandbRuns(folder, study, say, again=again)
+            return WandbRuns(folder, study, say, start)
         except OSError as error:
-            raise _cannot(folder, error) from None
+            raise unwritable(folder, error) from None
 
 
 class WandbRuns:
     """The runs of one study."""
 
-    def __init__(self, folder: Path, study: StudyInfo, say: Say, *, again: bool) -> None:
+    def __init__(self, folder: Path, study: StudyInfo, say: Say, start: Start) -> None:
         self._folder, self._study, self._say = folder, study, say
-        self._key = study.uid.replace("-", "")[:12]
-        self._file = f"headrace-{self._key}.json"
+        plain = study.uid.replace("-", "")[:12]
+        self._file = f"headrace-{plain}.json"
+        if start is Start.SET_ASIDE:
+            positions.write(folder, self._position(0), f"headrace-{plain}.{self._aside(plain)}.json")
+            (folder / self._file).unlink(missing_ok=True)
+        aside = self._aside(plain)
+        self._key = f"{plain}r{aside}" if aside else plain
         self._told: set[str] = set()
         self._copies: dict[int, _Copy] = {}
-        position = copies.read(folder, self._file)
+        position = positions.read(folder, self._file)
         whole = self._read_back()
-        self.cursor = position.cursor if position is not None and whole and not again else 0
+        resumed = position is not None and whole and start is not Start.REREAD
+        self.cursor = position.cursor if position is not None and resumed else 0
+        self.newest = max([self.cursor, *(copy.cursor for copy in self._copies.values())])
 
     def write(self, trial: int, found: Sequence[Entry]) -> None:
         """Writes the entries that the run lacks."""
@@ -83,33 +95,48 @@ class WandbRuns:
         if copy is None or (new[0].params is not None and copy.cursor):
             if new[0].params is None:
                 raise ForgottenError(f"the run of trial {trial} is gone.")
-            self._remove(trial)
+            self._drop(trial)
             copy = self._copies[trial] = _Copy()
+        self._mark(trial, copy)
         if copy.run is None:
             self._make_room()
             copy.run = self._opened(trial)
-        for entry in new:
-            self._log(copy, entry)
+        try:
+            for entry in new:
+                self._log(copy, entry)
+        except Exception as error:  # noqa: BLE001 - W&B raises what its process's connection raises
+            self._drop(trial)
+            raise ForgottenError(f"the run of trial {trial} could not be written: {error!r}.") from None
         copy.cursor = new[-1].cursor
 
     def advance(self, cursor: int) -> None:
         """Finishes runs that have ended, and stores the study's cursor."""
-        for trial, copy in self._copies.items():
+        for trial, copy in list(self._copies.items()):
             if copy.run is not None and copy.ended and cursor - copy.cursor >= LINGER:
                 self._finish(trial, copy)
         try:
-            copies.write(
-                self._folder, Position(study=self._study.name, uid=self._study.uid, cursor=cursor), self._file
-            )
+            positions.write(self._folder, self._position(cursor), self._file)
         except OSError as error:
-            raise _cannot(self._folder, error) from None
+            raise unwritable(self._folder, error) from None
         self.cursor = cursor
 
-    def close(self, *, ended: bool) -> None:  # noqa: ARG002
-        """Finishes every run."""
-        for trial, copy in self._copies.items():
-            if copy.run is not None:
+    def close(self, *, ended: bool) -> None:  # noqa: ARG002 - the protocol's
+        """Finishes every run, and raises the first failure."""
+        failure: HeadraceError | None = None
+        for trial, copy in list(self._copies.items()):
+            try:
                 self._finish(trial, copy)
+            except HeadraceError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _aside(self, plain: str) -> int:
+        """How often the study's runs were set aside. Those that follow have IDs of their own."""
+        return len(list(self._folder.glob(f"headrace-{plain}.*.json")))
+
+    def _position(self, cursor: int, trial: int | None = None, size: int = 0) -> Position:
+        return Position(study=self._study.name, uid=self._study.uid, cursor=cursor, trial=trial, size=size)
 
     def _id(self, trial: int) -> str:
         return f"{self._key}-{trial}"
@@ -119,20 +146,30 @@ class WandbRuns:
 
     def _read_back(self) -> bool:
         """Reads the positions of finished folders; whether there were no others."""
-        whole = True
+        found: dict[int, list[Position | None]] = {}
         for folder in self._folders(f"{self._key}-*"):
-            position = copies.read(folder)
-            if position is None or position.trial is None:
-                _delete(folder)
-                whole = False
+            number = folder.name.rpartition("-")[2]
+            if number.isdecimal():
+                found.setdefault(int(number), []).append(positions.read(folder))
+        for trial, its in found.items():
+            whole = [position for position in its if position is not None]
+            if len(whole) < len(its):
+                _delete(self._folders(self._id(trial)))
                 continue
-            copy = self._copies.setdefault(position.trial, _Copy())
-            copy.cursor, copy.rows = max(copy.cursor, position.cursor), max(copy.rows, position.size)
-        return whole
+            last = max(whole, key=lambda position: position.cursor)
+            self._copies[trial] = _Copy(cursor=last.cursor, rows=last.size)
+        return self._copies.keys() == found.keys()
 
-    def _remove(self, trial: int) -> None:
-        for folder in self._folders(self._id(trial)):
-            _delete(folder)
+    def _drop(self, trial: int) -> None:
+        """Forgets a run and deletes its folders."""
+        copy = self._copies.pop(trial, None)
+        if copy is not None and copy.run is not None:
+            with suppress(Exception):  # it is deleted, whatever state it is in
+                copy.run.finish(exit_code=1)
+        try:
+            _delete(self._folders(self._id(trial)))
+        except OSError as error:
+            raise unwritable(self._folder, error) from None
 
     def _make_room(self) -> None:
         opened = [(copy.cursor, trial) for trial, copy in self._copies.items() if copy.run is not None]
@@ -164,9 +201,9 @@ class WandbRuns:
                     x_save_requirements=False,
                 ),
             )
-        except wandb.Error as error:
-            raise AwayError(f"a run cannot be started: {error}.") from None
-        run.define_metric("*", step_metric=STEP)
+            run.define_metric("*", step_metric=STEP)
+        except Exception as error:  # noqa: BLE001 - W&B raises what its process's connection raises
+            raise AwayError(f"a run cannot be started: {error!r}.") from None
         return run
 
     def _log(self, copy: _Copy, entry: Entry) -> None:
@@ -189,27 +226,35 @@ class WandbRuns:
         return mapped
 
     def _finish(self, trial: int, copy: _Copy) -> None:
-        """Finishes the run, and then marks its folder: from now on it counts."""
-        run, copy.run = copy.run, None
-        folder = Path(run.settings.sync_dir)
-        failed = copy.ended in (Status.FAILED, Status.KILLED)
-        run.finish(exit_code=1 if failed else 0)
-        position = Position(
-            study=self._study.name, uid=self._study.uid, trial=trial, cursor=copy.cursor, size=copy.rows
-        )
+        """Finishes the run if it is open, and then marks its folder: from now on it counts."""
+        if copy.run is not None:
+            copy.unmarked = Path(copy.run.settings.sync_dir)
+            failed = copy.ended in (Status.FAILED, Status.KILLED)
+            try:
+                copy.run.finish(exit_code=1 if failed else 0)
+            except Exception as error:  # noqa: BLE001 - W&B raises what its process's connection raises
+                self._drop(trial)
+                raise ForgottenError(f"the run of trial {trial} could not be finished: {error!r}.") from None
+            copy.run = None
+        self._mark(trial, copy)
+
+    def _mark(self, trial: int, copy: _Copy) -> None:
+        if copy.unmarked is None:
+            return
         try:
-            copies.write(folder, position)
+            positions.write(copy.unmarked, self._position(copy.cursor, trial, copy.rows))
+        except FileNotFoundError:
+            self._drop(trial)
+            raise ForgottenError(f"{copy.unmarked} is gone.") from None
         except OSError as error:
-            raise ForgottenError(f"{folder} is gone ({error.strerror}).") from None
+            raise unwritable(copy.unmarked, error) from None
+        copy.unmarked = None
 
 
-def _delete(folder: Path) -> None:
-    """Deletes a folder under another name: a process of W&B's that outlived a killed exporter may still write there."""
-    away = folder.with_name(f".deleted-{folder.name}")
-    shutil.rmtree(away, ignore_errors=True)
-    folder.rename(away)
-    shutil.rmtree(away, ignore_errors=True)
-
-
-def _cannot(folder: Path, error: OSError) -> AwayError:
-    return AwayError(f"{folder} cannot be written: {error.strerror}.")
+def _delete(folders: Sequence[Path]) -> None:
+    """Deletes folders under other names: a process of W&B's that outlived a killed exporter may still write there."""
+    for folder in folders:
+        away = folder.with_name(f".deleted-{folder.name}")
+        shutil.rmtree(away, ignore_errors=True)
+        folder.rename(away)
+        shutil.rmtree(away, ignore_errors=True)

@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from headrace.track.tracker import AwayError
+
 NAME: Final = "headrace.json"
 
 
@@ -22,11 +24,15 @@ class Position:
 
 
 def read(folder: Path, name: str = NAME) -> Position | None:
-    """The position in a folder; None if there is none, or none that can be read."""
+    """The position in a folder; None if there is none, or one that says nothing. Raises AwayError if it cannot be
+    read: then it may well be there.
+    """
     try:
         return Position(**json.loads((folder / name).read_text()))
-    except (OSError, ValueError, TypeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
         return None
+    except OSError as error:
+        raise unwritable(folder / name, error, "read") from None
 
 
 def write(folder: Path, position: Position, name: str = NAME) -> None:
@@ -34,3 +40,8 @@ def write(folder: Path, position: Position, name: str = NAME) -> None:
     new = folder / f".{name}.new"
     new.write_text(json.dumps(asdict(position)) + "\n")
     new.replace(folder / name)
+
+
+def unwritable(place: Path, error: OSError, what: str = "written") -> AwayError:
+    """The error for a place that cannot be written, or read."""
+    return AwayError(f"{place} cannot be {what}: {error.strerror or error}.")
