@@ -15,6 +15,9 @@ from headrace.track.exporter import Exporter
 from headrace.track.tracker import Start
 from headrace.track.trouble import Trouble
 
+BATCH = 7
+"""Events in a message of a watch."""
+
 
 @dataclass
 class ScriptedStudy:
@@ -26,7 +29,7 @@ class ScriptedStudy:
     """Raised by the next calls of `status`."""
     name: str = "digits"
     shown: int | None = None
-    """After how many events the study is shown; all of them if None. A watch shows all."""
+    """After how many events the study is shown; all of them if None, and once a watch continues."""
     gone: Callable[[Event], bool] = lambda _: False
     """Which events were deleted by age."""
     on_trials: Callable[["ScriptedStudy"], None] = lambda _: None
@@ -41,9 +44,12 @@ class ScriptedStudy:
         assert callable(on_break)
         limit, error = self.breaks.pop(0) if self.breaks else (None, None)
         found = [
-            update for update in updates(self.script, after=after) if not all(map(self.gone, update.events))
+            update
+            for update in updates(self.script, after=after, batch=BATCH)
+            if not all(map(self.gone, update.events))
         ]
-        self.shown = None
+        if after:
+            self.shown = None
         for number, update in enumerate(found or [Update(events=(), study=info(self.script))]):
             if number == limit and error is not None:
                 raise error

@@ -77,6 +77,8 @@ class FakeServer:
     experiments: dict[str, Any] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
     fail: Callable[[str, str], None] = lambda _when, _call: None
+    rejected: frozenset[str] = frozenset()
+    """The names of points, parameters and tags that it takes in no request, though their form is allowed."""
     calls: int = 0
     _ids: Any = field(default_factory=lambda: count(1))
 
@@ -100,7 +102,8 @@ class MlflowClient:
     server: FakeServer
 
     def __init__(self, tracking_uri: str) -> None:
-        self.uri = tracking_uri
+        if tracking_uri.startswith("foo:"):
+            raise MlflowException(f"got unsupported URI '{tracking_uri}'. Supported are: http, https.")
 
     def search_experiments(self, view_type: int, filter_string: str) -> list[Any]:
         assert view_type == ViewType.ALL
@@ -186,6 +189,11 @@ class MlflowClient:
         self._call("set_terminated", end)
 
     def log_batch(self, run_id: str, metrics: Any = (), params: Any = (), tags: Any = ()) -> None:
+        def reject(items: Any) -> None:
+            for one in items:
+                if one.key in self.server.rejected:
+                    raise MlflowException(f"{one.key} is not taken.", "INVALID_PARAMETER_VALUE")
+
         def log() -> None:
             run = self._active(run_id)
             assert len(metrics) <= 1000
@@ -193,16 +201,19 @@ class MlflowClient:
             assert len(tags) <= 100
             for one in (*metrics, *params, *tags):
                 _check(one.key)
+            reject(params)
             for param in params:
                 if run.params.setdefault(param.key, param.value) != param.value:
                     raise MlflowException("Changing param values is not allowed.", "INVALID_PARAMETER_VALUE")
             self.server.fail("between", "log_batch")
+            reject(metrics)
             run.points += [
                 Metric(one.key, max(-LARGEST, min(LARGEST, one.value)) if not math.isnan(one.value) else one.value,
                        one.timestamp, one.step)
                 for one in metrics
             ]  # fmt: skip
             self.server.fail("between", "log_batch")
+            reject(tags)
             run.tags |= {tag.key: tag.value for tag in tags}
 
         self._call("log_batch", log)

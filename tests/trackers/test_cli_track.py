@@ -56,9 +56,38 @@ def test_only_reading_calls_are_made(
         (["digits", "--to", "mlflow"], "--to: has no URI"),
         (["digits", "--to", "webhook=example.com"], "--to: is no http or https URL"),
         (["digits", "--to", "webhook=https://example.com"], "HEADRACE_WEBHOOK_SECRET: needs a key"),
+        (
+            ["digits", "--to", "mlflow=http://user:s3cret@m:99999"],
+            "--to: is not a URL: Port out of range 0-65535 (got http://…@m:99999). Write mlflow=http://HOST:PORT",
+        ),
+        (["digits", "--to", "mlflow=http://[::1"], "--to: is not a URL: Invalid IPv6 URL (got http://[::1)."),
+        (
+            ["digits", "--to", "mlflow=http://"],
+            "--to: has no host (got http://). Write mlflow=http://HOST:PORT",
+        ),
+        (
+            ["digits", "--to", "mlflow=foo://user:s3cret@m"],
+            "--to: MLflow cannot use this URI: got unsupported URI 'foo://…@m'. Supported are: http, https "
+            "(got foo://…@m). Write mlflow=http://HOST:PORT",
+        ),
+        (
+            ["digits", "--to", "webhook=https://h:99999/s3cret"],
+            "--to: is not a URL: Port out of range 0-65535 (got",
+        ),
+        (["digits", "--to", "webhook=https://h:x/s3cret"], "--to: is not a URL: Port could not be cast"),
+        (
+            ["digits", "--to", "webhook=https://h/s3cret b"],
+            "--to: contains a space or a character that is not ASCII",
+        ),
+        (
+            ["digits", "--to", "webhook=https://h/s3crét"],
+            "--to: contains a space or a character that is not ASCII",
+        ),
+        (["digits", "--to", "webhok=https://h/?key=s3cret"], "--to: names no tool"),
     ],
 )
 def test_bad_options_are_named(
+    fake_server: FakeServer,
     service: FakeStudyService,
     invoke: Invoke,
     monkeypatch: pytest.MonkeyPatch,
@@ -69,8 +98,11 @@ def test_bad_options_are_named(
         monkeypatch.delenv(name, raising=False)
     result = invoke("track", *arguments)
     assert result.code == 2
-    assert words in " ".join(result.err.split())
-    assert not service.requests
+    said = " ".join(result.err.split())
+    assert words in said
+    assert "s3cr" not in said
+    assert service.requests.keys() <= {"GetStudy"}
+    assert not fake_server.calls
 
 
 def test_a_missing_extra_is_named(

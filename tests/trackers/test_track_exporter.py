@@ -180,7 +180,7 @@ def test_a_study_that_is_extended_after_its_end_is_followed_again(script: Script
 def test_a_study_with_a_defect_does_not_end_the_others(script: Script) -> None:
     """Its next turns come after growing pauses, and it is said once."""
     said: list[str] = []
-    lists = [[named("bad", "bad"), script]] * 60 + [[named("bad", "bad"), script, named("later", "later")]]
+    lists = [[named("bad", "bad"), script]] * 12 + [[named("bad", "bad"), script, named("later", "later")]]
     done = followed(Listed(lists), ManySinks(broken={"bad"}), 2, said)
     assert [uid for uid, _ in done] == [UID, "later"]
     assert said == ["The tracker: unexpected: RuntimeError('a defect'). Trying bad again."]
@@ -256,7 +256,7 @@ def test_a_scheduler_that_is_restored_while_it_is_watched_is_noticed(make: MakeS
 
     study.status = ask  # type: ignore[method-assign]
     site.exporter().follow(study)  # type: ignore[arg-type]
-    assert site.target.opened == [Start.RESUME, Start.SET_ASIDE]
+    assert site.target.opened[-1] is Start.SET_ASIDE
     assert site.target.written == whole(restored)
 
 

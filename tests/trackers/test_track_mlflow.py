@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from copied_study import KilledError, Points, copied, info, same, story, table, updates
+from exporter_site import cut
 from fake_mlflow import LARGEST, FakeServer, MlflowException
 from scripted_study import Script
 
 from headrace.client.events import Update
+from headrace.errors import HeadraceError
 from headrace.track.names import original
 from headrace.track.tracker import AwayError, ForgottenError, RefusedError, RunsSink, Start
 
@@ -236,3 +238,99 @@ def test_a_parameter_that_is_too_long_is_cut(fake_server: FakeServer, make_tool:
     assert [line for line in said if "is cut to" in line] == [
         "The parameter 'optimizer' is cut to 6000 characters in MLflow."
     ]
+
+
+def test_what_mlflow_rejects_is_left_out_alone(
+    fake_server: FakeServer, make_tool: MakeTool, script: Script
+) -> None:
+    """A point, a parameter and a tag: the rest of their requests is kept, once, and each is said once."""
+    fake_server.rejected = frozenset({"val_loss", "momentum", "headrace.worker"})
+    said: list[str] = []
+    copied(make_tool(), script, said, batch=50)
+    expected = {key: value for key, value in table(script).items() if key[1] != "val_loss"}
+    same(points(fake_server), expected, LARGEST)
+    run = fake_server.run_of(1)
+    assert run.params.keys() == {"lr", "width", "optimizer"}
+    assert run.tags["headrace.reason"]
+    assert "headrace.worker" not in run.tags
+    assert sorted(line for line in said if "left out" in line) == [
+        "MLflow does not take 'headrace.worker', which is left out: headrace.worker is not taken.",
+        "MLflow does not take 'momentum', which is left out: momentum is not taken.",
+        "MLflow does not take 'val_loss', which is left out: val_loss is not taken.",
+    ]
+
+
+def test_a_server_that_takes_nothing_loses_nothing(
+    fake_server: FakeServer, make_tool: MakeTool, script: Script
+) -> None:
+    """A proxy that answers 400 to everything is an outage, and no reason to leave anything out for good."""
+
+    def fail(when: str, call: str) -> None:
+        if call == "log_batch" and when == "before":
+            raise MlflowException("API request failed with error code 400 != 200.")
+
+    fake_server.fail = fail
+    sink = RunsSink(make_tool().open(info(script), print, Start.RESUME))
+    with pytest.raises(AwayError):
+        write_all(sink, updates(script))
+    fake_server.fail = lambda *_: None
+    copied(make_tool(), script, [])
+    same(points(fake_server), table(script), LARGEST)
+
+
+def test_a_text_that_no_database_takes_is_written_without_it(
+    fake_server: FakeServer, make_tool: MakeTool
+) -> None:
+    script = story()
+    for event in script.events:
+        if event.HasField("trial_created"):
+            event.trial_created.parameters.values["optimizer"].string_value = "a\0b"
+    copied(make_tool(), script, [])
+    assert fake_server.run_of(0).params["optimizer"] == "a\N{REPLACEMENT CHARACTER}b"
+
+
+def test_no_error_shows_the_password_of_the_uri(
+    fake_server: FakeServer, make_tool: MakeTool, script: Script
+) -> None:
+    from headrace.track.mlflow_runs import MlflowTool
+
+    uri = "http://user:s3cret@double:5000/path?key=s3cret"
+    tool = MlflowTool(uri)
+    assert tool.title == "MLflow at http://double:5000/path"
+
+    def fail(when: str, call: str) -> None:
+        raise error
+
+    fake_server.fail = fail
+    for code in ("INTERNAL_ERROR", "INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "PERMISSION_DENIED"):
+        error: Exception = MlflowException(f"API request to {uri} failed with exception x.", code)
+        with pytest.raises(HeadraceError) as caught:
+            tool.open(info(script), print, Start.RESUME)
+        assert "s3cret" not in str(caught.value)
+        assert "API request to http" in str(caught.value)
+    error = ValueError(f"what is {uri}?")
+    with pytest.raises(AwayError, match="no usable answer: ValueError") as caught:
+        tool.open(info(script), print, Start.RESUME)
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("lost", [3, 300])
+def test_a_restored_study_gets_an_experiment_of_its_own(
+    fake_server: FakeServer, make_tool: MakeTool, script: Script, lost: int
+) -> None:
+    """Runs are further than the experiment's position says, so those count as well."""
+    sink = RunsSink(make_tool().open(info(script), print, Start.RESUME))
+    write_all(sink, updates(script))  # it is killed before it is closed
+    restored = cut(lost)
+    runs = make_tool().open(info(restored), print, Start.RESUME)
+    assert runs.newest > info(restored).cursor
+    sink = RunsSink(make_tool().open(info(restored), print, Start.SET_ASIDE))
+    write_all(sink, updates(restored))
+    copied(make_tool(), restored, [])
+    old, new = fake_server.experiments.values()
+    assert old.name.startswith("digits until event ")
+    assert new.name == "digits"
+    for run in list(fake_server.runs.values()):
+        if run.experiment_id == old.experiment_id:
+            run.stage = "deleted"
+    same(points(fake_server), table(restored), LARGEST)

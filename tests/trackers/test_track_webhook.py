@@ -1,10 +1,15 @@
 """Notifications: what is sent, how it is signed, and that it is sent again until it is received."""
 
 import base64
+import contextlib
+import dataclasses
+import errno
 import hashlib
 import hmac
 import json
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterable
+from http.client import BadStatusLine, HTTPException, IncompleteRead
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -12,9 +17,13 @@ from typing import Any
 
 import pytest
 from copied_study import KilledError, info, story, updates
+from exporter_site import cut
 from scripted_study import Script
 
+from headrace import durable
+from headrace.client.events import Update
 from headrace.errors import InvalidFieldError
+from headrace.track.targets import Destination, target_of
 from headrace.track.tracker import AwayError, Start
 from headrace.track.webhook import GIVE_UP_AFTER_S, WebhookSink, WebhookTarget, post, secret_of, signature
 
@@ -149,19 +158,177 @@ def test_any_answer_but_2xx_is_tried_again(receiver: Receiver, script: Script, s
     assert receiver.kinds[-1] == "study.completed"
 
 
-def test_after_a_day_a_notice_is_dropped_and_said(receiver: Receiver, script: Script) -> None:
+def write_all(sink: WebhookSink, todo: Iterable[Update]) -> None:
+    for update in todo:
+        sink.write(update)
+
+
+def test_a_notice_is_dropped_when_it_is_a_day_old_and_that_is_said(
+    receiver: Receiver, script: Script
+) -> None:
     said: list[str] = []
     sink = receiver.target.open(info(script), said.append, Start.RESUME)
     receiver.fail = lambda _: 500
-    first = next(update for update in updates(script, batch=10_000))
-    receiver.now_s = 4e9
-    with pytest.raises(AwayError):
-        sink.write(first)
+    (update,) = updates(script, batch=10_000)
+    happened = update.events[-1].time
+    assert happened is not None
+    receiver.now_s = happened.timestamp() - GIVE_UP_AFTER_S
+    for days in (0, 1.5):  # the receiver fails for a day and a half, the notice is half a day old
+        receiver.now_s += days * GIVE_UP_AFTER_S
+        with pytest.raises(AwayError):
+            sink.write(update)
+    assert said == []
     receiver.now_s += GIVE_UP_AFTER_S
+    sink.write(update)
+    assert len(said) == 2
+    assert (
+        said[0] == "study.new_best of digits was not delivered within a day, and is dropped: it answered 500."
+    )
+
+
+def test_after_a_drop_the_next_notices_that_are_as_old_are_tried_once(
+    receiver: Receiver, script: Script
+) -> None:
+    """They do not wait for another day each."""
+    said: list[str] = []
+    receiver.fail = lambda _: 503
+    receiver.now_s = 4e9
+    sink = receiver.target.open(info(script), said.append, Start.RESUME)
     with pytest.raises(AwayError):
-        sink.write(first)
-    assert len(said) == 1
-    assert "was not delivered within a day" in said[0]
+        write_all(sink, updates(script))
+    receiver.now_s += GIVE_UP_AFTER_S
+    sink = receiver.target.open(
+        info(script), said.append, Start.RESUME
+    )  # a new process, for which the day counts
+    write_all(sink, updates(script, after=sink.cursor))
+    assert len(said) > 3
+    assert all("was not delivered within a day, and is dropped: it answered 503." in line for line in said)
+    assert receiver.got == []
+
+
+def test_a_full_disk_sends_nothing_twice(
+    receiver: Receiver, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a notice is sent nothing may be left to store; after it this process knows."""
+    sink = receiver.open(script)
+    replace, writes = durable.replace, 0
+
+    def full(file: Path, content: bytes) -> None:
+        nonlocal writes
+        writes += 1
+        if writes % 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(file, content)
+
+    monkeypatch.setattr(durable, "replace", full)
+    problems = set()
+    for update in updates(script):
+        for _ in range(10):
+            try:
+                sink.write(update)
+            except AwayError as error:
+                problems.add(error.message)
+                continue
+            break
+    assert {problem.partition(" cannot ")[2] for problem in problems} == {
+        "be written: No space left on device."
+    }
+    ids = [headers["webhook-id"] for headers, _ in receiver.got]
+    assert len(set(ids)) == len(ids) > 3
+    assert receiver.kinds[-1] == "study.completed"
+
+
+def test_a_notice_that_is_sent_again_is_the_same(receiver: Receiver, script: Script) -> None:
+    """The id and the bytes, although the study has moved on, and its events come in other messages."""
+    sent: list[tuple[str, bytes]] = []
+
+    def send(url: str, body: bytes, headers: dict[str, str]) -> int:
+        sent.append((headers["webhook-id"], body))
+        return 500 if len(sent) in (2, 4) else 200
+
+    target = dataclasses.replace(receiver.target, send=send)
+    for batch in (3, 50, 11):
+        sink = target.open(info(script), print, Start.RESUME)
+        with contextlib.suppress(AwayError):
+            for update in updates(script, after=sink.cursor, batch=batch):
+                sink.write(update)
+    by_id: dict[str, set[bytes]] = {}
+    for notice_id, body in sent:
+        by_id.setdefault(notice_id, set()).add(body)
+    assert len(sent) > len(by_id) > 3
+    assert {len(bodies) for bodies in by_id.values()} == {1}
+
+
+@pytest.mark.parametrize(
+    "error", [BadStatusLine("x"), IncompleteRead(b""), OSError("down"), UnicodeError("idna")]
+)
+def test_no_answer_of_any_kind_is_tried_again(receiver: Receiver, script: Script, error: Exception) -> None:
+    def fail(_: str) -> None:
+        raise error
+
+    receiver.fail = fail
+    sink = receiver.open(script)
+    with pytest.raises(AwayError, match="it does not answer"):
+        write_all(sink, updates(script))
+    receiver.fail = lambda _: None
+    write_all(sink, updates(script, after=sink.cursor))
+    assert receiver.kinds[-1] == "study.completed"
+
+
+def test_an_answer_that_is_not_http_is_an_error_that_is_tried_again() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(10_000)
+                connection.sendall(b"SSH-2.0-x\r\n\r\n")
+
+        thread = Thread(target=answer)
+        thread.start()
+        with pytest.raises(HTTPException):
+            post(f"http://127.0.0.1:{listening.getsockname()[1]}/hook", b"{}", {})
+        thread.join()
+
+
+def test_when_a_webhook_was_first_used_is_stored_at_its_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """So a study that is created right after the start is followed from its beginning."""
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+    target_of(Destination("webhook", "https://h/hook"), {"HEADRACE_WEBHOOK_SECRET": KEY.decode()})
+    (file,) = tmp_path.rglob("first-used")
+    first = file.read_text()
+    target_of(Destination("webhook", "https://h/hook"), {"HEADRACE_WEBHOOK_SECRET": KEY.decode()})
+    assert file.read_text() == first
+    file.write_text("")  # as an interrupted write left it
+    target_of(Destination("webhook", "https://h/hook"), {"HEADRACE_WEBHOOK_SECRET": KEY.decode()})
+    assert float(file.read_text()) >= float(first)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    file.unlink()
+    monkeypatch.setattr(durable, "replace", full)
+    with pytest.raises(AwayError, match="first-used cannot be written: No space left"):
+        target_of(Destination("webhook", "https://h/hook"), {"HEADRACE_WEBHOOK_SECRET": KEY.decode()})
+    assert not file.exists()
+
+
+def test_a_restored_study_is_followed_from_its_present_state(receiver: Receiver, script: Script) -> None:
+    receiver.follow(script)
+    count, restored = len(receiver.got), cut(100)
+    assert receiver.open(restored).newest > info(restored).cursor
+    sink = receiver.target.open(info(restored), print, Start.SET_ASIDE)
+    assert sink.cursor == sink.newest == info(restored).cursor
+    assert len(receiver.got) == count
+
+
+def test_a_url_is_shown_without_its_key() -> None:
+    target = WebhookTarget(
+        url="https://user:s3cret@example.com:8443/s3cret?key=s3cret", key=KEY, folder=Path()
+    )
+    assert target.title == "the webhook at https://example.com:8443/…"
 
 
 def test_the_past_of_a_study_is_no_news(receiver: Receiver, script: Script) -> None:

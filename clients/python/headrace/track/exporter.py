@@ -149,7 +149,7 @@ class Exporter:
             self._read(copy, sink, None if to_end else info.cursor)
             self._go_on()  # the client may have been closed, which ends watches
             info = self._status(copy)
-        if not info.state.ended or info.cursor > sink.cursor:
+        if not info.state.ended or info.cursor != sink.cursor:
             return None
         sink.close(ended=True)
         self.trouble.worked(copy.study.name)
