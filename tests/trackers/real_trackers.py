@@ -163,9 +163,9 @@ def wandb_runs(folder: Path) -> dict[int, dict[str, Any]]:
     """Each run: `points`, `config`, `summary`, `group`, `exit`, over all folders of the same run, in order."""
     found: dict[int, dict[str, Any]] = {}
     for place in sorted(folder.glob("wandb/offline-run-*")):
-        trial = int(place.name.rpartition("-")[2])
-        run = found.setdefault(trial, {"points": {}, "config": {}, "summary": {}, "steps": []})
         (file,) = place.glob("run-*.wandb")
+        trial = int(file.stem.rpartition("-")[2])
+        run = found.setdefault(trial, {"points": {}, "config": {}, "summary": {}, "steps": []})
         for record in wandb_records(file):
             _add(run, record)
     return found

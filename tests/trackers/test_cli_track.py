@@ -67,7 +67,6 @@ def test_only_reading_calls_are_made(
         ),
         (
             ["digits", "--to", "mlflow=foo://user:s3cret@m"],
-            "--to: MLflow cannot use this URI: got unsupported URI 'foo://…@m'. Supported are: http, https "
             "(got foo://…@m). Write mlflow=http://HOST:PORT",
         ),
         (

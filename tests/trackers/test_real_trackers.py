@@ -1,10 +1,21 @@
 """Real trackers have what the study has: MLflow's server, TensorBoard, and W&B offline. `make test-trackers`."""
 
+import errno
+import json
 import math
+import os
+import shutil
+import subprocess
+import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -12,8 +23,10 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(600), pytest.mark.filterwarn
 for package in ("mlflow", "tensorboard", "wandb"):
     pytest.importorskip(package, reason="`make test-trackers` installs it")
 
-from copied_study import KilledError, copied, info, same, table, updates  # noqa: E402
+from copied_study import KilledError, Points, copied, info, same, story, table, updates  # noqa: E402
+from exporter_site import ScriptedStudy, Site, cut  # noqa: E402
 from fake_mlflow import LARGEST  # noqa: E402
+from fake_wandb import wandb_server  # noqa: E402
 from real_trackers import (  # noqa: E402
     asked,
     free_port,
@@ -21,6 +34,7 @@ from real_trackers import (  # noqa: E402
     mlflow_runs,
     mlflow_server,
     tensorboard_points,
+    tensorboard_records,
     tensorboard_server,
     wandb_points,
     wandb_runs,
@@ -28,11 +42,16 @@ from real_trackers import (  # noqa: E402
 from scripted_study import Script  # noqa: E402
 
 from headrace.client import convert  # noqa: E402
+from headrace.errors import InvalidFieldError  # noqa: E402
 from headrace.track import positions, tensorboard_files, wandb_folders  # noqa: E402
+from headrace.track.entries import Entry  # noqa: E402
 from headrace.track.mlflow_runs import MlflowTool  # noqa: E402
+from headrace.track.targets import _RunsTarget, parse, target_of  # noqa: E402
 from headrace.track.tensorboard_files import TensorboardTool  # noqa: E402
 from headrace.track.tracker import AwayError, RefusedError, RunsSink, Start  # noqa: E402
-from headrace.track.wandb_folders import WandbTool  # noqa: E402
+from headrace.track.wandb_folders import WandbRuns, WandbTool  # noqa: E402
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def test_mlflow_has_every_point_parameter_and_end(script: Script, tmp_path: Path) -> None:
@@ -224,13 +243,14 @@ def test_a_wandb_run_continues_after_its_trial_was_finished(
     """With one open run at a time, every trial that is promoted has several folders, with rows that count on."""
     monkeypatch.setattr(wandb_folders, "MOST_OPEN", 1)
     part = [update for update in updates(script, batch=20) if update.events[-1].cursor < 160]
-    runs = WandbTool(tmp_path).open(info(script), print, Start.RESUME)
-    sink = RunsSink(runs)
-    for update in part:
-        sink.write(update)
-    sink.close(ended=False)
+    for first in range(0, len(part), 3):  # in several processes
+        sink = RunsSink(WandbTool(tmp_path).open(info(script), print, Start.RESUME))
+        assert sink.cursor == (part[first - 1].events[-1].cursor if first else 0)
+        for update in part[first : first + 3]:
+            sink.write(update)
+        sink.close(ended=False)
     found = wandb_runs(tmp_path)
-    assert any(len(list(tmp_path.glob(f"wandb/offline-run-*-{trial}"))) > 1 for trial in found)
+    assert len(list(tmp_path.glob("wandb/offline-run-*"))) > len(found)
     assert all(run["steps"] == list(range(len(run["steps"]))) for run in found.values())
     expected: dict[tuple[int, str], list[tuple[int, float]]] = {}
     for event in (event for update in part for event in update.events):
@@ -240,20 +260,193 @@ def test_a_wandb_run_continues_after_its_trial_was_finished(
     same(wandb_points(tmp_path), expected)
 
 
-@pytest.mark.parametrize("tool", ["tensorboard", "wandb"])
+@pytest.mark.parametrize("tool", ["mlflow", "tensorboard", "wandb"])
 def test_a_study_is_copied_from_its_tables(script: Script, tmp_path: Path, tool: str) -> None:
-    """Some runs have half of their events: they are written again from the start."""
-    made = TensorboardTool(tmp_path) if tool == "tensorboard" else WandbTool(tmp_path)
-    sink = RunsSink(made.open(info(script), print, Start.RESUME))
-    for update in updates(script, batch=60):
-        sink.write(update)
-        break
-    sink.close(ended=False)
-    sink = RunsSink(made.open(info(script), print, Start.RESUME))
-    trials = [convert.trial(trial) for trial in script.final.trials]
-    reports = [convert.report(report) for report in script.reports]
-    for _ in range(2):  # the second time changes nothing
-        sink.write_tables(info(script), trials, reports)
-    sink.close(ended=True)
-    found = tensorboard_points(tmp_path / "digits") if tool == "tensorboard" else wandb_points(tmp_path)
-    same(found, table(script))
+    """Some runs have half of their events: they are written again from the start, or get what they lack."""
+    with made(tool, tmp_path) as (target, points):
+        sink = RunsSink(target.open(info(script), print, Start.RESUME))
+        for update in updates(script, batch=60):
+            sink.write(update)
+            break
+        sink.close(ended=False)
+        sink = RunsSink(target.open(info(script), print, Start.RESUME))
+        trials = [convert.trial(trial) for trial in script.final.trials]
+        reports = [replace(convert.report(report), time=NOON) for report in script.reports]
+        for _ in range(2):  # the second time changes nothing
+            sink.write_tables(info(script), trials, reports)
+        sink.close(ended=True)
+        same(points(), table(script), LARGEST if tool == "mlflow" else math.inf)
+
+
+@pytest.mark.parametrize("tool", ["mlflow", "tensorboard", "wandb"])
+def test_a_study_whose_scheduler_was_restored_is_set_aside(script: Script, tmp_path: Path, tool: str) -> None:
+    restored = cut(120)
+    with made(tool, tmp_path) as (target, points):
+        copied(target, script, [], batch=50)
+        assert target.open(info(restored), print, Start.RESUME).newest > info(restored).cursor
+        sink = RunsSink(target.open(info(restored), print, Start.SET_ASIDE))
+        assert sink.cursor == sink.newest == 0
+        for update in updates(restored, batch=50):
+            sink.write(update)
+        sink.close(ended=True)
+        copied(target, restored, [])  # a new process continues the new copy
+        if tool == "wandb":
+            for folder in tmp_path.glob("wandb/offline-run-*"):
+                if "r1-" not in folder.name:
+                    folder.rename(tmp_path / folder.name)
+        same(points(), table(restored), LARGEST if tool == "mlflow" else math.inf)
+        if tool == "tensorboard":
+            (aside,) = tmp_path.glob("digits-until-*")
+            same(tensorboard_points(aside), table(script))
+
+
+@contextmanager
+def made(tool: str, folder: Path) -> Iterator[tuple[Any, Callable[[], Points]]]:
+    """A tool, and a reader of its points."""
+    match tool:
+        case "mlflow":
+            with mlflow_server(folder) as uri:
+                yield MlflowTool(uri), lambda: mlflow_points(uri, "digits")
+        case "tensorboard":
+            yield TensorboardTool(folder), lambda: tensorboard_points(folder / "digits")
+        case _:
+            yield WandbTool(folder), lambda: wandb_points(folder)
+
+
+@pytest.mark.parametrize("damage", ["gone", "shorter", "folder gone"])
+def test_a_tensorboard_file_that_is_damaged_is_written_again(
+    script: Script, tmp_path: Path, damage: str
+) -> None:
+    target = TensorboardTool(tmp_path)
+    sink = RunsSink(target.open(info(script), print, Start.RESUME))
+    for update in updates(script):
+        if update.events[-1].cursor < 100:
+            sink.write(update)
+    later = {event.trial for update in updates(script, after=100) for event in update.events}
+    file = next(
+        file for file in sorted(tmp_path.glob("digits/trial-*/*tfevents*")) if number_of(file) in later
+    )
+    match damage:
+        case "gone":
+            file.unlink()
+        case "shorter":
+            file.write_bytes(file.read_bytes()[:-30])
+        case _:
+            shutil.rmtree(file.parent)
+    site = Site()
+    assert site.exporter(_RunsTarget(target)).follow(ScriptedStudy(script)) is not None  # type: ignore[arg-type]
+    (line,) = [line for line in site.said if file.parent.name in line]
+    assert line.endswith("Writing digits again from its first event.")
+    assert len(site.waited) == 1
+    same(tensorboard_points(tmp_path / "digits"), table(script))
+
+
+def number_of(file: Path) -> int:
+    return int(file.parent.name.removeprefix("trial-"))
+
+
+def test_tensorboard_has_the_checkpoint_the_reason_and_the_rule(tmp_path: Path) -> None:
+    from tensorboard.util.tensor_util import make_ndarray
+
+    script = story()
+    for event in script.events:
+        if event.HasField("report_recorded") and event.trial_number == 5:
+            report = event.report_recorded
+            report.checkpoint.uri, report.checkpoint.step = f"s3://bucket/5/{report.step}", report.step
+            last = report.step
+    copied(TensorboardTool(tmp_path), script, [])
+    texts: dict[tuple[int, str], str] = {}
+    for trial, record in tensorboard_records(tmp_path / "digits"):
+        for value in record.summary.value:
+            if value.metadata.plugin_data.plugin_name == "text":
+                texts[trial, value.tag] = make_ndarray(value.tensor).item().decode()
+    assert texts[5, "headrace/checkpoint"] == f"s3://bucket/5/{last}"
+    assert texts[5, "headrace/checkpoint_step"] == str(last)
+    assert texts[13, "headrace/reason"] == "failed"
+    assert "asha_promotion" in {text for (_, tag), text in texts.items() if tag == "headrace/rule"}
+
+
+@pytest.mark.parametrize("place", [1, 40, 77, 150])
+def test_a_wandb_row_that_cannot_be_written_doubles_nothing(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    log, count = WandbRuns._log, 0
+
+    def failing(runs: WandbRuns, copy: Any, entry: Entry) -> None:
+        nonlocal count
+        count += 1
+        if count == place:
+            raise BrokenPipeError("W&B's process is gone")
+        log(runs, copy, entry)
+
+    monkeypatch.setattr(WandbRuns, "_log", failing)
+    site = Site()
+    target = _RunsTarget(WandbTool(tmp_path))
+    assert site.exporter(target).follow(ScriptedStudy(script)) is not None  # type: ignore[arg-type]
+    assert any("could not be written: BrokenPipeError" in line for line in site.said)
+    same(wandb_points(tmp_path), table(script))
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EIO])
+def test_a_position_that_cannot_be_written_is_tried_again(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """The folder is there, so its run is not written again."""
+    write, count = positions.write, 0
+
+    def failing(folder: Path, position: positions.Position, name: str = positions.NAME) -> None:
+        nonlocal count
+        count += 1
+        if count % 3:
+            raise OSError(code, os.strerror(code))
+        write(folder, position, name)
+
+    monkeypatch.setattr(positions, "write", failing)
+    monkeypatch.setattr("exporter_site.BATCH", 60)
+    site = Site()
+    target = _RunsTarget(WandbTool(tmp_path))
+    assert site.exporter(target).follow(ScriptedStudy(script)) is not None  # type: ignore[arg-type]
+    assert not any("first event" in line for line in site.said)
+    assert any(f"cannot be written: {os.strerror(code)}." in line for line in site.said)
+    same(wandb_points(tmp_path), table(script))
+
+
+@pytest.mark.parametrize("most_open", [50, 1])
+def test_wandb_sync_uploads_every_point_once(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_open: int
+) -> None:
+    """W&B's own reader, and a double of its server. With one open run at a time, runs have several folders."""
+    monkeypatch.setattr(wandb_folders, "MOST_OPEN", most_open)
+    copied(WandbTool(tmp_path), script, [], batch=20)
+    folders = len(list(tmp_path.glob("wandb/offline-run-*")))
+    with wandb_server() as received:
+        command = [str(Path(sys.executable).with_name("wandb")), "sync", "--yes"]
+        env = {**os.environ, "WANDB_BASE_URL": received.address, "WANDB_API_KEY": "a" * 40}
+        subprocess.run(command, cwd=tmp_path, env=env, check=True, capture_output=True)
+    same(received.points(), table(script))
+    assert received.overwritten == 0
+    run = received.runs["0123456789ab-1"]
+    assert (run["groupName"], run["displayName"], run["project"]) == ("digits", "digits/1", "headrace")
+    assert json.loads(run["config"])["optimizer"]["value"] == "sgd"
+    assert received.summaries["0123456789ab-1"]["val_loss"] == table(script)[1, "val_loss"][-1][1]
+    assert received.summaries["0123456789ab-13"]["headrace/reason"] == "failed"
+    assert received.ended["0123456789ab-13"] == 1
+    print(
+        f"\nwandb sync: {folders} folders, {len(received.runs)} runs, "
+        f"{sum(map(len, received.points().values()))} points"
+    )
+
+
+@pytest.mark.parametrize("uri", ["foo://user:s3cret@m", "./somewhere"])
+def test_a_uri_that_mlflow_cannot_use_is_an_error_with_a_remedy(uri: str) -> None:
+    with pytest.raises(InvalidFieldError, match="MLflow cannot use this URI") as caught:
+        target_of(parse(f"mlflow={uri}", {}), {})
+    assert "s3cret" not in str(caught.value)
+    assert "mlflow=http://HOST:PORT" in str(caught.value)
+
+
+def test_mlflow_shows_no_password_when_it_is_down(script: Script) -> None:
+    tool = MlflowTool(f"http://user:s3cret@127.0.0.1:{free_port()}")
+    with pytest.raises(AwayError) as caught:
+        tool.open(info(script), print, Start.RESUME)
+    assert "s3cret" not in f"{tool.title}{caught.value}"

@@ -1,10 +1,12 @@
 """Position files beside a tracker's own files: which trial a copy is of, and how far it is."""
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from headrace.spec import Value
 from headrace.track.tracker import AwayError
 
 NAME: Final = "headrace.json"
@@ -21,6 +23,9 @@ class Position:
     """None for the study's own file."""
     size: int = 0
     """The length of what is written, as of the cursor: the bytes of an event file, the rows of a W&B run."""
+    params: Mapping[str, Value] = field(default_factory=dict)
+    """What W&B's next folder of the run repeats, and the same for its summary."""
+    summary: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read(folder: Path, name: str = NAME) -> Position | None:

@@ -6,13 +6,15 @@ without one when the study is opened, all folders of its trial are deleted, and 
 happens if a write fails.
 
 A run is finished when its trial has ended, when the study or the exporter ends, and when many others are open. A
-trial that continues gets another folder with the same run ID, whose rows count on; `wandb sync` joins them.
+trial that continues gets another folder with the same run ID, whose rows count on. `wandb sync` joins the rows of a
+run's folders, but replaces its configuration and its summary, so each folder repeats them.
 """
 
+import re
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +22,7 @@ import wandb
 
 from headrace.client.model import StudyInfo
 from headrace.errors import HeadraceError
+from headrace.spec import Value
 from headrace.spec.names import DEFAULT_PROJECT
 from headrace.track import positions
 from headrace.track.entries import Entry, Status
@@ -47,6 +50,8 @@ class _Copy:
     unmarked: Path | None = None
     """The folder of a finished run that has no position file yet."""
     ended: Status | None = None
+    params: dict[str, Value] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
 
 
 class WandbTool:
@@ -98,10 +103,14 @@ class WandbRuns:
             self._drop(trial)
             copy = self._copies[trial] = _Copy()
         self._mark(trial, copy)
+        repeated = copy.run is None
         if copy.run is None:
             self._make_room()
             copy.run = self._opened(trial)
         try:
+            if repeated:
+                copy.run.config.update(copy.params)
+                copy.run.summary.update(copy.summary)
             for entry in new:
                 self._log(copy, entry)
         except Exception as error:  # noqa: BLE001 - W&B raises what its process's connection raises
@@ -135,29 +144,34 @@ class WandbRuns:
         """How often the study's runs were set aside. Those that follow have IDs of their own."""
         return len(list(self._folder.glob(f"headrace-{plain}.*.json")))
 
-    def _position(self, cursor: int, trial: int | None = None, size: int = 0) -> Position:
-        return Position(study=self._study.name, uid=self._study.uid, cursor=cursor, trial=trial, size=size)
+    def _position(self, cursor: int, **of_trial: Any) -> Position:
+        return Position(study=self._study.name, uid=self._study.uid, cursor=cursor, **of_trial)
 
     def _id(self, trial: int) -> str:
         return f"{self._key}-{trial}"
 
-    def _folders(self, run_id: str) -> list[Path]:
-        return sorted(self._folder.glob(f"offline-run-*-{run_id}"))
+    def _folders(self) -> dict[int, list[Path]]:
+        """The folders of each trial. W&B adds a number to the name of a second one in the same second."""
+        name = re.compile(rf"offline-run-\d+_\d+-{re.escape(self._key)}-(\d+)(-\d+)?")
+        found: dict[int, list[Path]] = {}
+        for folder in sorted(self._folder.iterdir()):
+            if match := name.fullmatch(folder.name):
+                found.setdefault(int(match[1]), []).append(folder)
+        return found
 
     def _read_back(self) -> bool:
         """Reads the positions of finished folders; whether there were no others."""
-        found: dict[int, list[Position | None]] = {}
-        for folder in self._folders(f"{self._key}-*"):
-            number = folder.name.rpartition("-")[2]
-            if number.isdecimal():
-                found.setdefault(int(number), []).append(positions.read(folder))
-        for trial, its in found.items():
+        found = self._folders()
+        for trial, folders in found.items():
+            its = [positions.read(folder) for folder in folders]
             whole = [position for position in its if position is not None]
             if len(whole) < len(its):
-                _delete(self._folders(self._id(trial)))
+                _delete(folders)
                 continue
             last = max(whole, key=lambda position: position.cursor)
-            self._copies[trial] = _Copy(cursor=last.cursor, rows=last.size)
+            self._copies[trial] = _Copy(
+                cursor=last.cursor, rows=last.size, params=dict(last.params), summary=dict(last.summary)
+            )
         return self._copies.keys() == found.keys()
 
     def _drop(self, trial: int) -> None:
@@ -167,7 +181,7 @@ class WandbRuns:
             with suppress(Exception):  # it is deleted, whatever state it is in
                 copy.run.finish(exit_code=1)
         try:
-            _delete(self._folders(self._id(trial)))
+            _delete(self._folders().get(trial, ()))
         except OSError as error:
             raise unwritable(self._folder, error) from None
 
@@ -208,13 +222,17 @@ class WandbRuns:
 
     def _log(self, copy: _Copy, entry: Entry) -> None:
         if entry.params is not None:
-            copy.run.config.update(dict(entry.params), allow_val_change=True)
+            copy.params = dict(entry.params)
+            copy.run.config.update(copy.params, allow_val_change=True)
         if entry.metrics:
-            row = {self._named(name): value for name, value in entry.metrics.items()}
-            copy.run.log({**row, STEP: entry.step, "_timestamp": entry.time_ms / 1000}, step=copy.rows)
+            row = {self._named(name): value for name, value in entry.metrics.items()} | {STEP: entry.step}
+            copy.run.log({**row, "_timestamp": entry.time_ms / 1000}, step=copy.rows)
             copy.rows += 1
+            copy.summary |= row
         if entry.fields:
-            copy.run.summary.update({f"{FIELDS}{name}": text for name, text in entry.fields.items()})
+            fields = {f"{FIELDS}{name}": text for name, text in entry.fields.items()}
+            copy.run.summary.update(fields)
+            copy.summary |= fields
         if entry.status is not None:
             copy.ended = entry.status if entry.status.ended else None
 
@@ -242,7 +260,10 @@ class WandbRuns:
         if copy.unmarked is None:
             return
         try:
-            positions.write(copy.unmarked, self._position(copy.cursor, trial, copy.rows))
+            position = self._position(
+                copy.cursor, trial=trial, size=copy.rows, params=copy.params, summary=copy.summary
+            )
+            positions.write(copy.unmarked, position)
         except FileNotFoundError:
             self._drop(trial)
             raise ForgottenError(f"{copy.unmarked} is gone.") from None
