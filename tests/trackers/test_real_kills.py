@@ -12,8 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ for package in ("mlflow", "tensorboard", "wandb"):
 
 from copied_study import Points, same  # noqa: E402
 from fake_mlflow import LARGEST  # noqa: E402
-from ready_home import furnish  # noqa: E402
+from real_service import service  # noqa: E402
 from real_trackers import (  # noqa: E402
     mlflow_points,
     mlflow_processes,
@@ -35,28 +35,8 @@ from real_trackers import (  # noqa: E402
 
 from headrace import Client  # noqa: E402
 from headrace.client import AskedTrial, Study  # noqa: E402
-from headrace.home import address_in  # noqa: E402
 
 KILLS = int(os.environ.get("HEADRACE_KILLS", "20"))
-
-
-@contextmanager
-def service(home: Path) -> Iterator[str]:
-    """A real scheduler with its database, without a worker; yields its address."""
-    furnish(home)
-    command = [sys.executable, "-m", "headrace.cli", "up", "--home", str(home), "--port", "0", "--no-worker"]
-    with (home / "up.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + 120
-        while (address := address_in(home)) is None:
-            assert process.poll() is None, (home / "up.log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        yield address
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait()
 
 
 class Trials:

@@ -159,7 +159,7 @@ def up(
     began = time.monotonic()
     place = (home or home_dir()).expanduser().resolve()
     ages_of(keep or [])  # rejected here, before anything is started
-    tracked = _targets(track) if track else ()
+    tracked = _tracked(track, place) if track else ()
     with up_home.hold(place):
         options = Options(
             home=place,
@@ -279,13 +279,14 @@ def children(options: Options) -> list[ChildSpec]:
     return specs
 
 
-def _targets(given: list[str]) -> tuple[tuple[str, dict[str, str]], ...]:
+def _tracked(given: list[str], home: Path) -> tuple[tuple[str, dict[str, str]], ...]:
     """What to copy studies to, checked before anything is started, with the variables that say where."""
-    from headrace.track.targets import parse  # imports the client, which `up` does not need
+    from headrace.track import targets  # imports the client, which `up` does not need
 
-    destinations = dict.fromkeys(parse(text, os.environ, "--track") for text in given)
+    destinations = dict.fromkeys(targets.parse(text, os.environ, "--track") for text in given)
     for destination in destinations:
         destination.hide()
+        targets.note_first_use(destination, home)  # before a study can be created
     return tuple(destination.arguments() for destination in destinations)
 
 

@@ -115,10 +115,9 @@ def target_of(destination: Destination, env: Mapping[str, str], field: str = "--
 
             return _RunsTarget(TensorboardTool(Path(where)))
         case _:
+            note_first_use(destination, home_dir())
             key = secret_of(env.get(SECRET_ENV, ""))
-            target = WebhookTarget(url=where, key=key, folder=_own(destination, "webhook"))
-            target.first_used_s()  # now, and not when the first study appears
-            return target
+            return WebhookTarget(url=where, key=key, folder=_own(destination, "webhook"))
 
 
 @contextmanager
@@ -135,10 +134,17 @@ def locked(destination: Destination) -> Iterator[None]:
         yield
 
 
-def _own(destination: Destination, ending: str) -> Path:
+def note_first_use(destination: Destination, home: Path) -> None:
+    """Notes that a webhook is used from now on: studies that are created later are followed from their beginning."""
+    if destination.tool == "webhook":
+        folder = _own(destination, "webhook", home)
+        WebhookTarget(url=destination.where, key=b"", folder=folder).first_used_s()
+
+
+def _own(destination: Destination, ending: str, home: Path | None = None) -> Path:
     """A path in the home for a target. Its name is a digest, because a URL may contain a key."""
     return (
-        home_dir()
+        (home or home_dir())
         / "track"
         / f"{hashlib.sha256(f'{destination.tool}={destination.where}'.encode()).hexdigest()[:16]}.{ending}"
     )
