@@ -17,17 +17,20 @@ adapter also makes the write itself repeatable:
 |---|---|
 | MLflow | the run's metrics are read back, and points that exist are not sent; the server also drops identical points |
 | TensorBoard | the file is cut to the length that the cursor names, and the same bytes are written again |
-| W&B | the run's folder is deleted, and the run is written again from its first event |
-| webhook | the same notification is sent again, with the same id |
+| W&B | the run's folders are deleted, and the run is written again from its first event |
+| webhook | the same notification is sent again, with the same id and body: it was stored before it was sent |
 
 A study has a cursor too. It may be behind its runs, never ahead: it only says where to start reading.
 
 **What happens when.** A tracker that does not answer (`AwayError`) or rejects the credentials (`RefusedError`) is
-tried again, with growing pauses, and this is said once. A tracker that has lost what it had (`ForgottenError`) gets
-the study again from its first event; runs that still exist skip what they have. A run that a user deleted in MLflow
-stays deleted. A study whose events were deleted by age is copied from its tables of trials and reports.
+tried again, with growing pauses. A tracker that has lost what it had (`ForgottenError`) gets the study again from its
+first event; runs that still exist skip what they have. A run that a user deleted in MLflow stays deleted. Events that
+were deleted by age leave a gap in the cursors: the tables of trials and reports make up for them. A study that is
+deleted and made again under its name has another uid, and another copy. A tracker that is ahead of the scheduler
+shows that the scheduler's database was restored: what the tracker has is set aside, and a new copy begins.
 
 Modules: `entries` (pure: what to write for an event), `names` (pure: names that a tracker forbids), `notices` (pure:
-what to notify of), `tracker` (the protocol), `exporter` (one study), `everything` (all studies), `targets` (`--to`),
-and an adapter for each tool.
+what to notify of), `redaction` (pure: addresses without secrets), `tracker` (the protocols), `exporter` (one study),
+`all_studies`, `targets` (`--to`), `trouble` (what people are told), `positions` and `outbox` (files), and an adapter
+for each tool.
 """
