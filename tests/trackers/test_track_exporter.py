@@ -241,6 +241,24 @@ def test_a_tracker_that_is_ahead_of_a_restored_scheduler_begins_again(make: Make
     assert line.startswith("the tracker is ahead of the scheduler, whose database was restored")
 
 
+def test_a_tracker_that_was_ahead_for_a_moment_only_is_not_set_aside(make: MakeSite, script: Script) -> None:
+    """Another exporter wrote between the question about the study and the one about the copy."""
+    study, site = make(shown=100)
+    site.target.cursor = 150
+    ask = study.status
+
+    def once() -> StudyInfo:
+        found = ask()
+        study.shown = None
+        return found
+
+    study.status = once  # type: ignore[method-assign]
+    site.exporter().follow(study)  # type: ignore[arg-type]
+    assert site.target.opened == [Start.RESUME, Start.RESUME]
+    assert site.target.written == whole(script)[150:]
+    assert site.said == []
+
+
 def test_a_scheduler_that_is_restored_while_it_is_watched_is_noticed(make: MakeSite, script: Script) -> None:
     rejected = InvalidFieldError([Violation(field="after_cursor", message="is beyond the newest event")])
     study, site = make(breaks=[(20, rejected)])

@@ -59,7 +59,7 @@ def test_a_study_is_an_experiment_with_a_run_for_each_trial(
     assert sum("'loss@val'" in line for line in said) == 1
 
 
-@pytest.mark.cases(40)
+@pytest.mark.cases(30)
 @pytest.mark.parametrize("place", range(0, 1200, 5))
 def test_a_kill_at_any_call_doubles_and_loses_nothing(
     fake_server: FakeServer, make_tool: MakeTool, script: Script, place: int
@@ -258,6 +258,14 @@ def test_what_mlflow_rejects_is_left_out_alone(
         "MLflow does not take 'momentum', which is left out: momentum is not taken.",
         "MLflow does not take 'val_loss', which is left out: val_loss is not taken.",
     ]
+
+
+def test_points_that_were_stored_before_a_tag_was_rejected_are_not_doubled(
+    fake_server: FakeServer, make_tool: MakeTool, script: Script
+) -> None:
+    fake_server.rejected = frozenset({"headrace.worker", "headrace.state"})
+    copied(make_tool(), script, [], batch=50)
+    same(points(fake_server), table(script), LARGEST)
 
 
 def test_a_server_that_takes_nothing_loses_nothing(

@@ -238,6 +238,26 @@ def test_a_full_disk_sends_nothing_twice(
     assert receiver.kinds[-1] == "study.completed"
 
 
+def test_nothing_is_sent_that_cannot_be_stored_first(
+    receiver: Receiver, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise each restart on a full disk would send it again."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "replace", full)
+        for _ in range(3):
+            sink = receiver.open(script)
+            with pytest.raises(AwayError, match="No space left on device"):
+                write_all(sink, updates(script))
+    assert receiver.got == []
+    receiver.follow(script)
+    ids = [headers["webhook-id"] for headers, _ in receiver.got]
+    assert len(set(ids)) == len(ids) > 3
+
+
 def test_a_notice_that_is_sent_again_is_the_same(receiver: Receiver, script: Script) -> None:
     """The id and the bytes, although the study has moved on, and its events come in other messages."""
     sent: list[tuple[str, bytes]] = []

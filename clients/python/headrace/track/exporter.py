@@ -171,11 +171,14 @@ class Exporter:
         if max(sink.cursor, sink.newest) > info.cursor:
             with suppress(HeadraceError):
                 sink.close(ended=False)
-            self.say(
-                f"{self.target.title} is ahead of the scheduler, whose database was restored: the copy of {info.name} "
-                "is set aside, and a new one begins."
-            )
-            sink = self.target.open(info, self.say, Start.SET_ASIDE)
+            info = self._status(copy)  # as of now: the tracker's events were there before it was asked
+            if max(sink.cursor, sink.newest) > info.cursor:
+                self.say(
+                    f"{self.target.title} is ahead of the scheduler, whose database was restored: the copy of "
+                    f"{info.name} is set aside, and a new one begins."
+                )
+                copy.start = Start.SET_ASIDE  # also if that fails now
+            sink = self.target.open(info, self.say, copy.start)
         copy.start = Start.RESUME
         return sink
 

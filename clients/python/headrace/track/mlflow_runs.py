@@ -121,7 +121,8 @@ class MlflowRuns:
         try:
             self._send(copy, new, read_back=read_back)
         except DeletedError:
-            self._require_experiment()
+            if self._client.get_experiment(self.experiment_id).lifecycle_stage == "deleted":
+                raise experiment_deleted(self.experiment_id) from None
             copy.deleted = True
             self._say(f"The run of trial {trial} was deleted in MLflow: nothing more is written to it.")
             return
@@ -193,10 +194,6 @@ class MlflowRuns:
         self._unsure = False
         self._copies[trial] = _Copy(run_id=run.info.run_id)
         return self._copies[trial]
-
-    def _require_experiment(self) -> None:
-        if self._client.get_experiment(self.experiment_id).lifecycle_stage == "deleted":
-            raise experiment_deleted(self.experiment_id)
 
     def _send(self, copy: _Copy, new: Sequence[Entry], *, read_back: bool) -> None:
         """Sends parameters, points and fields, and the cursor last."""
@@ -274,9 +271,9 @@ class MlflowRuns:
 
     def _log(self, copy: _Copy, batch: Sequence[Metric | Param | RunTag]) -> None:
         """Sends at once, or in parts if MLflow does not take the whole. It stores metrics before tags."""
-        metrics = [one for one in batch if isinstance(one, Metric)]
-        params = [one for one in batch if isinstance(one, Param)]
-        tags = [one for one in batch if isinstance(one, RunTag)]
+        metrics, params, tags = (
+            [one for one in batch if isinstance(one, kind)] for kind in (Metric, Param, RunTag)
+        )
         try:
             self._client.log_batch(copy.run_id, metrics=metrics, params=params, tags=tags)
         except InvalidError as error:
