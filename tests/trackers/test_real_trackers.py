@@ -24,7 +24,7 @@ for package in ("mlflow", "tensorboard", "wandb"):
     pytest.importorskip(package, reason="`make test-trackers` installs it")
 
 from copied_study import KilledError, Points, copied, info, same, story, table, updates  # noqa: E402
-from exporter_site import ScriptedStudy, Site, cut  # noqa: E402
+from exporter_site import Listed, ScriptedStudy, Site, cut  # noqa: E402
 from fake_mlflow import LARGEST  # noqa: E402
 from fake_wandb import wandb_server  # noqa: E402
 from real_trackers import (  # noqa: E402
@@ -40,6 +40,7 @@ from real_trackers import (  # noqa: E402
     wandb_runs,
 )
 from scripted_study import Script  # noqa: E402
+from test_track_exporter import followed  # noqa: E402
 
 from headrace.client import convert  # noqa: E402
 from headrace.errors import InvalidFieldError  # noqa: E402
@@ -384,6 +385,17 @@ def test_a_wandb_row_that_cannot_be_written_doubles_nothing(
     target = _RunsTarget(WandbTool(tmp_path))
     assert site.exporter(target).follow(ScriptedStudy(script)) is not None  # type: ignore[arg-type]
     assert any("could not be written: BrokenPipeError" in line for line in site.said)
+    same(wandb_points(tmp_path), table(script))
+
+
+def test_wandb_runs_are_continued_by_other_threads(script: Script, tmp_path: Path) -> None:
+    """With all studies, each turn of a study may have another thread."""
+    growing = []
+    for events in (250, 200, 150, 100, 50):
+        part = cut(events)
+        part.moments[-1].study.state = part.moments[0].study.state
+        growing += [[part]] * 20
+    followed(Listed([*growing, [script]]), _RunsTarget(WandbTool(tmp_path)), 1)  # type: ignore[arg-type]
     same(wandb_points(tmp_path), table(script))
 
 
