@@ -173,9 +173,10 @@ class WebhookSink:
         """Sends nothing: what is in the tables is no news."""
         self._put(replace(self._outbox, cursor=study.cursor, best=best_of(study, self._outbox.best)))
 
-    def close(self, *, ended: bool) -> None:  # noqa: ARG002 - the protocol's
-        """Delivers what is left, and stores the position."""
-        self._deliver_all()
+    def close(self, *, ended: bool) -> None:
+        """Stores the position; delivers what is left only if the study has ended, so that a stop is quick."""
+        if ended:
+            self._deliver_all()
         self._put(self._outbox)
 
     def _deliver_all(self) -> None:
@@ -201,7 +202,9 @@ class WebhookSink:
             status = self._target.send(self._target.url, body, headers)
             problem = "" if 200 <= status < 300 else f"it answered {status}"
         except (OSError, HTTPException, ValueError) as error:
-            problem = f"it does not answer ({redacted(str(getattr(error, 'reason', None) or repr(error)))})"
+            reason = str(getattr(error, "reason", None) or repr(error))
+            shown = redacted(reason.replace(self._target.url, shown_host(self._target.url)))
+            problem = f"it does not answer ({shown})"
         if not problem:
             if self._outbox.failing_since_s is not None:
                 self._outbox = replace(self._outbox, failing_since_s=None)
