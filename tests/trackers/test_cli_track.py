@@ -58,9 +58,9 @@ def test_only_reading_calls_are_made(
         (["digits", "--to", "webhook=https://example.com"], "HEADRACE_WEBHOOK_SECRET: needs a key"),
         (
             ["digits", "--to", "mlflow=http://user:s3cret@m:99999"],
-            "--to: is not a URL: Port out of range 0-65535 (got http://…@m:99999). Write mlflow=http://HOST:PORT",
+            "--to: has a port that is no number from 0 to 65535 (got http://…@m:99999). Write mlflow=http://HOST:PORT",
         ),
-        (["digits", "--to", "mlflow=http://[::1"], "--to: is not a URL: Invalid IPv6 URL (got http://[::1)."),
+        (["digits", "--to", "mlflow=http://[::1"], "--to: is not a URL (got http://[::1). Write mlflow="),
         (
             ["digits", "--to", "mlflow=http://"],
             "--to: has no host (got http://). Write mlflow=http://HOST:PORT",
@@ -71,9 +71,9 @@ def test_only_reading_calls_are_made(
         ),
         (
             ["digits", "--to", "webhook=https://h:99999/s3cret"],
-            "--to: is not a URL: Port out of range 0-65535 (got",
+            "--to: has a port that is no number from 0 to 65535 (got webhook=…).",
         ),
-        (["digits", "--to", "webhook=https://h:x/s3cret"], "--to: is not a URL: Port could not be cast"),
+        (["digits", "--to", "webhook=https://h:x/s3cret"], "--to: has a port that is no number"),
         (
             ["digits", "--to", "webhook=https://h/s3cret b"],
             "--to: contains a space or a character that is not ASCII",
@@ -82,6 +82,8 @@ def test_only_reading_calls_are_made(
             ["digits", "--to", "webhook=https://h/s3crét"],
             "--to: contains a space or a character that is not ASCII",
         ),
+        (["digits", "--to", "mlflow=http://user:s3cret/x@m"], "--to: has a port that is no number"),
+        (["digits", "--to", "webhook=https://user:s3cret/x@h"], "--to: has a port that is no number"),
         (["digits", "--to", "webhok=https://h/?key=s3cret"], "--to: names no tool"),
     ],
 )

@@ -15,7 +15,7 @@ from headrace.errors import HeadraceError, InvalidFieldError, Violation
 from headrace.hidden import hide_from_command_line
 from headrace.home import append_private, home_dir
 from headrace.track.exporter import Target
-from headrace.track.redaction import redacted, shown_host
+from headrace.track.redaction import redacted
 from headrace.track.tracker import RunsSink, Say, Sink, Start, Tool
 from headrace.track.webhook import WebhookTarget, secret_of
 
@@ -169,16 +169,20 @@ def _check_webhook(url: str, field: str) -> None:
     if not problem and (not url.isascii() or not url.isprintable() or " " in url):
         problem = "contains a space or a character that is not ASCII"
     if problem:
-        raise _invalid(field, shown_host(url), problem, _WEBHOOK)
+        raise _invalid(field, "webhook=…", problem, _WEBHOOK)  # any part of it may be a key
 
 
 def _split(url: str) -> tuple[SplitResult, str]:
-    """The parts of a URL, and what is wrong with it, or nothing."""
+    """The parts of a URL, and what is wrong with it, or nothing. The library's own errors may show a password."""
+    nothing = SplitResult("", "", "", "", "")
     try:
         parts = urlsplit(url)
-        _ = parts.port  # raises if it is no number, or too large
-    except ValueError as error:
-        return urlsplit(""), f"is not a URL: {redacted(str(error))}"
+    except ValueError:
+        return nothing, "is not a URL"
+    try:
+        _ = parts.port
+    except ValueError:
+        return nothing, "has a port that is no number from 0 to 65535"
     return parts, ""
 
 
