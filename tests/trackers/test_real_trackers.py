@@ -1,12 +1,7 @@
 """Real trackers have what the study has: MLflow's server, TensorBoard, and W&B offline. `make test-trackers`."""
 
-import errno
-import json
 import math
-import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,9 +19,8 @@ for package in ("mlflow", "tensorboard", "wandb"):
     pytest.importorskip(package, reason="`make test-trackers` installs it")
 
 from copied_study import KilledError, Points, copied, info, same, story, table, updates  # noqa: E402
-from exporter_site import Listed, ScriptedStudy, Site, cut  # noqa: E402
+from exporter_site import ScriptedStudy, Site, cut  # noqa: E402
 from fake_mlflow import LARGEST  # noqa: E402
-from fake_wandb import wandb_server  # noqa: E402
 from real_trackers import (  # noqa: E402
     asked,
     free_port,
@@ -37,20 +31,17 @@ from real_trackers import (  # noqa: E402
     tensorboard_records,
     tensorboard_server,
     wandb_points,
-    wandb_runs,
 )
 from scripted_study import Script  # noqa: E402
-from test_track_exporter import followed  # noqa: E402
 
 from headrace.client import convert  # noqa: E402
 from headrace.errors import InvalidFieldError  # noqa: E402
-from headrace.track import positions, tensorboard_files, wandb_folders  # noqa: E402
-from headrace.track.entries import Entry  # noqa: E402
+from headrace.track import positions, tensorboard_files  # noqa: E402
 from headrace.track.mlflow_runs import MlflowTool  # noqa: E402
-from headrace.track.targets import _RunsTarget, parse, target_of  # noqa: E402
+from headrace.track.targets import RunsTarget, parse, target_of  # noqa: E402
 from headrace.track.tensorboard_files import TensorboardTool  # noqa: E402
 from headrace.track.tracker import AwayError, RefusedError, RunsSink, Start  # noqa: E402
-from headrace.track.wandb_folders import WandbRuns, WandbTool  # noqa: E402
+from headrace.track.wandb_folders import WandbTool  # noqa: E402
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -219,48 +210,6 @@ def json_of(group: object) -> str:
     return str(group)[:300]
 
 
-def test_wandb_offline_has_every_point(script: Script, tmp_path: Path) -> None:
-    said: list[str] = []
-    copied(WandbTool(tmp_path), script, said, batch=50)
-    same(wandb_points(tmp_path), table(script))
-    copied(WandbTool(tmp_path), script, said, again=True)
-    same(wandb_points(tmp_path), table(script))
-    runs = wandb_runs(tmp_path)
-    assert len(runs) == 28
-    assert runs[1]["group"] == "digits"
-    assert runs[1]["name"] == "digits/1"
-    assert runs[1]["config"]["optimizer"] == "sgd"
-    assert runs[13]["summary"]["headrace/reason"] == "failed"
-    assert runs[13]["exit"] == 1
-    assert runs[0]["exit"] == 0
-    assert runs[0]["steps"] == list(range(27))
-    assert math.isnan(wandb_points(tmp_path)[2, "accuracy"][0][1])
-    print(f"\nW&B: {len(runs)} runs; trial 1: {runs[1]['config']}, {runs[1]['summary']}")
-
-
-def test_a_wandb_run_continues_after_its_trial_was_finished(
-    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With one open run at a time, every trial that is promoted has several folders, with rows that count on."""
-    monkeypatch.setattr(wandb_folders, "MOST_OPEN", 1)
-    part = [update for update in updates(script, batch=20) if update.events[-1].cursor < 160]
-    for first in range(0, len(part), 3):  # in several processes
-        sink = RunsSink(WandbTool(tmp_path).open(info(script), print, Start.RESUME))
-        assert sink.cursor == (part[first - 1].events[-1].cursor if first else 0)
-        for update in part[first : first + 3]:
-            sink.write(update)
-        sink.close(ended=False)
-    found = wandb_runs(tmp_path)
-    assert len(list(tmp_path.glob("wandb/offline-run-*"))) > len(found)
-    assert all(run["steps"] == list(range(len(run["steps"]))) for run in found.values())
-    expected: dict[tuple[int, str], list[tuple[int, float]]] = {}
-    for event in (event for update in part for event in update.events):
-        if event.detail is not None and hasattr(event.detail, "metrics"):
-            for name, value in event.detail.metrics.items():
-                expected.setdefault((event.trial or 0, name), []).append((event.detail.step, value))
-    same(wandb_points(tmp_path), expected)
-
-
 @pytest.mark.parametrize("tool", ["mlflow", "tensorboard", "wandb"])
 def test_a_study_is_copied_from_its_tables(script: Script, tmp_path: Path, tool: str) -> None:
     """Some runs have half of their events: they are written again from the start, or get what they lack."""
@@ -335,7 +284,7 @@ def test_a_tensorboard_file_that_is_damaged_is_written_again(
         case _:
             shutil.rmtree(file.parent)
     site = Site()
-    assert site.exporter(_RunsTarget(target)).follow(ScriptedStudy(script)) is not None  # type: ignore[arg-type]
+    assert site.exporter(RunsTarget(target)).follow(ScriptedStudy(script)) is not None  # type: ignore[arg-type]
     (line,) = [line for line in site.said if file.parent.name in line]
     assert line.endswith("Writing digits again from its first event.")
     assert len(site.waited) == 1
@@ -365,88 +314,6 @@ def test_tensorboard_has_the_checkpoint_the_reason_and_the_rule(tmp_path: Path) 
     assert texts[5, "headrace/checkpoint_step"] == str(last)
     assert texts[13, "headrace/reason"] == "failed"
     assert "asha_promotion" in {text for (_, tag), text in texts.items() if tag == "headrace/rule"}
-
-
-@pytest.mark.parametrize("place", [1, 40, 77, 150])
-def test_a_wandb_row_that_cannot_be_written_doubles_nothing(
-    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
-) -> None:
-    log, count = WandbRuns._log, 0
-
-    def failing(runs: WandbRuns, copy: Any, entry: Entry) -> None:
-        nonlocal count
-        count += 1
-        if count == place:
-            raise BrokenPipeError("W&B's process is gone")
-        log(runs, copy, entry)
-
-    monkeypatch.setattr(WandbRuns, "_log", failing)
-    site = Site()
-    target = _RunsTarget(WandbTool(tmp_path))
-    assert site.exporter(target).follow(ScriptedStudy(script)) is not None  # type: ignore[arg-type]
-    assert any("could not be written: BrokenPipeError" in line for line in site.said)
-    same(wandb_points(tmp_path), table(script))
-
-
-def test_wandb_runs_are_continued_by_other_threads(script: Script, tmp_path: Path) -> None:
-    """With all studies, each turn of a study may have another thread."""
-    growing = []
-    for events in (250, 200, 150, 100, 50):
-        part = cut(events)
-        part.moments[-1].study.state = part.moments[0].study.state
-        growing += [[part]] * 20
-    followed(Listed([*growing, [script]]), _RunsTarget(WandbTool(tmp_path)), 1)  # type: ignore[arg-type]
-    same(wandb_points(tmp_path), table(script))
-
-
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EIO])
-def test_a_position_that_cannot_be_written_is_tried_again(
-    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    """The folder is there, so its run is not written again."""
-    write, count = positions.write, 0
-
-    def failing(folder: Path, position: positions.Position, name: str = positions.NAME) -> None:
-        nonlocal count
-        count += 1
-        if count % 3:
-            raise OSError(code, os.strerror(code))
-        write(folder, position, name)
-
-    monkeypatch.setattr(positions, "write", failing)
-    monkeypatch.setattr("exporter_site.BATCH", 60)
-    site = Site()
-    target = _RunsTarget(WandbTool(tmp_path))
-    assert site.exporter(target).follow(ScriptedStudy(script)) is not None  # type: ignore[arg-type]
-    assert not any("first event" in line for line in site.said)
-    assert any(f"cannot be written: {os.strerror(code)}." in line for line in site.said)
-    same(wandb_points(tmp_path), table(script))
-
-
-@pytest.mark.parametrize("most_open", [50, 1])
-def test_wandb_sync_uploads_every_point_once(
-    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_open: int
-) -> None:
-    """W&B's own reader, and a double of its server. With one open run at a time, runs have several folders."""
-    monkeypatch.setattr(wandb_folders, "MOST_OPEN", most_open)
-    copied(WandbTool(tmp_path), script, [], batch=20)
-    folders = len(list(tmp_path.glob("wandb/offline-run-*")))
-    with wandb_server() as received:
-        command = [str(Path(sys.executable).with_name("wandb")), "sync", "--yes"]
-        env = {**os.environ, "WANDB_BASE_URL": received.address, "WANDB_API_KEY": "a" * 40}
-        subprocess.run(command, cwd=tmp_path, env=env, check=True, capture_output=True)
-    same(received.points(), table(script))
-    assert received.overwritten == 0
-    run = received.runs["0123456789ab-1"]
-    assert (run["groupName"], run["displayName"], run["project"]) == ("digits", "digits/1", "headrace")
-    assert json.loads(run["config"])["optimizer"]["value"] == "sgd"
-    assert received.summaries["0123456789ab-1"]["val_loss"] == table(script)[1, "val_loss"][-1][1]
-    assert received.summaries["0123456789ab-13"]["headrace/reason"] == "failed"
-    assert received.ended["0123456789ab-13"] == 1
-    print(
-        f"\nwandb sync: {folders} folders, {len(received.runs)} runs, "
-        f"{sum(map(len, received.points().values()))} points"
-    )
 
 
 @pytest.mark.parametrize("uri", ["foo://user:s3cret@m", "./somewhere"])

@@ -53,7 +53,7 @@ class Destination:
 
 
 @dataclass(frozen=True, slots=True)
-class _RunsTarget:
+class RunsTarget:
     """A tool as a target."""
 
     tool: Tool
@@ -100,7 +100,7 @@ def target_of(destination: Destination, env: Mapping[str, str], field: str = "--
             from headrace.track.mlflow_runs import MlflowTool  # an extra
 
             try:
-                return _RunsTarget(MlflowTool(where))
+                return RunsTarget(MlflowTool(where))
             except UnusableUriError as error:
                 shown = redacted(where)
                 raise _invalid(
@@ -109,11 +109,11 @@ def target_of(destination: Destination, env: Mapping[str, str], field: str = "--
         case "wandb":
             from headrace.track.wandb_folders import WandbTool  # an extra
 
-            return _RunsTarget(WandbTool(Path(where)))
+            return RunsTarget(WandbTool(Path(where)))
         case "tensorboard":
             from headrace.track.tensorboard_files import TensorboardTool  # an extra
 
-            return _RunsTarget(TensorboardTool(Path(where)))
+            return RunsTarget(TensorboardTool(Path(where)))
         case _:
             note_first_use(destination, home_dir())
             key = secret_of(env.get(SECRET_ENV, ""))
