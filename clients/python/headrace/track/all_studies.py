@@ -86,7 +86,10 @@ class AllStudies:
                 self._end(self._followed.pop(uid))
             due = []
             for study in found:
-                one = self._followed.setdefault(study.uid, self._new(study))
+                if study.uid not in self._followed:
+                    copy = Copy(study=self.client.study(study.name), uid=study.uid)
+                    self._followed[study.uid] = _Followed(copy=copy)
+                one = self._followed[study.uid]
                 one.rest = max(0, one.rest - 1)
                 # An ended study whose sink is open is yet to be closed.
                 open_yet = study.state.ended and one.copy.sink is not None
@@ -99,9 +102,6 @@ class AllStudies:
                 thread = threading.Thread(target=self._work, daemon=True)
                 self._threads.append(thread)
                 thread.start()
-
-    def _new(self, study: StudyInfo) -> _Followed:
-        return _Followed(copy=Copy(study=self.client.study(study.name), uid=study.uid))
 
     def _end(self, one: _Followed) -> None:
         """The study was deleted."""
