@@ -43,19 +43,20 @@ class ScriptedStudy:
     def watch(self, after: int, on_break: Any) -> Iterator[Update]:
         assert callable(on_break)
         limit, error = self.breaks.pop(0) if self.breaks else (None, None)
-        found = [
-            update
-            for update in updates(self.script, after=after, batch=BATCH)
-            if not all(map(self.gone, update.events))
-        ]
         if after:
             self.shown = None
-        for number, update in enumerate(found or [Update(events=(), study=info(self.script))]):
+        number = 0
+        for update in updates(self.script, after=after, batch=BATCH):
+            if all(map(self.gone, update.events)):
+                continue
             if number == limit and error is not None:
                 raise error
+            number += 1
             yield Update(
                 events=tuple(event for event in update.events if not self.gone(event)), study=update.study
             )
+        if not number:
+            yield Update(events=(), study=info(self.script))
 
     def trials(self) -> list[TrialInfo]:
         moment = self.script.moments[(self.shown or 0) - 1]

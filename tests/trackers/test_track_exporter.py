@@ -151,7 +151,7 @@ def followed(
         exporter,
         say=said.append,
         trouble=Trouble("The tracker", said.append),
-        wait=lambda seconds: over.wait(min(seconds, 0.01)),
+        wait=lambda seconds: over.wait(min(seconds, 0.03)),
     )
     AllStudies(client=client, exporter=exporter, done=finished).run()  # type: ignore[arg-type]
     return done
@@ -189,16 +189,16 @@ def test_a_study_with_a_defect_does_not_end_the_others(script: Script) -> None:
 def test_more_studies_than_turns_at_once_are_all_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Studies that are idle, and studies that the tracker rejects, keep no place from others."""
     monkeypatch.setattr(all_studies, "AT_ONCE", 2)
-    scripts = [named(f"study-{number}", f"uid-{number}") for number in range(9)]
-    for script in scripts[:4]:
+    scripts = [named(f"study-{number}", f"uid-{number}") for number in range(7)]
+    for script in scripts[:3]:
         del script.events[-1], script.moments[-1]  # they go on, and nothing happens
     sinks = ManySinks()
-    for number in (4, 5):
+    for number in (3, 4):
         rejecting = ScriptedTarget(errors=[RefusedError("its experiment was deleted.")] * 10_000)
         sinks.sinks[f"uid-{number}"] = rejecting
-    done = followed(Listed([scripts]), sinks, 3)
-    assert sorted(uid for uid, _ in done) == ["uid-6", "uid-7", "uid-8"]
-    assert {sinks.sinks[f"uid-{number}"].cursor for number in range(4)} == {len(scripts[0].events)}
+    done = followed(Listed([scripts]), sinks, 2)
+    assert sorted(uid for uid, _ in done) == ["uid-5", "uid-6"]
+    assert {sinks.sinks[f"uid-{number}"].cursor for number in range(3)} == {len(scripts[0].events)}
 
 
 def test_a_study_that_is_made_again_under_its_name_has_a_copy_of_its_own(script: Script) -> None:
