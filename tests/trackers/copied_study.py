@@ -90,6 +90,6 @@ def same(
         )
         return sorted((step, repr(float(value))) for step, value in clipped)
 
-    assert found.keys() == expected.keys()
+    assert found.keys() == expected.keys(), sorted(found.keys() ^ expected.keys())
     for key, points in expected.items():
         assert shown(found[key]) == shown(points), key

@@ -241,9 +241,10 @@ def test_a_study_whose_scheduler_was_restored_is_set_aside(script: Script, tmp_p
         sink.close(ended=True)
         copied(target, restored, [])  # a new process continues the new copy
         if tool == "wandb":
-            for folder in tmp_path.glob("wandb/offline-run-*"):
+            for folder in sorted(tmp_path.glob("wandb/offline-run-*")):  # first listed, then moved
                 if "r1-" not in folder.name:
                     folder.rename(tmp_path / folder.name)
+        assert tool != "wandb" or len(list(tmp_path.glob("offline-run-*"))) == 28
         same(points(), table(restored), LARGEST if tool == "mlflow" else math.inf)
         if tool == "tensorboard":
             (aside,) = tmp_path.glob("digits-until-*")
