@@ -21,7 +21,7 @@ from real_trackers import wandb_points, wandb_runs  # noqa: E402
 from scripted_study import Script  # noqa: E402
 from test_track_exporter import followed  # noqa: E402
 
-from headrace.track import positions, wandb_folders  # noqa: E402
+from headrace.track import positions, wandb_files, wandb_folders  # noqa: E402
 from headrace.track.entries import Entry  # noqa: E402
 from headrace.track.targets import RunsTarget  # noqa: E402
 from headrace.track.tracker import RunsSink, Start  # noqa: E402
@@ -89,6 +89,21 @@ def test_a_wandb_row_that_cannot_be_written_doubles_nothing(
     assert site.exporter(target).follow(ScriptedStudy(script)) is not None  # type: ignore[arg-type]
     assert any("could not be written: BrokenPipeError" in line for line in site.said)
     same(wandb_points(tmp_path), table(script))
+
+
+def test_a_file_without_its_exit_record_is_not_complete(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W&B's process writes the last records after `finish` has returned."""
+    copied(WandbTool(tmp_path), script, [])
+    monkeypatch.setattr(wandb_files, "LIMIT_S", 0.0)
+    folder = next(tmp_path.glob("wandb/offline-run-*"))
+    assert wandb_files.completed(folder)
+    (file,) = folder.glob("run-*.wandb")
+    file.write_bytes(file.read_bytes()[:-5])
+    assert not wandb_files.completed(folder)
+    file.unlink()
+    assert not wandb_files.completed(folder)
 
 
 def test_wandb_runs_are_continued_by_other_threads(script: Script, tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """Weights & Biases, offline: a run for each trial, grouped by study, which `wandb sync` uploads.
 
-W&B's library writes a run's folder through a process of its own, which tells nobody what it has written until the
-run is finished. So a folder counts only once its run is finished: then it gets a position file. If there is a folder
-without one when the study is opened, all folders of its trial are deleted, and the trial is written again. The same
-happens if a write fails.
+W&B's library writes a run's folder through a process of its own, which tells nobody what it has written. So a folder
+counts only once its run is finished and its file has the exit record: then it gets a position file. If there is a
+folder without one when the study is opened, all folders of its trial are deleted, and the trial is written again. The
+same happens if a write fails.
 
 A run is finished when its trial has ended, when the study or the exporter ends, and when many others are open. A
 trial that continues gets another folder with the same run ID, whose rows count on. `wandb sync` joins the rows of a
@@ -29,6 +29,7 @@ from headrace.track.entries import Entry, Status
 from headrace.track.names import for_wandb
 from headrace.track.positions import Position, unwritable
 from headrace.track.tracker import AwayError, ForgottenError, Say, Start
+from headrace.track.wandb_files import completed
 
 STEP: Final = "headrace/step"
 FIELDS: Final = "headrace/"
@@ -254,6 +255,9 @@ class WandbRuns:
                 self._drop(trial)
                 raise ForgottenError(f"the run of trial {trial} could not be finished: {error!r}.") from None
             copy.run = None
+            if not completed(copy.unmarked):
+                self._drop(trial)
+                raise ForgottenError(f"the run of trial {trial} was finished, but its file is not complete.")
         self._mark(trial, copy)
 
     def _mark(self, trial: int, copy: _Copy) -> None:
