@@ -26,7 +26,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start a thousand interpreters. Without cached bytecode, each would compile everything that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: gpu gpu-kit test-compose help setup demo up test test-all costs faults lint types verify pytest proto proto-baseline constraints hashes images diagram docs bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials hdet-jobs wheel bench chaos gangs test-clients test-metrics node-modules restores clean
+.PHONY: gpu gpu-kit test-compose help setup demo up test test-all costs faults lint types verify pytest proto proto-baseline constraints hashes images diagram docs bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials hdet-jobs wheel bench chaos gangs test-clients test-metrics test-trackers node-modules restores clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -182,6 +182,13 @@ test-clients: setup ## Build every client (Python, and clients/*/conformance.sh)
 test-metrics: setup ## Check metrics, dashboard and alert rules, with Prometheus' promtool (HEADRACE_PROMTOOL, or on the path)
 	@command -v "$${HEADRACE_PROMTOOL:-promtool}" >/dev/null || { echo "There is no promtool on the path (Debian: apt-get install prometheus)." >&2; exit 1; }
 	@pytest -q -n 0 tests/monitoring $(ARGS)
+
+test-trackers: build/trackers/.stamp ## Run headrace track with the real MLflow (and its server), W&B and TensorBoard; kill it 20 times (ten minutes)
+	@build/trackers/bin/python -m pytest -q -s -n 0 -p no:cacheprovider tests/trackers $(ARGS)
+
+build/trackers/.stamp: $(STAMP) .ci/trackers.txt .ci/trackers.sh
+	@.ci/trackers.sh build/trackers
+	@touch $@
 
 bench: setup ## Run the benchmarks (benchmarks/**/bench_*.py)
 	@shopt -s nullglob; for script in benchmarks/bench_*.py benchmarks/*/bench_*.py; do echo "bench: $$script"; python "$$script"; done

@@ -20,7 +20,11 @@ STUBS = sorted((ROOT / "clients/python/headrace/v1").glob("*_pb2.py"))
 
 
 def pins() -> dict[str, str]:
-    lines = (ROOT / ".ci/constraints.txt").read_text(encoding="utf-8").splitlines()
+    lines = [
+        line
+        for name in (".ci/constraints.txt", ".ci/trackers.txt")
+        for line in (ROOT / name).read_text(encoding="utf-8").splitlines()
+    ]
     return {
         canonicalize_name(name): version
         for name, _, version in (line.partition("==") for line in lines if not line.startswith("#"))
@@ -35,7 +39,7 @@ def requirements() -> list[Requirement]:
 @pytest.mark.parametrize("requirement", requirements(), ids=str)
 def test_a_requirement_is_pinned_within_its_range(requirement: Requirement) -> None:
     version = pins().get(canonicalize_name(requirement.name))
-    assert version is not None, f"run 'make constraints': {requirement.name} is not in .ci/constraints.txt"
+    assert version is not None, f"run 'make constraints': {requirement.name} is in no file of exact versions"
     assert requirement.specifier.contains(version)
 
 

@@ -3,9 +3,12 @@
 import asyncio
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -52,6 +55,22 @@ async def test_a_child_that_ends_by_itself_is_started_again(steady, running) -> 
         os.kill(state.pid("scheduler"), signal.SIGTERM)
         await state.until(lambda: "ready again" in state.said("scheduler"), "the scheduler is back")
     assert any(text.startswith("ended with exit status 0;") for text in state.said("scheduler"))
+
+
+async def test_pauses_grow_for_a_child_that_would_only_fail_again(steady, running) -> None:
+    """It is ready at once, and ends by itself."""
+    failing = replace(steady("track"), command=(sys.executable, "-c", ""), ready=at_once, longest_pause_s=30)
+    async with running([failing]) as state:
+        await state.until(lambda: len(pauses(state.said("track"))) >= 4, "it was restarted three times")
+        assert pauses(state.said("track"))[3] > 0.5
+
+
+async def at_once() -> str:
+    return "started"
+
+
+def pauses(said: Sequence[str]) -> list[float]:
+    return [float(found[1]) for text in said if (found := re.search(r"restarting it in ([\d.]+) s", text))]
 
 
 async def test_a_restart_that_fails_is_tried_again(steady, running, tmp_path) -> None:

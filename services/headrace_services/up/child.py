@@ -53,6 +53,12 @@ class ChildSpec:
     stop_signal: signal.Signals = signal.SIGTERM
     stop_grace_s: float = 30
     kill_signal: signal.Signals = signal.SIGKILL
+    longest_pause_s: float = 0.5
+    """The longest pause before a restart once it was ready: it can start, so there is no reason to wait longer."""
+    steady_after_s: float = 5.0
+    """A process that lived this long counts as healthy: its next pause is the first one again. The default is short,
+    because a process that is killed from outside again and again should not be delayed, and one that dies by itself
+    every few seconds costs little."""
     death_signal: signal.Signals = signal.SIGKILL
     """What the kernel sends the child when this process dies."""
 

@@ -1,6 +1,7 @@
 """The command `headrace up`: options, the list of children, signals."""
 
 import asyncio
+import os
 import signal
 import sys
 import time
@@ -24,7 +25,7 @@ from headrace_services.up.notices import Notices
 from headrace_services.up.ports import free_ports
 from headrace_services.up.postgres import EmbeddedPostgres
 from headrace_services.up.probe import scheduler_serves, worker_connected
-from headrace_services.up.supervisor import Supervisor
+from headrace_services.up.supervisor import BACKOFF_LONGEST_S, Supervisor
 
 WORKER_NAME = "local"
 
@@ -44,6 +45,8 @@ class Options:
     """Where a planner listens; None: there is no planner."""
     heartbeat_interval_s: float | None = None
     lease_ttl_s: float | None = None
+    track: tuple[tuple[str, dict[str, str]], ...] = ()
+    """What exporters write to, one process for each: the value of `--to`, and variables of the environment."""
     keep: tuple[str, ...] = ()
     """How long old data is kept, in the form that the schedulers take."""
     instance: str = field(default_factory=lambda: uuid4().hex)
@@ -117,6 +120,15 @@ def up(
         float | None,
         typer.Option(metavar="SECONDS", help="How long a worker may be silent before it loses its trials."),
     ] = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOOL=WHERE",
+            help="Copy all studies of one project to a tracker, as `headrace track --to` does, such as mlflow=URI; "
+            "repeat for others. The project is HEADRACE_PROJECT, or that of HEADRACE_TOKEN.",
+            show_default=False,
+        ),
+    ] = None,
     keep: Annotated[
         list[str] | None,
         typer.Option(
@@ -138,6 +150,7 @@ def up(
     headrace up                            # on 127.0.0.1:7440, everything in ~/.headrace
     headrace up --slots 2                  # at most two trials at once
     headrace up --home ./here --port 0     # a second one beside the first
+    headrace up --track tensorboard=runs   # and copy every trial there
     headrace up --no-worker                # workers run elsewhere (headrace worker --scheduler HOST:PORT)
     """
     hide_url(database_url)
@@ -146,6 +159,7 @@ def up(
     began = time.monotonic()
     place = (home or home_dir()).expanduser().resolve()
     ages_of(keep or [])  # rejected here, before anything is started
+    tracked = _tracked(track, place) if track else ()
     with up_home.hold(place):
         options = Options(
             home=place,
@@ -158,6 +172,7 @@ def up(
             planner_port=None if planner is None else free_ports(planner, 1)[0],
             heartbeat_interval_s=heartbeat_interval,
             lease_ttl_s=lease_ttl,
+            track=tracked,
             keep=tuple(keep or ()),
         )
         asyncio.run(run(options, notices, began))
@@ -250,7 +265,29 @@ def children(options: Options) -> list[ChildSpec]:
                 stop_grace_s=15,
             )
         )
+    for number, (target, variables) in enumerate(options.track, 1):
+        specs.append(
+            ChildSpec(
+                name=f"track-{number}" if len(options.track) > 1 else "track",
+                command=_headrace("track", "--all", "--to", target, "--address", ",".join(options.addresses)),
+                env={**env, **variables},
+                log_path=logs / f"track-{number}.log",
+                longest_pause_s=BACKOFF_LONGEST_S,  # it ends by itself only if it is rejected, and would be again
+                steady_after_s=60,
+            )
+        )
     return specs
+
+
+def _tracked(given: list[str], home: Path) -> tuple[tuple[str, dict[str, str]], ...]:
+    """What to copy studies to, checked before anything is started, with the variables that say where."""
+    from headrace.track import targets  # imports the client, which `up` does not need
+
+    destinations = dict.fromkeys(targets.parse(text, os.environ, "--track") for text in given)
+    for destination in destinations:
+        destination.hide()
+        targets.note_first_use(destination, home)  # before a study can be created
+    return tuple(destination.arguments() for destination in destinations)
 
 
 def _store_url(store: str | None) -> str | None:

@@ -14,15 +14,9 @@ from headrace_services.up.child import Child, ChildFailedError, ChildSpec
 
 BACKOFF_FIRST_S = 0.25
 BACKOFF_LONGEST_S = 15.0
-BACKOFF_AFTER_READY_S = 0.5
-"""The longest pause for a child that was ready: it can start, so there is no reason to wait longer."""
 FIRST_STARTS = 4
 """How often a child is started that is killed each time before everything is ready. One that fails by itself would fail
 again."""
-STEADY_AFTER_S = 5.0
-"""A child that lived this long counts as healthy: its next pause is the first one again. The time is short,
-because a child that is killed from outside again and again should not be delayed, and a child that dies by itself
-every few seconds costs little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,17 +95,18 @@ class Supervisor:
 
     async def _keep(self, child: Child) -> None:
         attempt = 0
-        longest_s = BACKOFF_AFTER_READY_S
+        spec = child.spec
+        longest_s = spec.longest_pause_s
         ending = await child.wait()
         while True:
             lived_s = asyncio.get_running_loop().time() - child.started_at
-            attempt = 1 if lived_s >= STEADY_AFTER_S else attempt + 1
+            attempt = 1 if lived_s >= spec.steady_after_s else attempt + 1
             pause_s = min(longest_s, backoff_s(attempt, self._rng))
             self._say(child, f"{ending}; restarting it in {pause_s:.1f} s", "trouble")
             await asyncio.sleep(pause_s)
             try:
                 self._say(child, f"{await child.start() or 'started'} again", "good")
-                ending, longest_s = await child.wait(), BACKOFF_AFTER_READY_S
+                ending, longest_s = await child.wait(), spec.longest_pause_s
             except ChildFailedError as failure:
                 ending, longest_s = failure.brief, BACKOFF_LONGEST_S
 

@@ -47,6 +47,9 @@ ELSEWHERE = {
     "restart": "retry",
     "continue": "extend",
     "rm": "delete",
+    "mlflow": "track",
+    "wandb": "track",
+    "tensorboard": "track",
     "auth": "login",
     "tokens": "token",
 }
@@ -162,6 +165,7 @@ PANELS: dict[str, dict[str, str]] = {
         "checkpoint": "checkpoint",
         "export": "export",
         "report": "report",
+        "track": "track",
     },
     "Steer": {
         "add": "add",

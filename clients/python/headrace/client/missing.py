@@ -23,6 +23,9 @@ EXTRA_OF = {
     "plotly": "report",
     "pandas": "report",
     "cloudpickle": "notebook",
+    "mlflow": "mlflow",
+    "wandb": "wandb",
+    "tensorboard": "tensorboard",
 }
 """The extra that provides each module."""
 
