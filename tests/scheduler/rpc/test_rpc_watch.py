@@ -11,7 +11,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 from rpc_site import Replica, RpcSite
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 
 from headrace.errors import DatabaseUnavailableError, DrainingError, HeadraceError, StudyNotFoundError
 from headrace.v1 import study_pb2 as pb
@@ -103,6 +103,20 @@ async def test_a_long_history_comes_in_bounded_messages(
         responses = await follow(site.replicas[0], after)
         check(responses, after, newest)
         assert len(responses) == -(-(newest - after) // 7)
+
+
+async def test_a_watch_of_events_that_were_deleted_by_age_ends(site: RpcSite) -> None:
+    await site.create(policy={"kind": "run_all"}, max_trials=4)
+    await site.drive(loss)
+    newest = await newest_cursor(site)
+    for left in (newest - 3, 0):  # the newest ones are gone, then all
+        async with site.engine.begin() as conn:
+            await conn.execute(delete(tables.event).where(tables.event.c.cursor > left))
+        async with asyncio.timeout(30):
+            responses = await follow(site.replicas[0], 0)
+        assert [event.cursor for one in responses for event in one.events] == list(range(1, left + 1))
+        assert len(responses) == (2 if left else 1)
+        assert responses[-1].study.status.cursor == newest
 
 
 async def test_the_first_message_comes_at_once_though_nothing_is_new(site: RpcSite) -> None:

@@ -160,7 +160,8 @@ async def watch(
                 raise _deleted()
             if first or head.cursor > cursor:
                 response = await snapshot.next(cursor)
-                cursor, first = max([cursor, *(event.cursor for event in response.events)]), False
+                sent = [event.cursor for event in response.events] or [response.study.status.cursor]
+                cursor, first = max(cursor, *sent), False  # without events: they were deleted by age
                 yield response
             if cursor < head.cursor:
                 continue
