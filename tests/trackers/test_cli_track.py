@@ -84,6 +84,7 @@ def test_only_reading_calls_are_made(
         ),
         (["digits", "--to", "mlflow=http://user:s3cret/x@m"], "--to: has a port that is no number"),
         (["digits", "--to", "webhook=https://user:s3cret/x@h"], "--to: has a port that is no number"),
+        (["digits", "--to", "webhook=https://bob:s3cret@h/x"], "--to: contains a user name or a password"),
         (["digits", "--to", "webhok=https://h/?key=s3cret"], "--to: names no tool"),
     ],
 )
@@ -133,12 +134,16 @@ def test_two_exporters_of_a_home_do_not_write_to_one_place(
     destination = Destination("tensorboard", "/runs")
     with locked(destination):
         with (
-            pytest.raises(TargetInUseError, match="writes to the same place with tensorboard already"),
+            pytest.raises(TargetInUseError, match="copies the same with tensorboard to the same place"),
             locked(destination),
         ):
             pytest.fail("held twice")
-        with locked(Destination("tensorboard", "/other")):
+        with locked(Destination("tensorboard", "/other")), locked(destination, "of another project"):
             pass
+        with pytest.raises(TargetInUseError), locked(destination, shared=True):
+            pytest.fail("a study beside all studies")
+    with locked(destination, shared=True), locked(destination, shared=True):
+        pass
     with locked(destination):
         pass
 

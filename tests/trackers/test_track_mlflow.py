@@ -268,6 +268,45 @@ def test_points_that_were_stored_before_a_tag_was_rejected_are_not_doubled(
     same(points(fake_server), table(script), LARGEST)
 
 
+def test_what_a_proxy_rejects_for_a_moment_is_not_left_out(
+    fake_server: FakeServer, make_tool: MakeTool, script: Script
+) -> None:
+    """A 400 that is not MLflow's own: for a while each request is refused, also those of one value."""
+    refused = iter(range(40))
+
+    def fail(when: str, call: str) -> None:
+        if call == "log_batch" and when == "before" and next(refused, None) is not None:
+            raise MlflowException("API request failed with error code 400 != 200.")
+
+    fake_server.fail = fail
+    said: list[str] = []
+    outages = 0
+    while True:
+        try:
+            copied(make_tool(), script, said, batch=50)
+            break
+        except AwayError:
+            outages += 1
+    assert 1 < outages <= 40
+    same(points(fake_server), table(script), LARGEST)
+    assert not [line for line in said if "left out" in line]
+
+
+def test_forbidden_names_are_listed_although_the_command_starts_again(
+    fake_server: FakeServer, make_tool: MakeTool, script: Script
+) -> None:
+    sink = RunsSink(make_tool().open(info(script), print, Start.RESUME))
+    for update in updates(script, batch=1):
+        write_all(sink, [update])
+        if any(run.tags["headrace.trial"] == "1" for run in fake_server.runs.values()):
+            break  # trial 1 reports the names later
+    run = fake_server.run_of(1)
+    run.tags["headrace.renamed"] = "a_u40_b = a@b"
+    copied(make_tool(), script, [])
+    assert "a_u40_b = a@b" in run.tags["headrace.renamed"].split("; ")
+    assert len(run.tags["headrace.renamed"].split("; ")) > 1
+
+
 def test_a_server_that_takes_nothing_loses_nothing(
     fake_server: FakeServer, make_tool: MakeTool, script: Script
 ) -> None:

@@ -13,7 +13,8 @@ from http.client import BadStatusLine, HTTPException, IncompleteRead
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from copied_study import KilledError, info, story, updates
@@ -22,7 +23,10 @@ from scripted_study import Script
 
 from headrace import durable
 from headrace.client.events import Update
+from headrace.client.model import StudyInfo, StudyState
 from headrace.errors import InvalidFieldError
+from headrace.spec import Goal
+from headrace.track.notices import best_of, notices
 from headrace.track.targets import Destination, target_of
 from headrace.track.tracker import AwayError, Start
 from headrace.track.webhook import GIVE_UP_AFTER_S, WebhookSink, WebhookTarget, post, secret_of, signature
@@ -367,6 +371,34 @@ def test_the_past_of_a_study_is_no_news(receiver: Receiver, script: Script) -> N
     assert late.got == []
 
 
+def test_a_best_trial_is_new_if_another_leads_or_its_score_improves(receiver: Receiver) -> None:
+    leads = [(3, 0.5), (3, 0.6), (3, 0.4), (3, 0.4), (4, 0.3), (3, 0.4), (4, 0.3)]
+    before, sent = None, []
+    for cursor, (trial, score) in enumerate(leads, 1):
+        study = SimpleNamespace(
+            leader=SimpleNamespace(number=trial, score=score, score_step=9, sound=True, params={}),
+            spec=SimpleNamespace(
+                further_objectives=(), objective=SimpleNamespace(goal=Goal.MINIMIZE, metric="loss")
+            ),
+            **dict.fromkeys(("name", "uid", "project"), "s"),
+            state=StudyState.ACTIVE,
+            counts=SimpleNamespace(total=9, failed=0),
+        )
+        update = cast(
+            "Update",
+            SimpleNamespace(study=study, events=[SimpleNamespace(cursor=cursor, time=None, detail=None)]),
+        )
+        sent += [(notice.id, notice.data["best"]["score"]) for notice in notices(update, before)]
+        before = best_of(cast("StudyInfo", study), before)
+    assert sent == [
+        ("s.best.1", 0.5),
+        ("s.best.3", 0.4),
+        ("s.best.5", 0.3),
+        ("s.best.6", 0.4),
+        ("s.best.7", 0.3),
+    ]
+
+
 def test_several_objectives_have_no_best(receiver: Receiver) -> None:
     script = story()
     for moment in script.moments:
@@ -426,6 +458,9 @@ def test_the_check_in_the_documents_accepts_what_is_sent(
         "webhook-signature": signature(KEY, "a.1", 990, body),
     }
     assert shown["is_genuine"](headers, body, KEY.decode())
+    assert shown["is_genuine"](headers, body, f"whsec_{base64.b64encode(KEY).decode()}")
+    assert not shown["is_genuine"]({}, body, KEY.decode())
+    assert not shown["is_genuine"]({**headers, "webhook-signature": "é"}, body, KEY.decode())
     assert not shown["is_genuine"](headers, body + b" ", KEY.decode())
     assert not shown["is_genuine"]({**headers, "webhook-id": "a.2"}, body, KEY.decode())
     old = {

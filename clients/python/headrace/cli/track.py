@@ -84,10 +84,15 @@ def track(
     with ExitStack() as stack:
         for one in destinations:
             one.hide()
-            stack.enter_context(locked(one))
         client = stack.enter_context(session.client())
-        if study is not None:
-            client.study(study).status()  # a study that does not exist is an error before a tracker is asked
+        mine = (
+            client.address,
+            *(os.environ.get(name, "") for name in ("HEADRACE_TOKEN", "HEADRACE_PROJECT")),
+        )
+        for one in destinations:
+            stack.enter_context(locked(one, *mine, shared=study is not None))
+            if study is not None:  # one that does not exist is an error before a tracker is asked
+                stack.enter_context(locked(one, client.study(study).status().uid))
         targets = [target_of(one, os.environ) for one in destinations]
         _Run(session, client, study, as_json=as_json).run(targets)
 

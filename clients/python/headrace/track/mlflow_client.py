@@ -18,14 +18,10 @@ LONGEST_SHOWN: Final = 300
 _SILENT: Final = re.compile(r"\[Errno -?\d+\] [\w ]+|Read timed out|timed out")
 """What an error says, several levels deep, if there is no answer."""
 _REFUSED: Final = ("error code 401", "error code 403", "UNAUTHENTICATED", "PERMISSION_DENIED")
-_INVALID: Final = (
-    "INVALID_PARAMETER_VALUE",
-    "BAD_REQUEST",
-    "MALFORMED_REQUEST",
-    "error code 400",
-    "error code 413",
-)
-"""What the server, or a proxy in front of it, says about a request that it will never take."""
+_INVALID: Final = "INVALID_PARAMETER_VALUE"
+"""What MLflow says about a request that it will never take."""
+_TOO_LARGE: Final = ("BAD_REQUEST", "MALFORMED_REQUEST", "error code 400", "error code 413")
+"""What MLflow, or a proxy in front of it, says about a request that it may take in parts, or later."""
 
 
 class DeletedError(RefusedError):
@@ -36,8 +32,12 @@ class ExistsError(RefusedError):
     """There is an experiment of this name."""
 
 
-class InvalidError(AwayError):
-    """MLflow does not take the request."""
+class TooLargeError(AwayError):
+    """The request is not taken as it is."""
+
+
+class InvalidError(TooLargeError):
+    """MLflow does not take something in the request."""
 
 
 class UnusableUriError(HeadraceError):
@@ -97,8 +97,10 @@ def _translated(error: MlflowException) -> HeadraceError:
             f"the server rejects the credentials: {text}.",
             remedy="Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN.",
         )
-    if says(*_INVALID):
+    if says(_INVALID):
         return InvalidError(f"{text}.")
+    if says(*_TOO_LARGE):
+        return TooLargeError(f"no usable answer: {text}.")
     silent = _SILENT.search(str(error))
     return AwayError(f"it does not answer: {silent[0]}." if silent else f"no usable answer: {text}.")
 

@@ -25,6 +25,7 @@ from headrace.track.mlflow_client import (
     DeletedError,
     ExistsError,
     InvalidError,
+    TooLargeError,
     experiment_deleted,
 )
 from headrace.track.names import for_mlflow
@@ -36,6 +37,8 @@ PREFIX: Final = "headrace."
 CURSOR: Final = f"{PREFIX}cursor"
 UID: Final = f"{PREFIX}study_uid"
 TRIAL: Final = f"{PREFIX}trial"
+RENAMED: Final = f"{PREFIX}renamed"
+_AND, _IS = "; ", " = "
 STATUS: Final = {
     Status.WAITING: "SCHEDULED",
     Status.RUNNING: "RUNNING",
@@ -82,8 +85,8 @@ class MlflowTool:
         runs = MlflowRuns(self._client, found[0].experiment_id, cursor, say)
         if start is not Start.SET_ASIDE:
             return runs
-        self._client.rename_experiment(runs.experiment_id, f"{found[0].name} until event {runs.newest}")
         self._client.set_experiment_tag(runs.experiment_id, UID, f"{study.uid} until event {runs.newest}")
+        self._client.rename_experiment(runs.experiment_id, f"{found[0].name} until event {runs.newest}")
         return MlflowRuns(self._client, self._created(study), 0, say)
 
     def _created(self, study: StudyInfo) -> str:
@@ -155,6 +158,9 @@ class MlflowRuns:
                 cursor=int(run.data.tags.get(CURSOR, 0)),
                 unsure=True,
                 deleted=run.info.lifecycle_stage == "deleted",
+                renamed=dict(
+                    one.split(_IS, 1) for one in run.data.tags.get(RENAMED, "").split(_AND) if _IS in one
+                ),
             )
             first = found.setdefault(int(trial), copy)
             if first is not copy:
@@ -206,8 +212,8 @@ class MlflowRuns:
             fields |= entry.fields
         tags = [RunTag(f"{PREFIX}{self._named(copy, name)}", _text(text)) for name, text in fields.items()]
         if copy.renamed:
-            renamed = "; ".join(f"{mapped} = {name}" for mapped, name in copy.renamed.items())
-            tags.append(RunTag(f"{PREFIX}renamed", _text(renamed)))
+            renamed = _AND.join(f"{mapped}{_IS}{name}" for mapped, name in copy.renamed.items())
+            tags.append(RunTag(RENAMED, _text(renamed)))
         if statuses := [entry for entry in new if entry.status is not None]:
             self._set_status(copy, statuses[-1])
         *earlier, last = _batches(metrics, MOST_METRICS) or [[]]
@@ -276,13 +282,15 @@ class MlflowRuns:
         )
         try:
             self._client.log_batch(copy.run_id, metrics=metrics, params=params, tags=tags)
-        except InvalidError as error:
+        except TooLargeError as error:
             if len(batch) > 1:
                 lacking = self._lacking(copy, metrics, timed=True)  # some may have been stored
                 rest = [*lacking, *params, *tags]
                 middle = len(batch) // 2
                 for part in (rest[:middle], rest[middle:]):
                     self._log(copy, part)
+            elif not isinstance(error, InvalidError):
+                raise
             elif tags and tags[0].key == CURSOR:
                 raise AwayError(f"no usable answer: {error.message}") from None  # it takes nothing at all
             else:

@@ -1,6 +1,6 @@
 """What to notify of: the end of a study, its failure, a new best trial. Pure functions.
 
-A notice's id depends only on what happened: the same trial that becomes the best at the same step has one id.
+A best trial is new if another trial leads, or if its score improves: not if it only gets worse, or trains on.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,10 +10,11 @@ from typing import Any
 
 from headrace.client.events import StudyMoved, Update
 from headrace.client.model import StudyInfo, StudyState, TrialInfo
+from headrace.spec import Goal
 
 _ENDS = frozenset(state.value for state in StudyState if state.ended)
-Best = tuple[int, int | None]
-"""A trial, and the step of the report that counts."""
+Best = tuple[int, float]
+"""A trial, and its score."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,9 @@ class Notice:
 def best_of(study: StudyInfo, before: Best | None = None) -> Best | None:
     """The study's best trial. If it has none that counts, or several objectives, it stays the one `before`."""
     leader = None if study.spec.further_objectives else study.leader
-    return (leader.number, leader.score_step) if leader is not None and leader.sound else before
+    if leader is None or not leader.sound or leader.score is None:
+        return before
+    return leader.number, leader.score
 
 
 def notices(update: Update, before: Best | None) -> Iterator[Notice]:
@@ -40,9 +43,9 @@ def notices(update: Update, before: Best | None) -> Iterator[Notice]:
     """
     study = update.study
     best = best_of(study, before)
-    if best is not None and best != before:
+    if best is not None and _is_new(best, before, study.spec.objective.goal):
         yield Notice(
-            id=f"{study.uid}.best.{best[0]}.{best[1]}",
+            id=f"{study.uid}.best.{update.events[-1].cursor}",
             kind="study.new_best",
             time=update.events[-1].time,
             data=_data(study),
@@ -58,6 +61,12 @@ def notices(update: Update, before: Best | None) -> Iterator[Notice]:
                 )
             case _:
                 pass
+
+
+def _is_new(best: Best, before: Best | None, goal: Goal) -> bool:
+    if before is None or best[0] != before[0]:
+        return True
+    return best[1] < before[1] if goal is Goal.MINIMIZE else best[1] > before[1]
 
 
 def _data(study: StudyInfo) -> dict[str, Any]:

@@ -56,8 +56,10 @@ class Outbox:
         try:
             content = json.loads(file.read_text())
             letters = tuple(Letter(**letter) for letter in content.pop("letters"))
-            trial, step = content.pop("best") or (None, None)
-            return cls(**content, letters=letters, best=None if trial is None else (trial, step))
+            best = content.pop("best")
+            return cls(
+                **content, letters=letters, best=None if best is None else (int(best[0]), float(best[1]))
+            )
         except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
             return None
         except OSError as error:

@@ -121,15 +121,17 @@ def target_of(destination: Destination, env: Mapping[str, str], field: str = "--
 
 
 @contextmanager
-def locked(destination: Destination) -> Iterator[None]:
-    """Keeps a second exporter of this home from writing to the same place. Raises TargetInUseError."""
-    with append_private(_own(destination, "lock")) as lock:
+def locked(destination: Destination, *whose: str, shared: bool = False) -> Iterator[None]:
+    """Keeps a second exporter of this home from copying the same to the same place. `whose` says what is copied: an
+    exporter of all studies has the lock for itself, and exporters of single ones share it. Raises TargetInUseError.
+    """
+    with append_private(_own(destination, "lock", *whose)) as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             raise TargetInUseError(
-                f"Another `headrace track` of this home writes to the same place with {destination.tool} already.",
-                remedy="Stop it first; `headrace up --track` starts one too.",
+                f"Another `headrace track` of this home copies the same with {destination.tool} to the same place.",
+                remedy="Stop it first; `headrace up --track` starts one for all studies.",
             ) from None
         yield
 
@@ -137,17 +139,14 @@ def locked(destination: Destination) -> Iterator[None]:
 def note_first_use(destination: Destination, home: Path) -> None:
     """Notes that a webhook is used from now on: studies that are created later are followed from their beginning."""
     if destination.tool == "webhook":
-        folder = _own(destination, "webhook", home)
+        folder = _own(destination, "webhook", home=home)
         WebhookTarget(url=destination.where, key=b"", folder=folder).first_used_s()
 
 
-def _own(destination: Destination, ending: str, home: Path | None = None) -> Path:
+def _own(destination: Destination, ending: str, *whose: str, home: Path | None = None) -> Path:
     """A path in the home for a target. Its name is a digest, because a URL may contain a key."""
-    return (
-        (home or home_dir())
-        / "track"
-        / f"{hashlib.sha256(f'{destination.tool}={destination.where}'.encode()).hexdigest()[:16]}.{ending}"
-    )
+    what = "\0".join((f"{destination.tool}={destination.where}", *whose))
+    return (home or home_dir()) / "track" / f"{hashlib.sha256(what.encode()).hexdigest()[:16]}.{ending}"
 
 
 def _check_mlflow(uri: str, field: str) -> None:
@@ -166,6 +165,8 @@ def _check_webhook(url: str, field: str) -> None:
     parts, problem = _split(url)
     if not problem and (parts.scheme not in ("http", "https") or not parts.hostname):
         problem = "is no http or https URL"
+    if not problem and parts.username is not None:
+        problem = "contains a user name or a password, which would not be sent"
     if not problem and (not url.isascii() or not url.isprintable() or " " in url):
         problem = "contains a space or a character that is not ASCII"
     if problem:
