@@ -234,7 +234,7 @@ class WandbRuns:
             raise unwritable(self._folder, error) from None
 
     def _abandon(self, copy: _Copy) -> None:
-        """Finishes a run whose folder is to be deleted; first the study's position is."""
+        """Finishes a run and deletes the study's position, before the run's folder is deleted."""
         if copy.run is not None:
             with suppress(Exception):  # it is deleted, whatever state it is in
                 copy.run.finish(exit_code=1)
