@@ -120,6 +120,8 @@ class TensorboardRuns:
 
     def advance(self, cursor: int) -> None:
         """Stores the study's cursor."""
+        if not (self._folder / positions.NAME).exists():  # the folder is gone, or is being deleted
+            raise ForgottenError(f"{self._folder} is gone.")
         try:
             positions.write(
                 self._folder, Position(study=self._study.name, uid=self._study.uid, cursor=cursor)
