@@ -6,10 +6,12 @@ folder without one when the study is opened, it is deleted, and its trial is wri
 count. The same happens if a write fails. The study's own position is deleted first, so that its events are read again
 even if the exporter is killed meanwhile.
 
-A run is finished when its trial has ended, when the study or the exporter ends, and when many others are open, of
-whichever study: then that study's thread is not the one that finishes it, so a study has a lock. A
+A run is finished when its trial has ended, when the study or the exporter ends, and when many others are open. A
 trial that continues gets another folder with the same run ID, whose rows count on. `wandb sync` joins the rows of a
 run's folders, but replaces its configuration and its summary, so each folder repeats them.
+
+The number of open runs is bounded for all studies of the process together: a study's thread also finishes runs of
+others. Each study has a lock, and one that is in use is left alone.
 """
 
 import re
@@ -263,9 +265,7 @@ class WandbRuns:
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            with suppress(
-                HeadraceError
-            ):  # what is forgotten is raised at the study's next use, the rest is tried again
+            with suppress(HeadraceError):  # the study's next use raises it, or tries again
                 if (copy := self._copies.get(trial)) is not None:
                     self._finish(trial, copy)
         finally:
