@@ -40,7 +40,7 @@ from headrace.track import positions, tensorboard_files  # noqa: E402
 from headrace.track.mlflow_runs import MlflowTool  # noqa: E402
 from headrace.track.targets import RunsTarget, parse, target_of  # noqa: E402
 from headrace.track.tensorboard_files import TensorboardTool  # noqa: E402
-from headrace.track.tracker import AwayError, RefusedError, RunsSink, Start  # noqa: E402
+from headrace.track.tracker import AwayError, ForgottenError, RefusedError, RunsSink, Start  # noqa: E402
 from headrace.track.wandb_folders import WandbTool  # noqa: E402
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -290,6 +290,35 @@ def test_a_tensorboard_file_that_is_damaged_is_written_again(
     assert line.endswith("Writing digits again from its first event.")
     assert len(site.waited) == 1
     same(tensorboard_points(tmp_path / "digits"), table(script))
+
+
+def test_a_tensorboard_folder_that_is_removed_is_written_again(script: Script, tmp_path: Path) -> None:
+    """Also if a new trial is the next that is written."""
+    sink = RunsSink(TensorboardTool(tmp_path).open(info(script), print, Start.RESUME))
+    first, second, *_ = updates(script, batch=31)
+    assert second.events[0].detail is not None
+    sink.write(first)
+    shutil.rmtree(tmp_path / "digits")
+    with pytest.raises(ForgottenError, match="digits is gone"):
+        sink.write(second)
+    copied(TensorboardTool(tmp_path), script, [], again=True)
+    assert (tmp_path / "digits" / tensorboard_files.FILE).exists()
+    same(tensorboard_points(tmp_path / "digits"), table(script))
+
+
+def test_no_metric_has_the_tag_of_a_text(tmp_path: Path) -> None:
+    script = story()
+    for event in script.events:
+        if event.HasField("report_recorded"):
+            event.report_recorded.metrics.update({"headrace/state": 1.0, "_u68_eadrace/state": 2.0})
+    copied(TensorboardTool(tmp_path), script, [])
+    kinds: dict[str, set[str]] = {}
+    for _, record in tensorboard_records(tmp_path / "digits"):
+        for value in record.summary.value:
+            if value.metadata.plugin_data.plugin_name != "hparams":
+                kinds.setdefault(value.tag, set()).add(value.metadata.plugin_data.plugin_name)
+    assert kinds["headrace/state"] == {"text"}
+    assert kinds["_u68_eadrace/state"] == kinds["_u5f_u68_eadrace/state"] == {"scalars"}
 
 
 def number_of(file: Path) -> int:

@@ -16,7 +16,7 @@ pytest.importorskip("wandb", reason="`make test-trackers` installs it")
 
 from copied_study import copied, info, same, table, updates  # noqa: E402
 from exporter_site import Listed, ScriptedStudy, Site, cut  # noqa: E402
-from fake_wandb import wandb_server  # noqa: E402
+from fake_wandb import Received, wandb_server  # noqa: E402
 from real_trackers import wandb_points, wandb_runs  # noqa: E402
 from scripted_study import Script  # noqa: E402
 from test_track_exporter import followed  # noqa: E402
@@ -141,6 +141,47 @@ def test_a_position_that_cannot_be_written_is_tried_again(
     same(wandb_points(tmp_path), table(script))
 
 
+def upload(folder: Path, received: Received) -> None:
+    """Uploads what is finished, as the how-to says."""
+    bin_folder = Path(sys.executable).parent
+    env = {**os.environ, "WANDB_BASE_URL": received.address, "WANDB_API_KEY": "a" * 40}
+    env["PATH"] = f"{bin_folder}:{env['PATH']}"
+    command = "wandb sync $(dirname wandb/offline-run-*/headrace.json)"
+    subprocess.run(command, shell=True, cwd=folder, env=env, check=True, capture_output=True)
+
+
+def test_a_kill_after_a_part_was_uploaded_doubles_nothing(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trial 1 has a finished folder, continues, and is killed."""
+    monkeypatch.setattr(wandb_folders, "MOST_OPEN", 1)
+    todo = list(updates(script, batch=5))
+    with wandb_server() as received:
+        sink = RunsSink(WandbTool(tmp_path).open(info(script), print, Start.RESUME))
+        for update in todo[:8]:
+            sink.write(update)
+        sink.close(ended=False)
+        upload(tmp_path, received)
+        killed = WandbTool(tmp_path).open(info(script), print, Start.RESUME)
+        sink = RunsSink(killed)
+        for update in todo[8:11]:
+            sink.write(update)
+        upload(tmp_path, received)
+        sink = RunsSink(WandbTool(tmp_path).open(info(script), print, Start.RESUME))
+        assert sink.cursor == 0
+        ((trial, run),) = [
+            (trial, copy.run) for trial, copy in killed._copies.items() if copy.run is not None
+        ]
+        assert trial == 1
+        run.finish()  # W&B's process notices the kill
+        for update in todo:
+            sink.write(update)
+        sink.close(ended=True)
+        upload(tmp_path, received)
+    same(received.points(), table(script))
+    assert received.overwritten == 0
+
+
 @pytest.mark.parametrize("most_open", [50, 1])
 def test_wandb_sync_uploads_every_point_once(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_open: int
@@ -150,9 +191,7 @@ def test_wandb_sync_uploads_every_point_once(
     copied(WandbTool(tmp_path), script, [], batch=20)
     folders = len(list(tmp_path.glob("wandb/offline-run-*")))
     with wandb_server() as received:
-        command = [str(Path(sys.executable).with_name("wandb")), "sync", "--yes"]
-        env = {**os.environ, "WANDB_BASE_URL": received.address, "WANDB_API_KEY": "a" * 40}
-        subprocess.run(command, cwd=tmp_path, env=env, check=True, capture_output=True)
+        upload(tmp_path, received)
     same(received.points(), table(script))
     assert received.overwritten == 0
     run = received.runs["0123456789ab-1"]

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from headrace import durable
 from headrace.spec import Value
 from headrace.track.tracker import AwayError
 
@@ -45,6 +47,13 @@ def write(folder: Path, position: Position, name: str = NAME) -> None:
     new = folder / f".{name}.new"
     new.write_text(json.dumps(asdict(position)) + "\n")
     new.replace(folder / name)
+
+
+def remove(folder: Path, name: str = NAME) -> None:
+    """Removes the position from the disk too: the copy starts over, whatever happens next."""
+    with suppress(FileNotFoundError):  # the folder may be gone as well
+        (folder / name).unlink(missing_ok=True)
+        durable.flush(folder)
 
 
 def unwritable(place: Path, error: OSError, what: str = "written") -> AwayError:

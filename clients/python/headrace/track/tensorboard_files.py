@@ -27,7 +27,7 @@ from headrace.client.model import StudyInfo
 from headrace.spec import CategoricalDomain, FloatDomain, IntDomain
 from headrace.track import positions
 from headrace.track.entries import Entry, Status
-from headrace.track.names import for_folder
+from headrace.track.names import for_folder, for_wandb
 from headrace.track.positions import Position, unwritable
 from headrace.track.tracker import ForgottenError, Say, Start
 
@@ -90,6 +90,8 @@ class TensorboardRuns:
         folder = self._folder / f"trial-{trial:04d}"
         try:
             self._write(folder, found)
+        except FileNotFoundError:
+            raise ForgottenError(f"{self._folder} is gone.") from None
         except OSError as error:
             raise unwritable(folder, error) from None
 
@@ -105,7 +107,7 @@ class TensorboardRuns:
             position = None
         elif position is None:
             raise ForgottenError(f"{folder / FILE} is gone, or shorter than it was.")
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         if position is None:
             (folder / positions.NAME).unlink(missing_ok=True)
         records = [record for entry in new for record in _records(entry)]
@@ -118,6 +120,8 @@ class TensorboardRuns:
 
     def advance(self, cursor: int) -> None:
         """Stores the study's cursor."""
+        if not (self._folder / positions.NAME).exists():  # the folder is gone, or is being deleted
+            raise ForgottenError(f"{self._folder} is gone.")
         try:
             positions.write(
                 self._folder, Position(study=self._study.name, uid=self._study.uid, cursor=cursor)
@@ -174,13 +178,18 @@ def _record(at: float, step: int, summary: Summary) -> Record:
 
 def _scalar(name: str, value: float) -> Summary.Value:
     return Summary.Value(
-        tag=name,
+        tag=_metric(name),
         tensor=TensorProto(dtype=DT_DOUBLE, double_val=[value], tensor_shape=TensorShapeProto()),
         metadata=SummaryMetadata(
             plugin_data=SummaryMetadata.PluginData(plugin_name=scalar.PLUGIN_NAME),
             data_class="DATA_CLASS_SCALAR",
         ),
     )
+
+
+def _metric(name: str) -> str:
+    """The tag of a metric. TensorBoard shows one kind of data for a tag, and some tags are those of texts."""
+    return for_wandb(name) if name.startswith((TEXTS, "_u")) else name
 
 
 def _text(name: str, text: str) -> Summary.Value:
@@ -206,7 +215,7 @@ def _plugin(tag: str, data: plugin_data_pb2.HParamsPluginData) -> Summary:
 def _experiment(study: StudyInfo) -> Summary:
     """The parameters with their domains, and the objectives, for the HParams tab."""
     space = [hparams.HParam(name, _domain(domain)) for name, domain in study.spec.space.items()]
-    metrics = [hparams.Metric(objective.metric) for objective in study.spec.objectives]
+    metrics = [hparams.Metric(_metric(objective.metric)) for objective in study.spec.objectives]
     return hparams.hparams_config_pb(space, metrics, time_created_secs=0)
 
 

@@ -6,6 +6,7 @@ length and its kind: whole, or the first, a middle or the last part of a record.
 
 import struct
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -23,26 +24,34 @@ def completed(folder: Path) -> bool:
     returned. False if that does not happen.
     """
     deadline = time.monotonic() + LIMIT_S
-    while not any(map(_has_exit, folder.glob("run-*.wandb"))):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(POLL_S)  # another process writes the file, and says nothing about it
-    return True
-
-
-def _has_exit(file: Path) -> bool:
-    data = file.read_bytes()
-    place, record = HEADER_BYTES, b""
-    while place + HEADER_BYTES <= len(data):
-        if (room := BLOCK_BYTES - place % BLOCK_BYTES) < HEADER_BYTES:
-            place += room
-            continue
-        _, length, kind = struct.unpack_from("<IHB", data, place)
-        place += HEADER_BYTES + length
-        record += data[place - length : place]
-        if kind in (WHOLE, LAST):
-            found = Record.FromString(record) if place <= len(data) else Record()
-            if found.WhichOneof("record_type") == "exit":
-                return True
-            record = b""
+    for record in _records(folder):
+        if record is not None and record.WhichOneof("record_type") == "exit":
+            return True
+        if record is None:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(POLL_S)  # another process writes the file, and says nothing about it
     return False
+
+
+def _records(folder: Path) -> Iterator[Record | None]:
+    """The records of the run's file, and None whenever the next one is not there yet. Never ends."""
+    while (path := next(folder.glob("run-*.wandb"), None)) is None:
+        yield None
+    with path.open("rb") as file:
+        place, record = HEADER_BYTES, b""
+        while True:
+            if (room := BLOCK_BYTES - place % BLOCK_BYTES) < HEADER_BYTES:
+                place += room
+            file.seek(place)
+            header = file.read(HEADER_BYTES)
+            _, length, kind = struct.unpack("<IHB", header.ljust(HEADER_BYTES, b"\0"))
+            chunk = file.read(length)
+            if len(header) < HEADER_BYTES or len(chunk) < length:
+                yield None
+                continue
+            place += HEADER_BYTES + length
+            record += chunk
+            if kind in (WHOLE, LAST):
+                yield Record.FromString(record)
+                record = b""

@@ -2,25 +2,33 @@
 
 W&B's library writes a run's folder through a process of its own, which tells nobody what it has written. So a folder
 counts only once its run is finished and its file has the exit record: then it gets a position file. If there is a
-folder without one when the study is opened, all folders of its trial are deleted, and the trial is written again. The
-same happens if a write fails.
+folder without one when the study is opened, it is deleted, and its trial is written again from the folders that do
+count. The same happens if a write fails. The study's own position is deleted first, so that its events are read again
+even if the exporter is killed meanwhile.
 
 A run is finished when its trial has ended, when the study or the exporter ends, and when many others are open. A
 trial that continues gets another folder with the same run ID, whose rows count on. `wandb sync` joins the rows of a
 run's folders, but replaces its configuration and its summary, so each folder repeats them.
+
+The number of open runs is bounded for all studies of the process together: a study's thread also finishes runs of
+others. Each study has a lock, and one that is in use is left alone.
 """
 
 import re
 import shutil
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakSet
 
 import wandb
 
 from headrace.client.model import StudyInfo
+from headrace.durable import DELETED
 from headrace.errors import HeadraceError
 from headrace.spec import Value
 from headrace.spec.names import DEFAULT_PROJECT
@@ -35,6 +43,7 @@ STEP: Final = "headrace/step"
 FIELDS: Final = "headrace/"
 """The prefix of fields in a run's summary."""
 MOST_OPEN: Final = 50
+"""How many runs the process has open, except that studies that are being written may each open another one."""
 LINGER: Final = 50
 """How many events of the study an ended run stays open for, because a few more of its own may follow."""
 PROJECT: Final = "headrace"
@@ -48,11 +57,19 @@ class _Copy:
     rows: int = 0
     run: Any = None
     """The open run; None if none is."""
+    written_s: float = 0.0
+    """When the run was written last."""
     unmarked: Path | None = None
     """The folder of a finished run that has no position file yet."""
     ended: Status | None = None
     params: dict[str, Value] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
+
+
+_STUDIES: Final["WeakSet[WandbRuns]"] = WeakSet()
+"""The open studies of the process."""
+_ROOM: Final = threading.Lock()
+"""Held while runs are counted, and while some are finished so that others may be opened."""
 
 
 class WandbTool:
@@ -67,6 +84,8 @@ class WandbTool:
         folder = self._folder / "wandb"
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            for left in folder.glob(f"{DELETED}*"):
+                shutil.rmtree(left, ignore_errors=True)
             return WandbRuns(folder, study, say, start)
         except OSError as error:
             raise unwritable(folder, error) from None
@@ -80,20 +99,34 @@ class WandbRuns:
         plain = study.uid.replace("-", "")[:12]
         self._file = f"headrace-{plain}.json"
         if start is Start.SET_ASIDE:
-            positions.write(folder, self._position(0), f"headrace-{plain}.{self._aside(plain)}.json")
-            (folder / self._file).unlink(missing_ok=True)
+            new = f"headrace-{plain}.{self._aside(plain)}.json"
+            try:
+                (folder / self._file).rename(folder / new)
+            except FileNotFoundError:
+                positions.write(folder, self._position(0), new)
         aside = self._aside(plain)
         self._key = f"{plain}r{aside}" if aside else plain
         self._told: set[str] = set()
         self._copies: dict[int, _Copy] = {}
+        self._lock = threading.RLock()
+        self._forgotten: ForgottenError | None = None
+        """Why the study must be opened again."""
+        unfinished = self._read_back()
+        if unfinished or start is Start.REREAD:
+            positions.remove(folder, self._file)
+            _delete(unfinished)
         position = positions.read(folder, self._file)
-        whole = self._read_back()
-        resumed = position is not None and whole and start is not Start.REREAD
-        self.cursor = position.cursor if position is not None and resumed else 0
+        self.cursor = position.cursor if position is not None else 0
         self.newest = max([self.cursor, *(copy.cursor for copy in self._copies.values())])
+        with _ROOM:
+            _STUDIES.add(self)
 
     def write(self, trial: int, found: Sequence[Entry]) -> None:
         """Writes the entries that the run lacks."""
+        with self._used():
+            self._write(trial, found)
+
+    def _write(self, trial: int, found: Sequence[Entry]) -> None:
         copy = self._copies.get(trial)
         new = [entry for entry in found if entry.cursor > (copy.cursor if copy else 0)]
         if not new:
@@ -101,7 +134,8 @@ class WandbRuns:
         if copy is None or (new[0].params is not None and copy.cursor):
             if new[0].params is None:
                 raise ForgottenError(f"the run of trial {trial} is gone.")
-            self._drop(trial)
+            if copy is not None:
+                self._restart(trial, copy)
             copy = self._copies[trial] = _Copy()
         self._mark(trial, copy)
         repeated = copy.run is None
@@ -115,31 +149,42 @@ class WandbRuns:
             for entry in new:
                 self._log(copy, entry)
         except Exception as error:  # noqa: BLE001 - W&B raises what its process's connection raises
-            self._drop(trial)
-            raise ForgottenError(f"the run of trial {trial} could not be written: {error!r}.") from None
-        copy.cursor = new[-1].cursor
+            raise self._forget(trial, f"could not be written: {error!r}") from None
+        copy.cursor, copy.written_s = new[-1].cursor, time.monotonic()
 
     def advance(self, cursor: int) -> None:
         """Finishes runs that have ended, and stores the study's cursor."""
-        for trial, copy in list(self._copies.items()):
-            if copy.run is not None and copy.ended and cursor - copy.cursor >= LINGER:
-                self._finish(trial, copy)
-        try:
-            positions.write(self._folder, self._position(cursor), self._file)
-        except OSError as error:
-            raise unwritable(self._folder, error) from None
-        self.cursor = cursor
+        with self._used():
+            for trial, copy in list(self._copies.items()):
+                if copy.run is not None and copy.ended and cursor - copy.cursor >= LINGER:
+                    self._finish(trial, copy)
+            try:
+                positions.write(self._folder, self._position(cursor), self._file)
+            except FileNotFoundError:
+                raise ForgottenError(f"{self._folder} is gone.") from None
+            except OSError as error:
+                raise unwritable(self._folder, error) from None
+            self.cursor = cursor
 
     def close(self, *, ended: bool) -> None:  # noqa: ARG002 - the protocol's
         """Finishes every run, and raises the first failure."""
         failure: HeadraceError | None = None
-        for trial, copy in list(self._copies.items()):
-            try:
-                self._finish(trial, copy)
-            except HeadraceError as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
+        with self._lock:
+            for trial, copy in list(self._copies.items()):
+                try:
+                    self._finish(trial, copy)
+                except HeadraceError as error:
+                    failure = failure or error
+            if (failure := self._forgotten or failure) is not None:
+                raise failure
+
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        """Keeps the threads of other studies away."""
+        with self._lock:
+            if self._forgotten is not None:
+                raise self._forgotten
+            yield
 
     def _aside(self, plain: str) -> int:
         """How often the study's runs were set aside. Those that follow have IDs of their own."""
@@ -160,37 +205,72 @@ class WandbRuns:
                 found.setdefault(int(match[1]), []).append(folder)
         return found
 
-    def _read_back(self) -> bool:
-        """Reads the positions of finished folders; whether there were no others."""
-        found = self._folders()
-        for trial, folders in found.items():
+    def _read_back(self) -> list[Path]:
+        """Reads the positions of finished folders; returns those that do not count."""
+        unfinished: list[Path] = []
+        for trial, folders in self._folders().items():
             its = [positions.read(folder) for folder in folders]
             whole = [position for position in its if position is not None]
-            if len(whole) < len(its):
-                _delete(folders)
-                continue
-            last = max(whole, key=lambda position: position.cursor)
-            self._copies[trial] = _Copy(
-                cursor=last.cursor, rows=last.size, params=dict(last.params), summary=dict(last.summary)
-            )
-        return self._copies.keys() == found.keys()
+            if None in its[: len(whole)]:  # an earlier folder was damaged, so the later ones lack its rows
+                whole = []
+            unfinished += folders[len(whole) :]
+            if whole:
+                last = max(whole, key=lambda position: position.cursor)
+                self._copies[trial] = _Copy(
+                    cursor=last.cursor, rows=last.size, params=dict(last.params), summary=dict(last.summary)
+                )
+        return unfinished
 
-    def _drop(self, trial: int) -> None:
-        """Forgets a run and deletes its folders."""
-        copy = self._copies.pop(trial, None)
-        if copy is not None and copy.run is not None:
-            with suppress(Exception):  # it is deleted, whatever state it is in
-                copy.run.finish(exit_code=1)
+    def _forget(self, trial: int, why: str) -> ForgottenError:
+        """Gives a run up: its folder counts no more, and is deleted when the study is opened again."""
+        self._forgotten = ForgottenError(f"the run of trial {trial} {why}.")
+        self._abandon(self._copies.pop(trial))
+        return self._forgotten
+
+    def _restart(self, trial: int, copy: _Copy) -> None:
+        """Deletes all folders of a trial."""
+        self._abandon(copy)
         try:
             _delete(self._folders().get(trial, ()))
         except OSError as error:
             raise unwritable(self._folder, error) from None
 
+    def _abandon(self, copy: _Copy) -> None:
+        """Finishes a run and deletes the study's position, before the run's folder is deleted."""
+        if copy.run is not None:
+            with suppress(Exception):  # it is deleted, whatever state it is in
+                copy.run.finish(exit_code=1)
+            copy.run = None
+        try:
+            positions.remove(self._folder, self._file)
+        except OSError as error:
+            raise unwritable(self._folder, error) from None
+
     def _make_room(self) -> None:
-        opened = [(copy.cursor, trial) for trial, copy in self._copies.items() if copy.run is not None]
-        if len(opened) >= MOST_OPEN:
-            trial = min(opened)[1]
-            self._finish(trial, self._copies[trial])
+        """Finishes the process's runs that were written longest ago, if too many are open."""
+        with _ROOM:
+            opened = [
+                (copy.written_s, trial, runs)
+                for runs in _STUDIES
+                for trial, copy in list(runs._copies.items())
+                if copy.run is not None
+            ]
+            excess = len(opened) + 1 - MOST_OPEN
+            for _, trial, runs in sorted(opened, key=lambda one: one[:2]):
+                if excess > 0 and runs._given_up(trial):
+                    excess -= 1
+
+    def _given_up(self, trial: int) -> bool:
+        """Finishes a run so that another one may be opened; False if the study is being written."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            with suppress(HeadraceError):  # the study's next use raises it, or tries again
+                if (copy := self._copies.get(trial)) is not None:
+                    self._finish(trial, copy)
+        finally:
+            self._lock.release()
+        return True
 
     def _opened(self, trial: int) -> Any:
         """Starts a run. Anything about this process and machine is left out: it is not the trial's."""
@@ -252,12 +332,10 @@ class WandbRuns:
             try:
                 copy.run.finish(exit_code=1 if failed else 0)
             except Exception as error:  # noqa: BLE001 - W&B raises what its process's connection raises
-                self._drop(trial)
-                raise ForgottenError(f"the run of trial {trial} could not be finished: {error!r}.") from None
+                raise self._forget(trial, f"could not be finished: {error!r}") from None
             copy.run = None
             if not completed(copy.unmarked):
-                self._drop(trial)
-                raise ForgottenError(f"the run of trial {trial} was finished, but its file is not complete.")
+                raise self._forget(trial, "was finished, but its file is not complete")
         self._mark(trial, copy)
 
     def _mark(self, trial: int, copy: _Copy) -> None:
@@ -269,8 +347,7 @@ class WandbRuns:
             )
             positions.write(copy.unmarked, position)
         except FileNotFoundError:
-            self._drop(trial)
-            raise ForgottenError(f"{copy.unmarked} is gone.") from None
+            raise self._forget(trial, f"is gone: {copy.unmarked}") from None
         except OSError as error:
             raise unwritable(copy.unmarked, error) from None
         copy.unmarked = None
@@ -279,7 +356,7 @@ class WandbRuns:
 def _delete(folders: Sequence[Path]) -> None:
     """Deletes folders under other names: a process of W&B's that outlived a killed exporter may still write there."""
     for folder in folders:
-        away = folder.with_name(f".deleted-{folder.name}")
+        away = folder.with_name(f"{DELETED}{folder.name}")
         shutil.rmtree(away, ignore_errors=True)
         folder.rename(away)
         shutil.rmtree(away, ignore_errors=True)
