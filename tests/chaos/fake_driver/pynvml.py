@@ -73,3 +73,15 @@ def nvmlDeviceGetP2PStatus(*_: object) -> int:
 
 def nvmlDeviceGetTopologyCommonAncestor(*_: object) -> int:
     raise NVMLError(NVML_ERROR_NOT_SUPPORTED)
+
+
+def nvmlSystemGetDriverVersion() -> str:
+    return "580.65.06"
+
+
+def nvmlDeviceGetMaxMigDeviceCount(handle: str) -> int:
+    raise NVMLError(NVML_ERROR_NOT_SUPPORTED)
+
+
+def nvmlEventSetCreate() -> None:
+    raise NVMLError(NVML_ERROR_NOT_SUPPORTED)
