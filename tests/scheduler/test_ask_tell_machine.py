@@ -253,16 +253,17 @@ class AskTellMachine(RuleBasedStateMachine):
     @invariant()
     def the_hours_are_those_in_which_a_trial_was_held(self) -> None:
         study = self.run(self.site.study())
-        progress = rows.standing(study.standing).progress
+        standing = rows.standing(study.standing)
+        progress, closing = standing.progress, standing.closing
         used_s = progress.spent_s + progress.running_s
         slack_s = time.monotonic() - self.began + 1  # the test's own time, while a trial is held
         assert self.used_s - 1e-3 <= used_s <= self.used_s + slack_s
         assert (progress.since_s is not None) == self.holds
-        why = study.detail if study.closing is None else study.closing.why
+        why = study.detail if closing is None else closing.why
         if "have run for" in why:  # it has ended, or closes and waits for its clients
             assert used_s >= 3600 * BUDGET_H - 1e-3
         elif study.state in ("ACTIVE", "PAUSED"):
-            assert used_s < 3600 * BUDGET_H or study.closing is not None
+            assert used_s < 3600 * BUDGET_H or closing is not None
 
     @invariant()
     def a_lease_is_of_a_trial_that_runs(self) -> None:

@@ -93,6 +93,24 @@ async def test_a_target_ends_the_study_and_stops_what_runs(engine: AsyncEngine) 
     await replayed(site)
 
 
+async def test_a_trial_that_leaves_anyway_is_not_asked_again_at_each_cycle(engine: AsyncEngine) -> None:
+    site = await begun(engine, {"value": 0.1}, policy=RUN_ALL)
+    first, second = site.leases.values()
+    assert first.grant is not None
+    async with site.engine.begin() as conn:
+        leave = "INSERT INTO leave (grant_id, study_id, at_report, why) VALUES (:grant, :study, true, 'no bubbles')"
+        await conn.execute(text(leave), {"grant": first.grant.id, "study": site.study_id})
+    site.orders.clear()
+    await site.tell(second, 2, 0.1)
+    for _ in range(3):
+        await site.step(PlaceNow())
+    assert not any(isinstance(order, Preemption) for order in site.orders)
+    assert not [event for event in await site.events() if event.message.startswith("study ends")]
+    assert (await site.tell(first, 1, 0.5)).action == "STOP"
+    assert (await site.study()).state == "COMPLETED"
+    await replayed(site)
+
+
 async def test_a_report_that_was_not_saved_is_followed_by_one_that_is(engine: AsyncEngine) -> None:
     site = await begun(engine, {"value": 0.1}, policy=RUN_ALL)
     first, second = site.leases.values()

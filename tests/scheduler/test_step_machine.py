@@ -509,10 +509,10 @@ class StepMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_study_closes_only_while_a_trial_of_it_runs(self) -> None:
-        """All of these were told to stop, and nothing else was started."""
+        """All of these were told to leave at their next report, and nothing else was started."""
         if self.closes():
             live = self.query("SELECT grant_id FROM lease WHERE study_id = :study AND live")
-            asked = self.query("SELECT grant_id FROM leave WHERE study_id = :study AND for_study_id = :study")
+            asked = self.query("SELECT grant_id FROM leave WHERE study_id = :study AND at_report")
             assert live
             assert {row.grant_id for row in live} <= {row.grant_id for row in asked}
 

@@ -86,9 +86,10 @@ def at_report(state: CycleState, lease: Lease, report: ReportArrived, decision: 
 
 
 def _was_asked(state: CycleState, lease: Lease) -> bool:
+    """Whether the trial leaves at its next report, for whatever reason: it then stops, as `at_report` decides."""
     assert lease.grant is not None
     asked = state.study.leaving.get(lease.grant.id)
-    return asked is not None and asked.at_report and asked.for_study_id == state.study.id
+    return asked is not None and asked.at_report
 
 
 def _end(state: CycleState) -> None:
