@@ -9,13 +9,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "client"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "cli"))
 
-from commands_run import Invoke, Result
+from commands_run import invoke as invoke  # a fixture
 from copied_study import story
 from fake_mlflow import FakeServer, installed
 from fake_study_service import FakeStudyService
 from scripted_study import Script
-
-from headrace.cli import main
 
 
 @pytest.fixture(scope="session")
@@ -43,18 +41,3 @@ def service(script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setenv("HEADRACE_TIMEOUT_S", "10")
     yield service
     service.stop()
-
-
-@pytest.fixture
-def invoke(capsys: pytest.CaptureFixture[str]) -> Invoke:
-    """Runs a command in this process, as in a pipe."""
-
-    def run(*arguments: str) -> Result:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main(arguments)
-        out, err = capsys.readouterr()
-        code = left.value.code
-        return Result(code=code if isinstance(code, int) else 1 if code else 0, out=out, err=err)
-
-    return run
