@@ -82,7 +82,7 @@ def test_other_overrides_are_passed_on_as_written_and_the_last_of_a_key_counts()
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        (["lr=tag(slow,interval(1,2))"], "lr: has the tag slow, which means nothing here"),
+        (["lr=tag(slow,interval(1,2))"], "lr: has the unknown tag slow"),
         (["lr=tag(log,choice(1,2))"], "lr: has the tag log, but choices have no order"),
         (["lr=tag(log,range(1,9,2))"], "lr: has the tag log, but a grid has even steps"),
         (["lr=range(1,1)"], "lr: has no values (got 'lr=range(1,1)')"),

@@ -22,10 +22,10 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(1200), pytest.mark.filterwar
 for package in ("mlflow", "tensorboard", "wandb"):
     pytest.importorskip(package, reason="`make test-trackers` installs it")
 
-from copied_study import Points, same  # noqa: E402
-from fake_mlflow import LARGEST  # noqa: E402
-from real_service import service  # noqa: E402
-from real_trackers import (  # noqa: E402
+from copied_study import Points, same  # noqa: E402  # after the check for the packages
+from fake_mlflow import LARGEST  # noqa: E402  # after the check for the packages
+from real_service import service  # noqa: E402  # after the check for the packages
+from real_trackers import (  # noqa: E402  # after the check for the packages
     mlflow_points,
     mlflow_processes,
     mlflow_server,
@@ -33,8 +33,8 @@ from real_trackers import (  # noqa: E402
     wandb_points,
 )
 
-from headrace import Client  # noqa: E402
-from headrace.client import AskedTrial, Study  # noqa: E402
+from headrace import Client  # noqa: E402  # after the check for the packages
+from headrace.client import AskedTrial, Study  # noqa: E402  # after the check for the packages
 
 KILLS = int(os.environ.get("HEADRACE_KILLS", "20"))
 
@@ -117,7 +117,7 @@ def killed_repeatedly(
         while written() == before:
             assert running.poll() is None, (home / "track.log").read_text()
             assert time.monotonic() < deadline, (home / "track.log").read_text()
-            time.sleep(0.1)
+            time.sleep(0.1)  # the exporter says nothing about single writes
         time.sleep(rng.uniform(0.0, 3.0))
         assert running.poll() is None, (home / "track.log").read_text()
         running.kill()

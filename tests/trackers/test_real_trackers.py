@@ -18,10 +18,10 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(600), pytest.mark.filterwarn
 for package in ("mlflow", "tensorboard", "wandb"):
     pytest.importorskip(package, reason="`make test-trackers` installs it")
 
-from copied_study import KilledError, Points, copied, info, same, story, table, updates  # noqa: E402
-from exporter_site import ScriptedStudy, Site, cut  # noqa: E402
-from fake_mlflow import LARGEST  # noqa: E402
-from real_trackers import (  # noqa: E402
+from copied_study import KilledError, Points, copied, info, same, story, table, updates  # noqa: E402  # after the check for the packages
+from exporter_site import ScriptedStudy, Site, cut  # noqa: E402  # after the check for the packages
+from fake_mlflow import LARGEST  # noqa: E402  # after the check for the packages
+from real_trackers import (  # noqa: E402  # after the check for the packages
     asked,
     free_port,
     mlflow_points,
@@ -32,16 +32,16 @@ from real_trackers import (  # noqa: E402
     tensorboard_server,
     wandb_points,
 )
-from scripted_study import Script  # noqa: E402
+from scripted_study import Script  # noqa: E402  # after the check for the packages
 
-from headrace.client import convert  # noqa: E402
-from headrace.errors import InvalidFieldError  # noqa: E402
-from headrace.track import positions, tensorboard_files  # noqa: E402
-from headrace.track.mlflow_runs import MlflowTool  # noqa: E402
-from headrace.track.targets import RunsTarget, parse, target_of  # noqa: E402
-from headrace.track.tensorboard_files import TensorboardTool  # noqa: E402
-from headrace.track.tracker import AwayError, ForgottenError, RefusedError, RunsSink, Start  # noqa: E402
-from headrace.track.wandb_folders import WandbTool  # noqa: E402
+from headrace.client import convert  # noqa: E402  # after the check for the packages
+from headrace.errors import InvalidFieldError  # noqa: E402  # after the check for the packages
+from headrace.track import positions, tensorboard_files  # noqa: E402  # after the check for the packages
+from headrace.track.mlflow_runs import MlflowTool  # noqa: E402  # after the check for the packages
+from headrace.track.targets import RunsTarget, parse, target_of  # noqa: E402  # after the check for the packages
+from headrace.track.tensorboard_files import TensorboardTool  # noqa: E402  # after the check for the packages
+from headrace.track.tracker import AwayError, ForgottenError, RefusedError, RunsSink, Start  # noqa: E402  # after the check for the packages
+from headrace.track.wandb_folders import WandbTool  # noqa: E402  # after the check for the packages
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -14,18 +14,18 @@ import pytest
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 pytest.importorskip("wandb", reason="`make test-trackers` installs it")
 
-from copied_study import copied, info, same, table, updates  # noqa: E402
-from exporter_site import Listed, ScriptedStudy, Site, cut  # noqa: E402
-from fake_wandb import Received, wandb_server  # noqa: E402
-from real_trackers import wandb_points, wandb_runs  # noqa: E402
-from scripted_study import Script  # noqa: E402
-from test_track_exporter import followed  # noqa: E402
+from copied_study import copied, info, same, table, updates  # noqa: E402  # after the check for the packages
+from exporter_site import Listed, ScriptedStudy, Site, cut  # noqa: E402  # after the check for the packages
+from fake_wandb import Received, wandb_server  # noqa: E402  # after the check for the packages
+from real_trackers import wandb_points, wandb_runs  # noqa: E402  # after the check for the packages
+from scripted_study import Script  # noqa: E402  # after the check for the packages
+from test_track_exporter import followed  # noqa: E402  # after the check for the packages
 
-from headrace.track import positions, wandb_files, wandb_folders  # noqa: E402
-from headrace.track.entries import Entry  # noqa: E402
-from headrace.track.targets import RunsTarget  # noqa: E402
-from headrace.track.tracker import RunsSink, Start  # noqa: E402
-from headrace.track.wandb_folders import WandbRuns, WandbTool  # noqa: E402
+from headrace.track import positions, wandb_files, wandb_folders  # noqa: E402  # after the check for the packages
+from headrace.track.entries import Entry  # noqa: E402  # after the check for the packages
+from headrace.track.targets import RunsTarget  # noqa: E402  # after the check for the packages
+from headrace.track.tracker import RunsSink, Start  # noqa: E402  # after the check for the packages
+from headrace.track.wandb_folders import WandbRuns, WandbTool  # noqa: E402  # after the check for the packages
 
 
 def test_wandb_offline_has_every_point(script: Script, tmp_path: Path) -> None:

@@ -19,16 +19,16 @@ import pytest
 pytestmark = pytest.mark.full
 pytest.importorskip("wandb", reason="`make test-trackers` installs it")
 
-from copied_study import KilledError, Points, copied, info, same, table, updates  # noqa: E402
-from exporter_site import ScriptedStudy, cut, named  # noqa: E402
-from scripted_study import Script  # noqa: E402
-from wandb.proto.wandb_internal_pb2 import Record  # noqa: E402
+from copied_study import KilledError, Points, copied, info, same, table, updates  # noqa: E402  # after the check for the packages
+from exporter_site import ScriptedStudy, cut, named  # noqa: E402  # after the check for the packages
+from scripted_study import Script  # noqa: E402  # after the check for the packages
+from wandb.proto.wandb_internal_pb2 import Record  # noqa: E402  # after the check for the packages
 
-from headrace.track import positions, wandb_files, wandb_folders  # noqa: E402
-from headrace.track.exporter import Copy  # noqa: E402
-from headrace.track.names import original  # noqa: E402
-from headrace.track.tracker import ForgottenError, RunsSink, Start  # noqa: E402
-from headrace.track.wandb_folders import WandbTool  # noqa: E402
+from headrace.track import positions, wandb_files, wandb_folders  # noqa: E402  # after the check for the packages
+from headrace.track.exporter import Copy  # noqa: E402  # after the check for the packages
+from headrace.track.names import original  # noqa: E402  # after the check for the packages
+from headrace.track.tracker import ForgottenError, RunsSink, Start  # noqa: E402  # after the check for the packages
+from headrace.track.wandb_folders import WandbTool  # noqa: E402  # after the check for the packages
 
 ROWS = "rows.json"
 

@@ -25,10 +25,10 @@ _job: object = None
 
 
 def current(*, steps: int = 1, seed: int = 0) -> Trial:
-    """The trial of this Hydra job: the study's, or one by hand. Of the jobs that a multirun of Hydra's own runs in
-    one process, each has its own.
+    """The trial of this Hydra job. Outside a study it is a trial by hand, and each job of a plain multirun gets its
+    own, although Hydra runs them in one process.
 
-    `steps` and `seed` are those of a run by hand. Raises `ValueError` outside a task function of Hydra.
+    `steps` and `seed` are those of a trial by hand. Raises `ValueError` outside a task function of Hydra.
     """
     global _job
     HydraConfig.get()  # raises an error outside a job

@@ -108,7 +108,7 @@ def _problems(override: Override, name: str, keys: Mapping[str, str]) -> Iterato
     tags = value.tags if isinstance(value, HydraSweep) else set()
     for tag in sorted(tags - {_LOG}):
         yield problem(
-            f"has the tag {tag}, which means nothing here",
+            f"has the unknown tag {tag}",
             "The only tag is log: tag(log, interval(1e-4, 1e-1)).",
         )
     if _LOG in tags and not isinstance(value, IntervalSweep):
@@ -127,7 +127,7 @@ def _problems(override: Override, name: str, keys: Mapping[str, str]) -> Iterato
             said, "Write range(start, stop, step), where stop itself is left out; or interval(low, high)."
         )
     elif override.is_choice_sweep() and not list(override.sweep_iterator()):
-        yield problem("has no choices", "Name them, or look at the names that the glob is to match.")
+        yield problem("has no choices", "Name them, or check the pattern of the glob.")
 
 
 def _domain(override: Override) -> Domain | str:

@@ -49,18 +49,20 @@ def study_of(
     """
     further, trial = dict(settings.get("space") or {}), dict(settings.get("trial") or {})
     if not (sweep.space or further):
-        given, remedy = (
-            " ".join(sweep.args),
-            "Write 'lr=tag(log,interval(1e-4,1e-1))', or optimizer=sgd,adam.",
-        )
-        message = "have nothing to search over"
-        raise InvalidFieldError(
-            [Problem(loc=("overrides",), value=given, message=message, remedy=remedy).violation()]
-        )
-    if problems := [
-        *(_twice("space", name) for name in further if name in sweep.space),
-        *(_twice("trial", key) for key in ("command", "callable") if key in trial),
-    ]:
+        problems = [
+            Problem(
+                loc=("overrides",),
+                value=" ".join(sweep.args),
+                message="have nothing to search over",
+                remedy="Write 'lr=tag(log,interval(1e-4,1e-1))', or optimizer=sgd,adam.",
+            )
+        ]
+    else:
+        problems = [
+            *(_twice("space", name) for name in further if name in sweep.space),
+            *(_twice("trial", key) for key in ("command", "callable") if key in trial),
+        ]
+    if problems:
         raise InvalidFieldError([problem.violation() for problem in problems])
     overrides = (*sweep.args, *(f"{name}={{{name}}}" for name in further))
     command = [
