@@ -46,7 +46,17 @@ def test_an_age_is_read_and_told(written: str, again: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["event=9d", "events=", "events", "events=-1d", "events=9", "=3d", "events=9999999999d"]
+    "given",
+    [
+        "event=9d",
+        "events=",
+        "events",
+        "events=-1d",
+        "events=9",
+        "=3d",
+        "events=9999999999d",
+        "events=999999999y",
+    ],
 )
 def test_what_is_no_age_is_refused_with_the_remedy(given: str) -> None:
     with pytest.raises(InvalidFieldError, match="--keep") as caught:

@@ -64,7 +64,13 @@ func (c *Client) Study(name string) *Study {
 // Studies lists all studies, newest first. A study that cannot be shown is returned as an [*Unshown] error, and the list
 // continues.
 func (c *Client) Studies(ctx context.Context) iter.Seq2[*pb.Study, error] {
-	return list(ctx, c, pb.StudyServiceClient.ListStudies, &pb.ListStudiesRequest{}, (*pb.ListStudiesResponse).GetStudies)
+	return c.Select(ctx, "")
+}
+
+// Select lists the studies that match a filter such as "tag:paper created>7d", newest first.
+func (c *Client) Select(ctx context.Context, filter string) iter.Seq2[*pb.Study, error] {
+	request := &pb.ListStudiesRequest{Filter: filter}
+	return list(ctx, c, pb.StudyServiceClient.ListStudies, request, (*pb.ListStudiesResponse).GetStudies)
 }
 
 // Preview predicts what a study would do, without running anything. All fields of the request but the spec may be zero.

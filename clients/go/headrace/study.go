@@ -36,8 +36,23 @@ func (s *Study) Best(ctx context.Context) (*pb.Trial, error) {
 
 // Trials lists the trials by number: those in one of the states, or all.
 func (s *Study) Trials(ctx context.Context, states ...pb.TrialState) iter.Seq2[*pb.Trial, error] {
-	request := &pb.ListTrialsRequest{States: states}
+	return s.Select(ctx, &pb.ListTrialsRequest{States: states})
+}
+
+// Select lists the trials that match the request's filter, such as "lr>1e-3 state:running", in the order that it names.
+func (s *Study) Select(ctx context.Context, request *pb.ListTrialsRequest) iter.Seq2[*pb.Trial, error] {
 	return list(ctx, s, pb.StudyServiceClient.ListTrials, request, (*pb.ListTrialsResponse).GetTrials)
+}
+
+// Curves returns the trials with the curves of their metrics, in columns, page by page. The request may be empty.
+func (s *Study) Curves(ctx context.Context, request *pb.ReadCurvesRequest) iter.Seq2[*pb.ReadCurvesResponse, error] {
+	whole := func(page *pb.ReadCurvesResponse) []*pb.ReadCurvesResponse { return []*pb.ReadCurvesResponse{page} }
+	return list(ctx, s, pb.StudyServiceClient.ReadCurves, request, whole)
+}
+
+// Annotate changes the tags and the note of the study, and returns both as they are now.
+func (s *Study) Annotate(ctx context.Context, request *pb.AnnotateRequest) (*pb.AnnotateResponse, error) {
+	return send(ctx, s, pb.StudyServiceClient.Annotate, request)
 }
 
 // Reports lists every report of its trials.

@@ -49,6 +49,11 @@ func (t *Trial) Stop(ctx context.Context, reason string) (*pb.Trial, error) {
 	return trialOf(send(ctx, t, pb.StudyServiceClient.StopTrial, &pb.StopTrialRequest{Reason: reason}))
 }
 
+// Annotate changes the tags and the note of the trial, and returns both as they are now.
+func (t *Trial) Annotate(ctx context.Context, request *pb.AnnotateRequest) (*pb.AnnotateResponse, error) {
+	return send(ctx, t, pb.StudyServiceClient.Annotate, request)
+}
+
 // reports lists the reports of a study or a trial.
 func reports(ctx context.Context, of subject) iter.Seq2[*pb.TrialReport, error] {
 	return list(ctx, of, pb.StudyServiceClient.ListReports, &pb.ListReportsRequest{}, (*pb.ListReportsResponse).GetReports)

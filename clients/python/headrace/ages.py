@@ -58,7 +58,10 @@ def parse(text: str) -> Age:
     match = _AGE.fullmatch(text)
     if match is None:
         raise ValueError(text)
-    return timedelta(seconds=int(match[1]) * _UNITS[match[2]])
+    try:
+        return timedelta(seconds=int(match[1]) * _UNITS[match[2]])
+    except OverflowError:
+        raise ValueError(text) from None
 
 
 def told(age: Age) -> str:

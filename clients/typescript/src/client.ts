@@ -69,10 +69,10 @@ export class Client {
     return plain(await this.#connection.call(method.previewStudy, request, options));
   }
 
-  /** All studies, newest first. */
-  studies(options: ListOptions = {}): AsyncGenerator<StudyInfo, void> {
+  /** The studies, newest first: all, or those that match a filter such as `tag:paper created>7d`. */
+  studies(options: ListOptions & { readonly filter?: string } = {}): AsyncGenerator<StudyInfo, void> {
     const fetch = async (page: { pageSize: number; pageToken: string }) => {
-      const request = create(ListStudiesRequestSchema, page);
+      const request = create(ListStudiesRequestSchema, { ...page, filter: options.filter ?? "" });
       const answer = await this.#connection.call(method.listStudies, request, { signal: options.signal });
       return { ...answer, items: answer.studies.map((one) => plain(one)) };
     };

@@ -35,6 +35,10 @@ export type Worker = Plain<study.WorkerStatus>;
 export type StudyShare = Plain<study.StudyShare>;
 /** What a study needs and no connected worker has. */
 export type Room = Plain<study.FindRoomResponse>;
+/** The tags and the note of a study or a trial. */
+export type Annotation = Plain<study.AnnotateResponse>;
+/** Trials with their curves, in columns. */
+export type CurvesPart = Plain<study.ReadCurvesResponse>;
 /** How much each parameter matters by one objective. */
 export type Importance = Plain<study.Importance>;
 /** The trials that are retried. */

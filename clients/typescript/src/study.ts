@@ -2,6 +2,7 @@
 import { create } from "@bufbuild/protobuf";
 
 import { type AskOptions, AskedTrial, ask } from "./ask-tell.js";
+import { annotate, type AnnotationChange } from "./annotations.js";
 import type { CallOptions, Connection } from "./connection.js";
 import { HeadraceError } from "./errors.js";
 import {
@@ -13,13 +14,14 @@ import {
   ListTrialsRequestSchema,
   MeasureImportanceRequestSchema,
   PauseStudyRequestSchema,
+  ReadCurvesRequestSchema,
   ResumeStudyRequestSchema,
   RetryTrialsRequestSchema,
   StopStudyRequestSchema,
   StudyService,
 } from "./gen/headrace/v1/study_pb.js";
 import type { TrialState } from "./gen/headrace/v1/trial_pb.js";
-import type { Importance, Report, Retried, Room, StudyInfo, TrialInfo, Update } from "./model.js";
+import type { Annotation, CurvesPart, Importance, Report, Retried, Room, StudyInfo, TrialInfo, Update } from "./model.js";
 import { requestId, studyId, studyName } from "./names.js";
 import { type ListOptions, pages } from "./pages.js";
 import { message, type Params, parameters, plain } from "./plain.js";
@@ -29,6 +31,24 @@ import { Trial } from "./trial-handle.js";
 import { hasEnded, watch, type WatchOptions } from "./watch.js";
 
 const { method } = StudyService;
+
+/** Which trials to list, and in which order. */
+export interface TrialsOptions extends ListOptions {
+  readonly states?: readonly TrialState[];
+  /** Such as `state:running lr>1e-3 val_loss<0.1`. */
+  readonly filter?: string;
+  /** A key to sort by, such as `score` or `-param.lr`; by number when absent. */
+  readonly orderBy?: string;
+}
+
+/** Which curves to read. */
+export interface CurvesOptions extends ListOptions {
+  readonly filter?: string;
+  /** All that were reported when absent. */
+  readonly metrics?: readonly string[];
+  /** The most points of a trial: 2 to 10,000; 1000 when absent. */
+  readonly mostPoints?: number;
+}
 
 export class Study {
   /** The bare name, such as `digits`. */
@@ -57,15 +77,33 @@ export class Study {
     return new Trial(this.#connection, this.name, number);
   }
 
-  /** The study's trials by number; with `states`, only those in one of these states. */
-  trials(options: ListOptions & { readonly states?: readonly TrialState[] } = {}): AsyncGenerator<TrialInfo, void> {
-    const chosen = { study: studyName(this.name), states: [...(options.states ?? [])] };
+  /** The study's trials: all, or those that are in one of the states and match the filter. */
+  trials(options: TrialsOptions = {}): AsyncGenerator<TrialInfo, void> {
+    const { states = [], filter = "", orderBy = "" } = options;
+    const chosen = { study: studyName(this.name), states: [...states], filter, orderBy };
     const fetch = async (page: { pageSize: number; pageToken: string }) => {
       const request = create(ListTrialsRequestSchema, { ...chosen, ...page });
       const answer = await this.#connection.call(method.listTrials, request, { signal: options.signal });
       return { ...answer, items: answer.trials.map((one) => plain(one)) };
     };
     return pages(fetch, options, this.#connection.logger);
+  }
+
+  /** The trials with the curves of their metrics, in columns; each item is a part of the trials, in order. */
+  curves(options: CurvesOptions = {}): AsyncGenerator<CurvesPart, void> {
+    const { metrics = [], filter = "", mostPoints = 0 } = options;
+    const chosen = { study: studyName(this.name), metrics: [...metrics], filter, mostPoints };
+    const fetch = async (page: { pageSize: number; pageToken: string }) => {
+      const request = create(ReadCurvesRequestSchema, { ...chosen, ...page });
+      const answer = await this.#connection.call(method.readCurves, request, { signal: options.signal });
+      return { ...answer, items: [plain(answer)] };
+    };
+    return pages(fetch, options, this.#connection.logger);
+  }
+
+  /** Changes the tags and the note of the study, and returns both as they are now. */
+  async annotate(change: AnnotationChange, options?: CallOptions): Promise<Annotation> {
+    return annotate(this.#connection, studyName(this.name), change, options);
   }
 
   /** Every report of the study's trials. */

@@ -1,6 +1,7 @@
 /** The handle of one trial; nothing is fetched until a method is called. */
 import { create } from "@bufbuild/protobuf";
 
+import { annotate, type AnnotationChange } from "./annotations.js";
 import type { CallOptions, Connection } from "./connection.js";
 import {
   ExplainTrialRequestSchema,
@@ -10,7 +11,7 @@ import {
   StopTrialRequestSchema,
   StudyService,
 } from "./gen/headrace/v1/study_pb.js";
-import type { Report, TrialInfo, TrialStory } from "./model.js";
+import type { Annotation, Report, TrialInfo, TrialStory } from "./model.js";
 import { requestId, studyId, trialName } from "./names.js";
 import type { ListOptions } from "./pages.js";
 import { plain } from "./plain.js";
@@ -51,6 +52,11 @@ export class Trial {
   /** The trial's reports, in order. */
   reports(options: ListOptions = {}): AsyncGenerator<Report, void> {
     return reportsOf(this.#connection, this.name, options);
+  }
+
+  /** Changes the tags and the note of the trial, and returns both as they are now. */
+  async annotate(change: AnnotationChange, options?: CallOptions): Promise<Annotation> {
+    return annotate(this.#connection, this.name, change, options);
   }
 
   /** Pauses the trial at its next rung; it stays paused until it is resumed. */

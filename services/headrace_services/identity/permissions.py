@@ -95,7 +95,8 @@ PERMISSIONS: Final[Mapping[str, Rule]] = {
         _STUDY,
         Permission.LOOK,
         Reach.NAMED,
-        "GetStudy GetTrial ListTrials WatchStudy ExplainTrial ListReports MeasureImportance FindRoom ReadLog",
+        "GetStudy GetTrial ListTrials WatchStudy ExplainTrial ListReports ReadCurves MeasureImportance FindRoom "
+        "ReadLog",
     ),
     **_methods(_STUDY, Permission.LOOK, Reach.OWN, "ListStudies ListWorkers"),
     **_methods(_STUDY, Permission.LOOK, Reach.OVERSEEN, "GetUpkeep"),
@@ -106,7 +107,7 @@ PERMISSIONS: Final[Mapping[str, Rule]] = {
         Permission.CHANGE,
         Reach.NAMED,
         "PauseStudy ResumeStudy StopStudy DeleteStudy AddTrials RetryTrials ExtendStudy PauseTrial ResumeTrial "
-        "StopTrial SuggestTrial ReportTrial RenewTrial CompleteTrial ReleaseTrial",
+        "StopTrial Annotate SuggestTrial ReportTrial RenewTrial CompleteTrial ReleaseTrial",
     ),
     **_methods(
         _STUDY,

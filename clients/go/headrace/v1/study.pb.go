@@ -108,7 +108,10 @@ type Study struct {
 	// With `scale: auto`: the result of the pilot. Absent until the pilot has ended.
 	ScaleChoice *ScaleChoice `protobuf:"bytes,16,opt,name=scale_choice,json=scaleChoice,proto3" json:"scale_choice,omitempty"`
 	// The project that it belongs to: that of the caller who created it. Its name is unique within the project.
-	Project       string `protobuf:"bytes,50,opt,name=project,proto3" json:"project,omitempty"`
+	Project string `protobuf:"bytes,50,opt,name=project,proto3" json:"project,omitempty"`
+	// What users have noted on it (`Annotate`): its tags in alphabetical order, and a note.
+	Tags          []string `protobuf:"bytes,51,rep,name=tags,proto3" json:"tags,omitempty"`
+	Note          string   `protobuf:"bytes,52,opt,name=note,proto3" json:"note,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -216,6 +219,20 @@ func (x *Study) GetScaleChoice() *ScaleChoice {
 func (x *Study) GetProject() string {
 	if x != nil {
 		return x.Project
+	}
+	return ""
+}
+
+func (x *Study) GetTags() []string {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+func (x *Study) GetNote() string {
+	if x != nil {
+		return x.Note
 	}
 	return ""
 }
@@ -1362,8 +1379,11 @@ func (x *GetStudyResponse) GetStudy() *Study {
 type ListStudiesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 to 1000; 0 means 100.
-	PageSize      int32  `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageSize  int32  `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only studies that match, such as `tag:paper state:active created>2026-11-01`; empty means all. See
+	// docs/reference/filters.md.
+	Filter        string `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1408,6 +1428,13 @@ func (x *ListStudiesRequest) GetPageSize() int32 {
 func (x *ListStudiesRequest) GetPageToken() string {
 	if x != nil {
 		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListStudiesRequest) GetFilter() string {
+	if x != nil {
+		return x.Filter
 	}
 	return ""
 }
@@ -2286,7 +2313,13 @@ type ListTrialsRequest struct {
 	PageSize  int32  `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Only trials in one of these states; empty means all.
-	States        []TrialState `protobuf:"varint,4,rep,packed,name=states,proto3,enum=headrace.v1.TrialState" json:"states,omitempty"`
+	States []TrialState `protobuf:"varint,4,rep,packed,name=states,proto3,enum=headrace.v1.TrialState" json:"states,omitempty"`
+	// Only trials that match, such as `state:running lr>1e-3 val_loss<0.1`; empty means all. See
+	// docs/reference/filters.md.
+	Filter string `protobuf:"bytes,5,opt,name=filter,proto3" json:"filter,omitempty"`
+	// The key to sort by, such as `score`, `param.lr` or `metric.val_loss`, with `-` in front for descending; empty
+	// means by number. Trials without the key come last.
+	OrderBy       string `protobuf:"bytes,6,opt,name=order_by,json=orderBy,proto3" json:"order_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2347,6 +2380,20 @@ func (x *ListTrialsRequest) GetStates() []TrialState {
 		return x.States
 	}
 	return nil
+}
+
+func (x *ListTrialsRequest) GetFilter() string {
+	if x != nil {
+		return x.Filter
+	}
+	return ""
+}
+
+func (x *ListTrialsRequest) GetOrderBy() string {
+	if x != nil {
+		return x.OrderBy
+	}
+	return ""
 }
 
 type ListTrialsResponse struct {
@@ -4143,6 +4190,487 @@ func (x *TrialReport) GetCheckpoint() *CheckpointRef {
 	return nil
 }
 
+type ReadCurvesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Study string                 `protobuf:"bytes,1,opt,name=study,proto3" json:"study,omitempty"`
+	// How many trials: 1 to 1000; 0 means 1000. A page ends earlier where an answer would grow too large.
+	PageSize  int32  `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only trials that match, as in `ListTrialsRequest`; empty means all.
+	Filter string `protobuf:"bytes,4,opt,name=filter,proto3" json:"filter,omitempty"`
+	// The metrics to read; empty means all that were reported, at most 64.
+	Metrics []string `protobuf:"bytes,5,rep,name=metrics,proto3" json:"metrics,omitempty"`
+	// The maximum number of points of each trial: 2 to 10,000; 0 means 1000. The first and the last point are kept,
+	// and the rest are evenly spaced.
+	MostPoints    int32 `protobuf:"varint,6,opt,name=most_points,json=mostPoints,proto3" json:"most_points,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadCurvesRequest) Reset() {
+	*x = ReadCurvesRequest{}
+	mi := &file_headrace_v1_study_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadCurvesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadCurvesRequest) ProtoMessage() {}
+
+func (x *ReadCurvesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadCurvesRequest.ProtoReflect.Descriptor instead.
+func (*ReadCurvesRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{63}
+}
+
+func (x *ReadCurvesRequest) GetStudy() string {
+	if x != nil {
+		return x.Study
+	}
+	return ""
+}
+
+func (x *ReadCurvesRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ReadCurvesRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ReadCurvesRequest) GetFilter() string {
+	if x != nil {
+		return x.Filter
+	}
+	return ""
+}
+
+func (x *ReadCurvesRequest) GetMetrics() []string {
+	if x != nil {
+		return x.Metrics
+	}
+	return nil
+}
+
+func (x *ReadCurvesRequest) GetMostPoints() int32 {
+	if x != nil {
+		return x.MostPoints
+	}
+	return 0
+}
+
+// The trials of a study and their curves, in columns. Trials are in the order of their numbers.
+type ReadCurvesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One entry for each trial in each of these columns.
+	Numbers []int64      `protobuf:"varint,1,rep,packed,name=numbers,proto3" json:"numbers,omitempty"`
+	States  []TrialState `protobuf:"varint,2,rep,packed,name=states,proto3,enum=headrace.v1.TrialState" json:"states,omitempty"`
+	// Unspecified unless the trial is terminated.
+	Reasons []TerminationReason `protobuf:"varint,3,rep,packed,name=reasons,proto3,enum=headrace.v1.TerminationReason" json:"reasons,omitempty"`
+	// The value that counts; NaN if none does.
+	Scores []float64 `protobuf:"fixed64,4,rep,packed,name=scores,proto3" json:"scores,omitempty"`
+	// The number of points of the trial's curves. A trial without reports has none.
+	Points []int32 `protobuf:"varint,5,rep,packed,name=points,proto3" json:"points,omitempty"`
+	// The parameters, in the order of the space.
+	Parameters []*ParameterColumn `protobuf:"bytes,6,rep,name=parameters,proto3" json:"parameters,omitempty"`
+	// One entry for each point in each of these columns: the points of the first trial, then those of the second, and
+	// so on. Where attempts repeated a step, the last attempt counts.
+	Steps []int64 `protobuf:"varint,7,rep,packed,name=steps,proto3" json:"steps,omitempty"`
+	// When the step was reported, in seconds since the study was created.
+	TimesS  []float64       `protobuf:"fixed64,8,rep,packed,name=times_s,json=timesS,proto3" json:"times_s,omitempty"`
+	Metrics []*MetricColumn `protobuf:"bytes,9,rep,name=metrics,proto3" json:"metrics,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,10,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// The trials on this page that cannot be shown.
+	Unshown       []*Unshown `protobuf:"bytes,11,rep,name=unshown,proto3" json:"unshown,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadCurvesResponse) Reset() {
+	*x = ReadCurvesResponse{}
+	mi := &file_headrace_v1_study_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadCurvesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadCurvesResponse) ProtoMessage() {}
+
+func (x *ReadCurvesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadCurvesResponse.ProtoReflect.Descriptor instead.
+func (*ReadCurvesResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{64}
+}
+
+func (x *ReadCurvesResponse) GetNumbers() []int64 {
+	if x != nil {
+		return x.Numbers
+	}
+	return nil
+}
+
+func (x *ReadCurvesResponse) GetStates() []TrialState {
+	if x != nil {
+		return x.States
+	}
+	return nil
+}
+
+func (x *ReadCurvesResponse) GetReasons() []TerminationReason {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+func (x *ReadCurvesResponse) GetScores() []float64 {
+	if x != nil {
+		return x.Scores
+	}
+	return nil
+}
+
+func (x *ReadCurvesResponse) GetPoints() []int32 {
+	if x != nil {
+		return x.Points
+	}
+	return nil
+}
+
+func (x *ReadCurvesResponse) GetParameters() []*ParameterColumn {
+	if x != nil {
+		return x.Parameters
+	}
+	return nil
+}
+
+func (x *ReadCurvesResponse) GetSteps() []int64 {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+func (x *ReadCurvesResponse) GetTimesS() []float64 {
+	if x != nil {
+		return x.TimesS
+	}
+	return nil
+}
+
+func (x *ReadCurvesResponse) GetMetrics() []*MetricColumn {
+	if x != nil {
+		return x.Metrics
+	}
+	return nil
+}
+
+func (x *ReadCurvesResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ReadCurvesResponse) GetUnshown() []*Unshown {
+	if x != nil {
+		return x.Unshown
+	}
+	return nil
+}
+
+// The values of one parameter, one for each trial.
+type ParameterColumn struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Of a `float` or `int` parameter: the values; NaN where a trial lacks the parameter.
+	Values []float64 `protobuf:"fixed64,2,rep,packed,name=values,proto3" json:"values,omitempty"`
+	// Of a `choice` parameter: its choices as JSON, in the order of the study file, and for each trial the place of its
+	// value in that list; -1 where a trial lacks the parameter.
+	Choices       []string `protobuf:"bytes,3,rep,name=choices,proto3" json:"choices,omitempty"`
+	Places        []int32  `protobuf:"zigzag32,4,rep,packed,name=places,proto3" json:"places,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ParameterColumn) Reset() {
+	*x = ParameterColumn{}
+	mi := &file_headrace_v1_study_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ParameterColumn) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ParameterColumn) ProtoMessage() {}
+
+func (x *ParameterColumn) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ParameterColumn.ProtoReflect.Descriptor instead.
+func (*ParameterColumn) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{65}
+}
+
+func (x *ParameterColumn) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ParameterColumn) GetValues() []float64 {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+func (x *ParameterColumn) GetChoices() []string {
+	if x != nil {
+		return x.Choices
+	}
+	return nil
+}
+
+func (x *ParameterColumn) GetPlaces() []int32 {
+	if x != nil {
+		return x.Places
+	}
+	return nil
+}
+
+// The values of one metric, one for each point.
+type MetricColumn struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// NaN where a report lacks the metric.
+	Values        []float64 `protobuf:"fixed64,2,rep,packed,name=values,proto3" json:"values,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MetricColumn) Reset() {
+	*x = MetricColumn{}
+	mi := &file_headrace_v1_study_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MetricColumn) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MetricColumn) ProtoMessage() {}
+
+func (x *MetricColumn) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MetricColumn.ProtoReflect.Descriptor instead.
+func (*MetricColumn) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *MetricColumn) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *MetricColumn) GetValues() []float64 {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+type AnnotateRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// `studies/{study}` or `studies/{study}/trials/{number}`.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Tags to add and to remove: letters, digits and `-_.:/`, at most 64 characters. A study or trial has at most 32.
+	AddTags    []string `protobuf:"bytes,3,rep,name=add_tags,json=addTags,proto3" json:"add_tags,omitempty"`
+	RemoveTags []string `protobuf:"bytes,4,rep,name=remove_tags,json=removeTags,proto3" json:"remove_tags,omitempty"`
+	// The new note, which replaces the old one; absent means unchanged.
+	Note          *string `protobuf:"bytes,5,opt,name=note,proto3,oneof" json:"note,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnnotateRequest) Reset() {
+	*x = AnnotateRequest{}
+	mi := &file_headrace_v1_study_proto_msgTypes[67]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnnotateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnnotateRequest) ProtoMessage() {}
+
+func (x *AnnotateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[67]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnnotateRequest.ProtoReflect.Descriptor instead.
+func (*AnnotateRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{67}
+}
+
+func (x *AnnotateRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *AnnotateRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AnnotateRequest) GetAddTags() []string {
+	if x != nil {
+		return x.AddTags
+	}
+	return nil
+}
+
+func (x *AnnotateRequest) GetRemoveTags() []string {
+	if x != nil {
+		return x.RemoveTags
+	}
+	return nil
+}
+
+func (x *AnnotateRequest) GetNote() string {
+	if x != nil && x.Note != nil {
+		return *x.Note
+	}
+	return ""
+}
+
+type AnnotateResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tags          []string               `protobuf:"bytes,1,rep,name=tags,proto3" json:"tags,omitempty"`
+	Note          string                 `protobuf:"bytes,2,opt,name=note,proto3" json:"note,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnnotateResponse) Reset() {
+	*x = AnnotateResponse{}
+	mi := &file_headrace_v1_study_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnnotateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnnotateResponse) ProtoMessage() {}
+
+func (x *AnnotateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnnotateResponse.ProtoReflect.Descriptor instead.
+func (*AnnotateResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *AnnotateResponse) GetTags() []string {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+func (x *AnnotateResponse) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
 type ReadLogRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The trial, such as `studies/digits/trials/7`.
@@ -4158,7 +4686,7 @@ type ReadLogRequest struct {
 
 func (x *ReadLogRequest) Reset() {
 	*x = ReadLogRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[63]
+	mi := &file_headrace_v1_study_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4170,7 +4698,7 @@ func (x *ReadLogRequest) String() string {
 func (*ReadLogRequest) ProtoMessage() {}
 
 func (x *ReadLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[63]
+	mi := &file_headrace_v1_study_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4183,7 +4711,7 @@ func (x *ReadLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLogRequest.ProtoReflect.Descriptor instead.
 func (*ReadLogRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{63}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ReadLogRequest) GetName() string {
@@ -4225,7 +4753,7 @@ type ReadLogResponse struct {
 
 func (x *ReadLogResponse) Reset() {
 	*x = ReadLogResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[64]
+	mi := &file_headrace_v1_study_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4237,7 +4765,7 @@ func (x *ReadLogResponse) String() string {
 func (*ReadLogResponse) ProtoMessage() {}
 
 func (x *ReadLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[64]
+	mi := &file_headrace_v1_study_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4250,7 +4778,7 @@ func (x *ReadLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLogResponse.ProtoReflect.Descriptor instead.
 func (*ReadLogResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{64}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ReadLogResponse) GetData() []byte {
@@ -4289,7 +4817,7 @@ type GetServerInfoRequest struct {
 
 func (x *GetServerInfoRequest) Reset() {
 	*x = GetServerInfoRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[65]
+	mi := &file_headrace_v1_study_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4301,7 +4829,7 @@ func (x *GetServerInfoRequest) String() string {
 func (*GetServerInfoRequest) ProtoMessage() {}
 
 func (x *GetServerInfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[65]
+	mi := &file_headrace_v1_study_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4314,7 +4842,7 @@ func (x *GetServerInfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetServerInfoRequest.ProtoReflect.Descriptor instead.
 func (*GetServerInfoRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{65}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{71}
 }
 
 // Information about a scheduler.
@@ -4337,7 +4865,7 @@ type GetServerInfoResponse struct {
 
 func (x *GetServerInfoResponse) Reset() {
 	*x = GetServerInfoResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[66]
+	mi := &file_headrace_v1_study_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4349,7 +4877,7 @@ func (x *GetServerInfoResponse) String() string {
 func (*GetServerInfoResponse) ProtoMessage() {}
 
 func (x *GetServerInfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[66]
+	mi := &file_headrace_v1_study_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4362,7 +4890,7 @@ func (x *GetServerInfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetServerInfoResponse.ProtoReflect.Descriptor instead.
 func (*GetServerInfoResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{66}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *GetServerInfoResponse) GetVersion() string {
@@ -4419,7 +4947,7 @@ type ListWorkersRequest struct {
 
 func (x *ListWorkersRequest) Reset() {
 	*x = ListWorkersRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[67]
+	mi := &file_headrace_v1_study_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4431,7 +4959,7 @@ func (x *ListWorkersRequest) String() string {
 func (*ListWorkersRequest) ProtoMessage() {}
 
 func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[67]
+	mi := &file_headrace_v1_study_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4444,7 +4972,7 @@ func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkersRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{67}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ListWorkersRequest) GetPageSize() int32 {
@@ -4483,7 +5011,7 @@ type ListWorkersResponse struct {
 
 func (x *ListWorkersResponse) Reset() {
 	*x = ListWorkersResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[68]
+	mi := &file_headrace_v1_study_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4495,7 +5023,7 @@ func (x *ListWorkersResponse) String() string {
 func (*ListWorkersResponse) ProtoMessage() {}
 
 func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[68]
+	mi := &file_headrace_v1_study_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4508,7 +5036,7 @@ func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkersResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{68}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ListWorkersResponse) GetWorkers() []*WorkerStatus {
@@ -4589,7 +5117,7 @@ type WorkerStatus struct {
 
 func (x *WorkerStatus) Reset() {
 	*x = WorkerStatus{}
-	mi := &file_headrace_v1_study_proto_msgTypes[69]
+	mi := &file_headrace_v1_study_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4601,7 +5129,7 @@ func (x *WorkerStatus) String() string {
 func (*WorkerStatus) ProtoMessage() {}
 
 func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[69]
+	mi := &file_headrace_v1_study_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4614,7 +5142,7 @@ func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerStatus.ProtoReflect.Descriptor instead.
 func (*WorkerStatus) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{69}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *WorkerStatus) GetName() string {
@@ -4774,7 +5302,7 @@ type DeviceCordon struct {
 
 func (x *DeviceCordon) Reset() {
 	*x = DeviceCordon{}
-	mi := &file_headrace_v1_study_proto_msgTypes[70]
+	mi := &file_headrace_v1_study_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4786,7 +5314,7 @@ func (x *DeviceCordon) String() string {
 func (*DeviceCordon) ProtoMessage() {}
 
 func (x *DeviceCordon) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[70]
+	mi := &file_headrace_v1_study_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4799,7 +5327,7 @@ func (x *DeviceCordon) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeviceCordon.ProtoReflect.Descriptor instead.
 func (*DeviceCordon) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{70}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *DeviceCordon) GetDevice() int32 {
@@ -4852,7 +5380,7 @@ type SlotReservation struct {
 
 func (x *SlotReservation) Reset() {
 	*x = SlotReservation{}
-	mi := &file_headrace_v1_study_proto_msgTypes[71]
+	mi := &file_headrace_v1_study_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4864,7 +5392,7 @@ func (x *SlotReservation) String() string {
 func (*SlotReservation) ProtoMessage() {}
 
 func (x *SlotReservation) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[71]
+	mi := &file_headrace_v1_study_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4877,7 +5405,7 @@ func (x *SlotReservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlotReservation.ProtoReflect.Descriptor instead.
 func (*SlotReservation) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{71}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *SlotReservation) GetTrial() string {
@@ -4932,7 +5460,7 @@ type SlotStatus struct {
 
 func (x *SlotStatus) Reset() {
 	*x = SlotStatus{}
-	mi := &file_headrace_v1_study_proto_msgTypes[72]
+	mi := &file_headrace_v1_study_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4944,7 +5472,7 @@ func (x *SlotStatus) String() string {
 func (*SlotStatus) ProtoMessage() {}
 
 func (x *SlotStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[72]
+	mi := &file_headrace_v1_study_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4957,7 +5485,7 @@ func (x *SlotStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlotStatus.ProtoReflect.Descriptor instead.
 func (*SlotStatus) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{72}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *SlotStatus) GetIndex() int32 {
@@ -5031,7 +5559,7 @@ type SlotLoad struct {
 
 func (x *SlotLoad) Reset() {
 	*x = SlotLoad{}
-	mi := &file_headrace_v1_study_proto_msgTypes[73]
+	mi := &file_headrace_v1_study_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5043,7 +5571,7 @@ func (x *SlotLoad) String() string {
 func (*SlotLoad) ProtoMessage() {}
 
 func (x *SlotLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[73]
+	mi := &file_headrace_v1_study_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5056,7 +5584,7 @@ func (x *SlotLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlotLoad.ProtoReflect.Descriptor instead.
 func (*SlotLoad) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{73}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *SlotLoad) GetMinute() *timestamppb.Timestamp {
@@ -5100,7 +5628,7 @@ type SlotHolder struct {
 
 func (x *SlotHolder) Reset() {
 	*x = SlotHolder{}
-	mi := &file_headrace_v1_study_proto_msgTypes[74]
+	mi := &file_headrace_v1_study_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5112,7 +5640,7 @@ func (x *SlotHolder) String() string {
 func (*SlotHolder) ProtoMessage() {}
 
 func (x *SlotHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[74]
+	mi := &file_headrace_v1_study_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5125,7 +5653,7 @@ func (x *SlotHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlotHolder.ProtoReflect.Descriptor instead.
 func (*SlotHolder) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{74}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *SlotHolder) GetTrial() string {
@@ -5194,7 +5722,7 @@ type StudyShare struct {
 
 func (x *StudyShare) Reset() {
 	*x = StudyShare{}
-	mi := &file_headrace_v1_study_proto_msgTypes[75]
+	mi := &file_headrace_v1_study_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5206,7 +5734,7 @@ func (x *StudyShare) String() string {
 func (*StudyShare) ProtoMessage() {}
 
 func (x *StudyShare) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[75]
+	mi := &file_headrace_v1_study_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5219,7 +5747,7 @@ func (x *StudyShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StudyShare.ProtoReflect.Descriptor instead.
 func (*StudyShare) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{75}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *StudyShare) GetStudy() string {
@@ -5300,7 +5828,7 @@ type DrainWorkerRequest struct {
 
 func (x *DrainWorkerRequest) Reset() {
 	*x = DrainWorkerRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[76]
+	mi := &file_headrace_v1_study_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5312,7 +5840,7 @@ func (x *DrainWorkerRequest) String() string {
 func (*DrainWorkerRequest) ProtoMessage() {}
 
 func (x *DrainWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[76]
+	mi := &file_headrace_v1_study_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5325,7 +5853,7 @@ func (x *DrainWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainWorkerRequest.ProtoReflect.Descriptor instead.
 func (*DrainWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{76}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *DrainWorkerRequest) GetRequestId() string {
@@ -5366,7 +5894,7 @@ type DrainWorkerResponse struct {
 
 func (x *DrainWorkerResponse) Reset() {
 	*x = DrainWorkerResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[77]
+	mi := &file_headrace_v1_study_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5378,7 +5906,7 @@ func (x *DrainWorkerResponse) String() string {
 func (*DrainWorkerResponse) ProtoMessage() {}
 
 func (x *DrainWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[77]
+	mi := &file_headrace_v1_study_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5391,7 +5919,7 @@ func (x *DrainWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainWorkerResponse.ProtoReflect.Descriptor instead.
 func (*DrainWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{77}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *DrainWorkerResponse) GetWorker() *WorkerStatus {
@@ -5412,7 +5940,7 @@ type UndrainWorkerRequest struct {
 
 func (x *UndrainWorkerRequest) Reset() {
 	*x = UndrainWorkerRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[78]
+	mi := &file_headrace_v1_study_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5424,7 +5952,7 @@ func (x *UndrainWorkerRequest) String() string {
 func (*UndrainWorkerRequest) ProtoMessage() {}
 
 func (x *UndrainWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[78]
+	mi := &file_headrace_v1_study_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5437,7 +5965,7 @@ func (x *UndrainWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainWorkerRequest.ProtoReflect.Descriptor instead.
 func (*UndrainWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{78}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *UndrainWorkerRequest) GetRequestId() string {
@@ -5463,7 +5991,7 @@ type UndrainWorkerResponse struct {
 
 func (x *UndrainWorkerResponse) Reset() {
 	*x = UndrainWorkerResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[79]
+	mi := &file_headrace_v1_study_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5475,7 +6003,7 @@ func (x *UndrainWorkerResponse) String() string {
 func (*UndrainWorkerResponse) ProtoMessage() {}
 
 func (x *UndrainWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[79]
+	mi := &file_headrace_v1_study_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5488,7 +6016,7 @@ func (x *UndrainWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainWorkerResponse.ProtoReflect.Descriptor instead.
 func (*UndrainWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{79}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *UndrainWorkerResponse) GetWorker() *WorkerStatus {
@@ -5513,7 +6041,7 @@ type CordonDevicesRequest struct {
 
 func (x *CordonDevicesRequest) Reset() {
 	*x = CordonDevicesRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[80]
+	mi := &file_headrace_v1_study_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5525,7 +6053,7 @@ func (x *CordonDevicesRequest) String() string {
 func (*CordonDevicesRequest) ProtoMessage() {}
 
 func (x *CordonDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[80]
+	mi := &file_headrace_v1_study_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5538,7 +6066,7 @@ func (x *CordonDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CordonDevicesRequest.ProtoReflect.Descriptor instead.
 func (*CordonDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{80}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *CordonDevicesRequest) GetRequestId() string {
@@ -5578,7 +6106,7 @@ type CordonDevicesResponse struct {
 
 func (x *CordonDevicesResponse) Reset() {
 	*x = CordonDevicesResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[81]
+	mi := &file_headrace_v1_study_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5590,7 +6118,7 @@ func (x *CordonDevicesResponse) String() string {
 func (*CordonDevicesResponse) ProtoMessage() {}
 
 func (x *CordonDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[81]
+	mi := &file_headrace_v1_study_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5603,7 +6131,7 @@ func (x *CordonDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CordonDevicesResponse.ProtoReflect.Descriptor instead.
 func (*CordonDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{81}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *CordonDevicesResponse) GetWorker() *WorkerStatus {
@@ -5626,7 +6154,7 @@ type UncordonDevicesRequest struct {
 
 func (x *UncordonDevicesRequest) Reset() {
 	*x = UncordonDevicesRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[82]
+	mi := &file_headrace_v1_study_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5638,7 +6166,7 @@ func (x *UncordonDevicesRequest) String() string {
 func (*UncordonDevicesRequest) ProtoMessage() {}
 
 func (x *UncordonDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[82]
+	mi := &file_headrace_v1_study_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5651,7 +6179,7 @@ func (x *UncordonDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UncordonDevicesRequest.ProtoReflect.Descriptor instead.
 func (*UncordonDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{82}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *UncordonDevicesRequest) GetRequestId() string {
@@ -5684,7 +6212,7 @@ type UncordonDevicesResponse struct {
 
 func (x *UncordonDevicesResponse) Reset() {
 	*x = UncordonDevicesResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[83]
+	mi := &file_headrace_v1_study_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5696,7 +6224,7 @@ func (x *UncordonDevicesResponse) String() string {
 func (*UncordonDevicesResponse) ProtoMessage() {}
 
 func (x *UncordonDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[83]
+	mi := &file_headrace_v1_study_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5709,7 +6237,7 @@ func (x *UncordonDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UncordonDevicesResponse.ProtoReflect.Descriptor instead.
 func (*UncordonDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{83}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *UncordonDevicesResponse) GetWorker() *WorkerStatus {
@@ -5729,7 +6257,7 @@ type FindRoomRequest struct {
 
 func (x *FindRoomRequest) Reset() {
 	*x = FindRoomRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[84]
+	mi := &file_headrace_v1_study_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5741,7 +6269,7 @@ func (x *FindRoomRequest) String() string {
 func (*FindRoomRequest) ProtoMessage() {}
 
 func (x *FindRoomRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[84]
+	mi := &file_headrace_v1_study_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5754,7 +6282,7 @@ func (x *FindRoomRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindRoomRequest.ProtoReflect.Descriptor instead.
 func (*FindRoomRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{84}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *FindRoomRequest) GetStudy() string {
@@ -5776,7 +6304,7 @@ type FindRoomResponse struct {
 
 func (x *FindRoomResponse) Reset() {
 	*x = FindRoomResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[85]
+	mi := &file_headrace_v1_study_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5788,7 +6316,7 @@ func (x *FindRoomResponse) String() string {
 func (*FindRoomResponse) ProtoMessage() {}
 
 func (x *FindRoomResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[85]
+	mi := &file_headrace_v1_study_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5801,7 +6329,7 @@ func (x *FindRoomResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindRoomResponse.ProtoReflect.Descriptor instead.
 func (*FindRoomResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{85}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *FindRoomResponse) GetLacking() []string {
@@ -5828,7 +6356,7 @@ type MeasureImportanceRequest struct {
 
 func (x *MeasureImportanceRequest) Reset() {
 	*x = MeasureImportanceRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[86]
+	mi := &file_headrace_v1_study_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5840,7 +6368,7 @@ func (x *MeasureImportanceRequest) String() string {
 func (*MeasureImportanceRequest) ProtoMessage() {}
 
 func (x *MeasureImportanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[86]
+	mi := &file_headrace_v1_study_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5853,7 +6381,7 @@ func (x *MeasureImportanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeasureImportanceRequest.ProtoReflect.Descriptor instead.
 func (*MeasureImportanceRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{86}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *MeasureImportanceRequest) GetStudy() string {
@@ -5873,7 +6401,7 @@ type MeasureImportanceResponse struct {
 
 func (x *MeasureImportanceResponse) Reset() {
 	*x = MeasureImportanceResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[87]
+	mi := &file_headrace_v1_study_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5885,7 +6413,7 @@ func (x *MeasureImportanceResponse) String() string {
 func (*MeasureImportanceResponse) ProtoMessage() {}
 
 func (x *MeasureImportanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[87]
+	mi := &file_headrace_v1_study_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5898,7 +6426,7 @@ func (x *MeasureImportanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeasureImportanceResponse.ProtoReflect.Descriptor instead.
 func (*MeasureImportanceResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{87}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *MeasureImportanceResponse) GetImportances() []*Importance {
@@ -5926,7 +6454,7 @@ type Importance struct {
 
 func (x *Importance) Reset() {
 	*x = Importance{}
-	mi := &file_headrace_v1_study_proto_msgTypes[88]
+	mi := &file_headrace_v1_study_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5938,7 +6466,7 @@ func (x *Importance) String() string {
 func (*Importance) ProtoMessage() {}
 
 func (x *Importance) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[88]
+	mi := &file_headrace_v1_study_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5951,7 +6479,7 @@ func (x *Importance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Importance.ProtoReflect.Descriptor instead.
 func (*Importance) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{88}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Importance) GetMetric() string {
@@ -6002,7 +6530,7 @@ type ParameterImportance struct {
 
 func (x *ParameterImportance) Reset() {
 	*x = ParameterImportance{}
-	mi := &file_headrace_v1_study_proto_msgTypes[89]
+	mi := &file_headrace_v1_study_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6014,7 +6542,7 @@ func (x *ParameterImportance) String() string {
 func (*ParameterImportance) ProtoMessage() {}
 
 func (x *ParameterImportance) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[89]
+	mi := &file_headrace_v1_study_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6027,7 +6555,7 @@ func (x *ParameterImportance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParameterImportance.ProtoReflect.Descriptor instead.
 func (*ParameterImportance) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{89}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *ParameterImportance) GetParameter() string {
@@ -6059,7 +6587,7 @@ type GetUpkeepRequest struct {
 
 func (x *GetUpkeepRequest) Reset() {
 	*x = GetUpkeepRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[90]
+	mi := &file_headrace_v1_study_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6071,7 +6599,7 @@ func (x *GetUpkeepRequest) String() string {
 func (*GetUpkeepRequest) ProtoMessage() {}
 
 func (x *GetUpkeepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[90]
+	mi := &file_headrace_v1_study_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6084,7 +6612,7 @@ func (x *GetUpkeepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUpkeepRequest.ProtoReflect.Descriptor instead.
 func (*GetUpkeepRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{90}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{96}
 }
 
 // The data of the caller's project. Admins of the project `default`, and callers of a scheduler that requires no
@@ -6105,7 +6633,7 @@ type GetUpkeepResponse struct {
 
 func (x *GetUpkeepResponse) Reset() {
 	*x = GetUpkeepResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[91]
+	mi := &file_headrace_v1_study_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6117,7 +6645,7 @@ func (x *GetUpkeepResponse) String() string {
 func (*GetUpkeepResponse) ProtoMessage() {}
 
 func (x *GetUpkeepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[91]
+	mi := &file_headrace_v1_study_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6130,7 +6658,7 @@ func (x *GetUpkeepResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUpkeepResponse.ProtoReflect.Descriptor instead.
 func (*GetUpkeepResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{91}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *GetUpkeepResponse) GetKinds() []*KeptKind {
@@ -6179,7 +6707,7 @@ type KeptKind struct {
 
 func (x *KeptKind) Reset() {
 	*x = KeptKind{}
-	mi := &file_headrace_v1_study_proto_msgTypes[92]
+	mi := &file_headrace_v1_study_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6191,7 +6719,7 @@ func (x *KeptKind) String() string {
 func (*KeptKind) ProtoMessage() {}
 
 func (x *KeptKind) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[92]
+	mi := &file_headrace_v1_study_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6204,7 +6732,7 @@ func (x *KeptKind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptKind.ProtoReflect.Descriptor instead.
 func (*KeptKind) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{92}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *KeptKind) GetKind() string {
@@ -6249,7 +6777,7 @@ type TableSize struct {
 
 func (x *TableSize) Reset() {
 	*x = TableSize{}
-	mi := &file_headrace_v1_study_proto_msgTypes[93]
+	mi := &file_headrace_v1_study_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6261,7 +6789,7 @@ func (x *TableSize) String() string {
 func (*TableSize) ProtoMessage() {}
 
 func (x *TableSize) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[93]
+	mi := &file_headrace_v1_study_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6274,7 +6802,7 @@ func (x *TableSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableSize.ProtoReflect.Descriptor instead.
 func (*TableSize) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{93}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *TableSize) GetTable() string {
@@ -6306,7 +6834,7 @@ type CleanUpRequest struct {
 
 func (x *CleanUpRequest) Reset() {
 	*x = CleanUpRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[94]
+	mi := &file_headrace_v1_study_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6318,7 +6846,7 @@ func (x *CleanUpRequest) String() string {
 func (*CleanUpRequest) ProtoMessage() {}
 
 func (x *CleanUpRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[94]
+	mi := &file_headrace_v1_study_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6331,7 +6859,7 @@ func (x *CleanUpRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CleanUpRequest.ProtoReflect.Descriptor instead.
 func (*CleanUpRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{94}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{100}
 }
 
 type CleanUpResponse struct {
@@ -6342,7 +6870,7 @@ type CleanUpResponse struct {
 
 func (x *CleanUpResponse) Reset() {
 	*x = CleanUpResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[95]
+	mi := &file_headrace_v1_study_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6354,7 +6882,7 @@ func (x *CleanUpResponse) String() string {
 func (*CleanUpResponse) ProtoMessage() {}
 
 func (x *CleanUpResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[95]
+	mi := &file_headrace_v1_study_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6367,14 +6895,14 @@ func (x *CleanUpResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CleanUpResponse.ProtoReflect.Descriptor instead.
 func (*CleanUpResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{95}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{101}
 }
 
 var File_headrace_v1_study_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_study_proto_rawDesc = "" +
 	"\n" +
-	"\x17headrace/v1/study.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17headrace/v1/event.proto\x1a\x16headrace/v1/spec.proto\x1a\x17headrace/v1/trial.proto\"\xb7\x03\n" +
+	"\x17headrace/v1/study.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17headrace/v1/event.proto\x1a\x16headrace/v1/spec.proto\x1a\x17headrace/v1/trial.proto\"\xdf\x03\n" +
 	"\x05Study\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12*\n" +
 	"\x04spec\x18\x02 \x01(\v2\x16.headrace.v1.StudySpecR\x04spec\x12-\n" +
@@ -6387,7 +6915,9 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\x03uid\x18\b \x01(\tR\x03uid\x12\x18\n" +
 	"\aunshown\x18\x0f \x01(\tR\aunshown\x12;\n" +
 	"\fscale_choice\x18\x10 \x01(\v2\x18.headrace.v1.ScaleChoiceR\vscaleChoice\x12\x18\n" +
-	"\aproject\x182 \x01(\tR\aproject\"\xae\x01\n" +
+	"\aproject\x182 \x01(\tR\aproject\x12\x12\n" +
+	"\x04tags\x183 \x03(\tR\x04tags\x12\x12\n" +
+	"\x04note\x184 \x01(\tR\x04note\"\xae\x01\n" +
 	"\vScaleChoice\x12\x14\n" +
 	"\x05scale\x18\x01 \x01(\x03R\x05scale\x12\x14\n" +
 	"\x05study\x18\x02 \x01(\tR\x05study\x12#\n" +
@@ -6491,11 +7021,12 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\x0fGetStudyRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"<\n" +
 	"\x10GetStudyResponse\x12(\n" +
-	"\x05study\x18\x01 \x01(\v2\x12.headrace.v1.StudyR\x05study\"P\n" +
+	"\x05study\x18\x01 \x01(\v2\x12.headrace.v1.StudyR\x05study\"h\n" +
 	"\x12ListStudiesRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"\x9b\x01\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x16\n" +
+	"\x06filter\x18\x03 \x01(\tR\x06filter\"\x9b\x01\n" +
 	"\x13ListStudiesResponse\x12,\n" +
 	"\astudies\x18\x01 \x03(\v2\x12.headrace.v1.StudyR\astudies\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12.\n" +
@@ -6552,13 +7083,15 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\x0fGetTrialRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"<\n" +
 	"\x10GetTrialResponse\x12(\n" +
-	"\x05trial\x18\x01 \x01(\v2\x12.headrace.v1.TrialR\x05trial\"\x96\x01\n" +
+	"\x05trial\x18\x01 \x01(\v2\x12.headrace.v1.TrialR\x05trial\"\xc9\x01\n" +
 	"\x11ListTrialsRequest\x12\x14\n" +
 	"\x05study\x18\x01 \x01(\tR\x05study\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\x12/\n" +
-	"\x06states\x18\x04 \x03(\x0e2\x17.headrace.v1.TrialStateR\x06states\"\x98\x01\n" +
+	"\x06states\x18\x04 \x03(\x0e2\x17.headrace.v1.TrialStateR\x06states\x12\x16\n" +
+	"\x06filter\x18\x05 \x01(\tR\x06filter\x12\x19\n" +
+	"\border_by\x18\x06 \x01(\tR\aorderBy\"\x98\x01\n" +
 	"\x12ListTrialsResponse\x12*\n" +
 	"\x06trials\x18\x01 \x03(\v2\x12.headrace.v1.TrialR\x06trials\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12.\n" +
@@ -6697,7 +7230,51 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"checkpoint\x1a:\n" +
 	"\fMetricsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"o\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xb8\x01\n" +
+	"\x11ReadCurvesRequest\x12\x14\n" +
+	"\x05study\x18\x01 \x01(\tR\x05study\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\x12\x16\n" +
+	"\x06filter\x18\x04 \x01(\tR\x06filter\x12\x18\n" +
+	"\ametrics\x18\x05 \x03(\tR\ametrics\x12\x1f\n" +
+	"\vmost_points\x18\x06 \x01(\x05R\n" +
+	"mostPoints\"\xc3\x03\n" +
+	"\x12ReadCurvesResponse\x12\x18\n" +
+	"\anumbers\x18\x01 \x03(\x03R\anumbers\x12/\n" +
+	"\x06states\x18\x02 \x03(\x0e2\x17.headrace.v1.TrialStateR\x06states\x128\n" +
+	"\areasons\x18\x03 \x03(\x0e2\x1e.headrace.v1.TerminationReasonR\areasons\x12\x16\n" +
+	"\x06scores\x18\x04 \x03(\x01R\x06scores\x12\x16\n" +
+	"\x06points\x18\x05 \x03(\x05R\x06points\x12<\n" +
+	"\n" +
+	"parameters\x18\x06 \x03(\v2\x1c.headrace.v1.ParameterColumnR\n" +
+	"parameters\x12\x14\n" +
+	"\x05steps\x18\a \x03(\x03R\x05steps\x12\x17\n" +
+	"\atimes_s\x18\b \x03(\x01R\x06timesS\x123\n" +
+	"\ametrics\x18\t \x03(\v2\x19.headrace.v1.MetricColumnR\ametrics\x12&\n" +
+	"\x0fnext_page_token\x18\n" +
+	" \x01(\tR\rnextPageToken\x12.\n" +
+	"\aunshown\x18\v \x03(\v2\x14.headrace.v1.UnshownR\aunshown\"o\n" +
+	"\x0fParameterColumn\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06values\x18\x02 \x03(\x01R\x06values\x12\x18\n" +
+	"\achoices\x18\x03 \x03(\tR\achoices\x12\x16\n" +
+	"\x06places\x18\x04 \x03(\x11R\x06places\":\n" +
+	"\fMetricColumn\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06values\x18\x02 \x03(\x01R\x06values\"\xa2\x01\n" +
+	"\x0fAnnotateRequest\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\tR\trequestId\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x19\n" +
+	"\badd_tags\x18\x03 \x03(\tR\aaddTags\x12\x1f\n" +
+	"\vremove_tags\x18\x04 \x03(\tR\n" +
+	"removeTags\x12\x17\n" +
+	"\x04note\x18\x05 \x01(\tH\x00R\x04note\x88\x01\x01B\a\n" +
+	"\x05_note\":\n" +
+	"\x10AnnotateResponse\x12\x12\n" +
+	"\x04tags\x18\x01 \x03(\tR\x04tags\x12\x12\n" +
+	"\x04note\x18\x02 \x01(\tR\x04note\"o\n" +
 	"\x0eReadLogRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06cursor\x18\x02 \x01(\tR\x06cursor\x121\n" +
@@ -6875,7 +7452,7 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\x12STUDY_STATE_PAUSED\x10\x02\x12\x19\n" +
 	"\x15STUDY_STATE_COMPLETED\x10\x03\x12\x17\n" +
 	"\x13STUDY_STATE_STOPPED\x10\x04\x12\x16\n" +
-	"\x12STUDY_STATE_FAILED\x10\x052\xae\x16\n" +
+	"\x12STUDY_STATE_FAILED\x10\x052\xc6\x17\n" +
 	"\fStudyService\x12P\n" +
 	"\vCreateStudy\x12\x1f.headrace.v1.CreateStudyRequest\x1a .headrace.v1.CreateStudyResponse\x12G\n" +
 	"\bGetStudy\x12\x1c.headrace.v1.GetStudyRequest\x1a\x1d.headrace.v1.GetStudyResponse\x12P\n" +
@@ -6905,7 +7482,10 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\n" +
 	"RenewTrial\x12\x1e.headrace.v1.RenewTrialRequest\x1a\x1f.headrace.v1.RenewTrialResponse\x12S\n" +
 	"\fReleaseTrial\x12 .headrace.v1.ReleaseTrialRequest\x1a!.headrace.v1.ReleaseTrialResponse\x12P\n" +
-	"\vListReports\x12\x1f.headrace.v1.ListReportsRequest\x1a .headrace.v1.ListReportsResponse\x12P\n" +
+	"\vListReports\x12\x1f.headrace.v1.ListReportsRequest\x1a .headrace.v1.ListReportsResponse\x12M\n" +
+	"\n" +
+	"ReadCurves\x12\x1e.headrace.v1.ReadCurvesRequest\x1a\x1f.headrace.v1.ReadCurvesResponse\x12G\n" +
+	"\bAnnotate\x12\x1c.headrace.v1.AnnotateRequest\x1a\x1d.headrace.v1.AnnotateResponse\x12P\n" +
 	"\vListWorkers\x12\x1f.headrace.v1.ListWorkersRequest\x1a .headrace.v1.ListWorkersResponse\x12P\n" +
 	"\vDrainWorker\x12\x1f.headrace.v1.DrainWorkerRequest\x1a .headrace.v1.DrainWorkerResponse\x12V\n" +
 	"\rUndrainWorker\x12!.headrace.v1.UndrainWorkerRequest\x1a\".headrace.v1.UndrainWorkerResponse\x12V\n" +
@@ -6931,7 +7511,7 @@ func file_headrace_v1_study_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_study_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_headrace_v1_study_proto_msgTypes = make([]protoimpl.MessageInfo, 99)
+var file_headrace_v1_study_proto_msgTypes = make([]protoimpl.MessageInfo, 105)
 var file_headrace_v1_study_proto_goTypes = []any{
 	(StudyState)(0),                   // 0: headrace.v1.StudyState
 	(*Study)(nil),                     // 1: headrace.v1.Study
@@ -6997,78 +7577,85 @@ var file_headrace_v1_study_proto_goTypes = []any{
 	(*ListReportsRequest)(nil),        // 61: headrace.v1.ListReportsRequest
 	(*ListReportsResponse)(nil),       // 62: headrace.v1.ListReportsResponse
 	(*TrialReport)(nil),               // 63: headrace.v1.TrialReport
-	(*ReadLogRequest)(nil),            // 64: headrace.v1.ReadLogRequest
-	(*ReadLogResponse)(nil),           // 65: headrace.v1.ReadLogResponse
-	(*GetServerInfoRequest)(nil),      // 66: headrace.v1.GetServerInfoRequest
-	(*GetServerInfoResponse)(nil),     // 67: headrace.v1.GetServerInfoResponse
-	(*ListWorkersRequest)(nil),        // 68: headrace.v1.ListWorkersRequest
-	(*ListWorkersResponse)(nil),       // 69: headrace.v1.ListWorkersResponse
-	(*WorkerStatus)(nil),              // 70: headrace.v1.WorkerStatus
-	(*DeviceCordon)(nil),              // 71: headrace.v1.DeviceCordon
-	(*SlotReservation)(nil),           // 72: headrace.v1.SlotReservation
-	(*SlotStatus)(nil),                // 73: headrace.v1.SlotStatus
-	(*SlotLoad)(nil),                  // 74: headrace.v1.SlotLoad
-	(*SlotHolder)(nil),                // 75: headrace.v1.SlotHolder
-	(*StudyShare)(nil),                // 76: headrace.v1.StudyShare
-	(*DrainWorkerRequest)(nil),        // 77: headrace.v1.DrainWorkerRequest
-	(*DrainWorkerResponse)(nil),       // 78: headrace.v1.DrainWorkerResponse
-	(*UndrainWorkerRequest)(nil),      // 79: headrace.v1.UndrainWorkerRequest
-	(*UndrainWorkerResponse)(nil),     // 80: headrace.v1.UndrainWorkerResponse
-	(*CordonDevicesRequest)(nil),      // 81: headrace.v1.CordonDevicesRequest
-	(*CordonDevicesResponse)(nil),     // 82: headrace.v1.CordonDevicesResponse
-	(*UncordonDevicesRequest)(nil),    // 83: headrace.v1.UncordonDevicesRequest
-	(*UncordonDevicesResponse)(nil),   // 84: headrace.v1.UncordonDevicesResponse
-	(*FindRoomRequest)(nil),           // 85: headrace.v1.FindRoomRequest
-	(*FindRoomResponse)(nil),          // 86: headrace.v1.FindRoomResponse
-	(*MeasureImportanceRequest)(nil),  // 87: headrace.v1.MeasureImportanceRequest
-	(*MeasureImportanceResponse)(nil), // 88: headrace.v1.MeasureImportanceResponse
-	(*Importance)(nil),                // 89: headrace.v1.Importance
-	(*ParameterImportance)(nil),       // 90: headrace.v1.ParameterImportance
-	(*GetUpkeepRequest)(nil),          // 91: headrace.v1.GetUpkeepRequest
-	(*GetUpkeepResponse)(nil),         // 92: headrace.v1.GetUpkeepResponse
-	(*KeptKind)(nil),                  // 93: headrace.v1.KeptKind
-	(*TableSize)(nil),                 // 94: headrace.v1.TableSize
-	(*CleanUpRequest)(nil),            // 95: headrace.v1.CleanUpRequest
-	(*CleanUpResponse)(nil),           // 96: headrace.v1.CleanUpResponse
-	nil,                               // 97: headrace.v1.ReportTrialRequest.MetricsEntry
-	nil,                               // 98: headrace.v1.TrialReport.MetricsEntry
-	nil,                               // 99: headrace.v1.WorkerStatus.LabelsEntry
-	(*StudySpec)(nil),                 // 100: headrace.v1.StudySpec
-	(*timestamppb.Timestamp)(nil),     // 101: google.protobuf.Timestamp
-	(*Trial)(nil),                     // 102: headrace.v1.Trial
-	(*durationpb.Duration)(nil),       // 103: google.protobuf.Duration
-	(*Schedule)(nil),                  // 104: headrace.v1.Schedule
-	(*ParameterAssignment)(nil),       // 105: headrace.v1.ParameterAssignment
-	(TrialState)(0),                   // 106: headrace.v1.TrialState
-	(*Event)(nil),                     // 107: headrace.v1.Event
-	(*LeaseRef)(nil),                  // 108: headrace.v1.LeaseRef
-	(*AttemptCode)(nil),               // 109: headrace.v1.AttemptCode
-	(*Decision)(nil),                  // 110: headrace.v1.Decision
-	(*CheckpointRef)(nil),             // 111: headrace.v1.CheckpointRef
+	(*ReadCurvesRequest)(nil),         // 64: headrace.v1.ReadCurvesRequest
+	(*ReadCurvesResponse)(nil),        // 65: headrace.v1.ReadCurvesResponse
+	(*ParameterColumn)(nil),           // 66: headrace.v1.ParameterColumn
+	(*MetricColumn)(nil),              // 67: headrace.v1.MetricColumn
+	(*AnnotateRequest)(nil),           // 68: headrace.v1.AnnotateRequest
+	(*AnnotateResponse)(nil),          // 69: headrace.v1.AnnotateResponse
+	(*ReadLogRequest)(nil),            // 70: headrace.v1.ReadLogRequest
+	(*ReadLogResponse)(nil),           // 71: headrace.v1.ReadLogResponse
+	(*GetServerInfoRequest)(nil),      // 72: headrace.v1.GetServerInfoRequest
+	(*GetServerInfoResponse)(nil),     // 73: headrace.v1.GetServerInfoResponse
+	(*ListWorkersRequest)(nil),        // 74: headrace.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),       // 75: headrace.v1.ListWorkersResponse
+	(*WorkerStatus)(nil),              // 76: headrace.v1.WorkerStatus
+	(*DeviceCordon)(nil),              // 77: headrace.v1.DeviceCordon
+	(*SlotReservation)(nil),           // 78: headrace.v1.SlotReservation
+	(*SlotStatus)(nil),                // 79: headrace.v1.SlotStatus
+	(*SlotLoad)(nil),                  // 80: headrace.v1.SlotLoad
+	(*SlotHolder)(nil),                // 81: headrace.v1.SlotHolder
+	(*StudyShare)(nil),                // 82: headrace.v1.StudyShare
+	(*DrainWorkerRequest)(nil),        // 83: headrace.v1.DrainWorkerRequest
+	(*DrainWorkerResponse)(nil),       // 84: headrace.v1.DrainWorkerResponse
+	(*UndrainWorkerRequest)(nil),      // 85: headrace.v1.UndrainWorkerRequest
+	(*UndrainWorkerResponse)(nil),     // 86: headrace.v1.UndrainWorkerResponse
+	(*CordonDevicesRequest)(nil),      // 87: headrace.v1.CordonDevicesRequest
+	(*CordonDevicesResponse)(nil),     // 88: headrace.v1.CordonDevicesResponse
+	(*UncordonDevicesRequest)(nil),    // 89: headrace.v1.UncordonDevicesRequest
+	(*UncordonDevicesResponse)(nil),   // 90: headrace.v1.UncordonDevicesResponse
+	(*FindRoomRequest)(nil),           // 91: headrace.v1.FindRoomRequest
+	(*FindRoomResponse)(nil),          // 92: headrace.v1.FindRoomResponse
+	(*MeasureImportanceRequest)(nil),  // 93: headrace.v1.MeasureImportanceRequest
+	(*MeasureImportanceResponse)(nil), // 94: headrace.v1.MeasureImportanceResponse
+	(*Importance)(nil),                // 95: headrace.v1.Importance
+	(*ParameterImportance)(nil),       // 96: headrace.v1.ParameterImportance
+	(*GetUpkeepRequest)(nil),          // 97: headrace.v1.GetUpkeepRequest
+	(*GetUpkeepResponse)(nil),         // 98: headrace.v1.GetUpkeepResponse
+	(*KeptKind)(nil),                  // 99: headrace.v1.KeptKind
+	(*TableSize)(nil),                 // 100: headrace.v1.TableSize
+	(*CleanUpRequest)(nil),            // 101: headrace.v1.CleanUpRequest
+	(*CleanUpResponse)(nil),           // 102: headrace.v1.CleanUpResponse
+	nil,                               // 103: headrace.v1.ReportTrialRequest.MetricsEntry
+	nil,                               // 104: headrace.v1.TrialReport.MetricsEntry
+	nil,                               // 105: headrace.v1.WorkerStatus.LabelsEntry
+	(*StudySpec)(nil),                 // 106: headrace.v1.StudySpec
+	(*timestamppb.Timestamp)(nil),     // 107: google.protobuf.Timestamp
+	(*Trial)(nil),                     // 108: headrace.v1.Trial
+	(*durationpb.Duration)(nil),       // 109: google.protobuf.Duration
+	(*Schedule)(nil),                  // 110: headrace.v1.Schedule
+	(*ParameterAssignment)(nil),       // 111: headrace.v1.ParameterAssignment
+	(TrialState)(0),                   // 112: headrace.v1.TrialState
+	(*Event)(nil),                     // 113: headrace.v1.Event
+	(*LeaseRef)(nil),                  // 114: headrace.v1.LeaseRef
+	(*AttemptCode)(nil),               // 115: headrace.v1.AttemptCode
+	(*Decision)(nil),                  // 116: headrace.v1.Decision
+	(*CheckpointRef)(nil),             // 117: headrace.v1.CheckpointRef
+	(TerminationReason)(0),            // 118: headrace.v1.TerminationReason
 }
 var file_headrace_v1_study_proto_depIdxs = []int32{
-	100, // 0: headrace.v1.Study.spec:type_name -> headrace.v1.StudySpec
+	106, // 0: headrace.v1.Study.spec:type_name -> headrace.v1.StudySpec
 	0,   // 1: headrace.v1.Study.state:type_name -> headrace.v1.StudyState
 	5,   // 2: headrace.v1.Study.status:type_name -> headrace.v1.StudyStatus
-	101, // 3: headrace.v1.Study.create_time:type_name -> google.protobuf.Timestamp
-	101, // 4: headrace.v1.Study.end_time:type_name -> google.protobuf.Timestamp
+	107, // 3: headrace.v1.Study.create_time:type_name -> google.protobuf.Timestamp
+	107, // 4: headrace.v1.Study.end_time:type_name -> google.protobuf.Timestamp
 	2,   // 5: headrace.v1.Study.scale_choice:type_name -> headrace.v1.ScaleChoice
 	3,   // 6: headrace.v1.ScaleChoice.tried:type_name -> headrace.v1.ScaleTried
-	102, // 7: headrace.v1.StudyStatus.best:type_name -> headrace.v1.Trial
-	102, // 8: headrace.v1.StudyStatus.baseline:type_name -> headrace.v1.Trial
+	108, // 7: headrace.v1.StudyStatus.best:type_name -> headrace.v1.Trial
+	108, // 8: headrace.v1.StudyStatus.baseline:type_name -> headrace.v1.Trial
 	11,  // 9: headrace.v1.StudyStatus.rungs:type_name -> headrace.v1.RungStatus
-	102, // 10: headrace.v1.StudyStatus.front:type_name -> headrace.v1.Trial
+	108, // 10: headrace.v1.StudyStatus.front:type_name -> headrace.v1.Trial
 	10,  // 11: headrace.v1.StudyStatus.failures:type_name -> headrace.v1.TrialFailure
 	8,   // 12: headrace.v1.StudyStatus.bundle_sizes:type_name -> headrace.v1.BundleSize
 	7,   // 13: headrace.v1.StudyStatus.until:type_name -> headrace.v1.UntilProgress
 	6,   // 14: headrace.v1.StudyStatus.schedules:type_name -> headrace.v1.EndingSchedule
-	101, // 15: headrace.v1.StudyStatus.start_time:type_name -> google.protobuf.Timestamp
-	103, // 16: headrace.v1.StudyStatus.time_over:type_name -> google.protobuf.Duration
-	104, // 17: headrace.v1.EndingSchedule.schedule:type_name -> headrace.v1.Schedule
-	101, // 18: headrace.v1.UntilProgress.deadline:type_name -> google.protobuf.Timestamp
-	103, // 19: headrace.v1.UntilProgress.time_left:type_name -> google.protobuf.Duration
+	107, // 15: headrace.v1.StudyStatus.start_time:type_name -> google.protobuf.Timestamp
+	109, // 16: headrace.v1.StudyStatus.time_over:type_name -> google.protobuf.Duration
+	110, // 17: headrace.v1.EndingSchedule.schedule:type_name -> headrace.v1.Schedule
+	107, // 18: headrace.v1.UntilProgress.deadline:type_name -> google.protobuf.Timestamp
+	109, // 19: headrace.v1.UntilProgress.time_left:type_name -> google.protobuf.Duration
 	9,   // 20: headrace.v1.BundleSize.turns:type_name -> headrace.v1.BundleTurn
-	100, // 21: headrace.v1.CreateStudyRequest.spec:type_name -> headrace.v1.StudySpec
+	106, // 21: headrace.v1.CreateStudyRequest.spec:type_name -> headrace.v1.StudySpec
 	1,   // 22: headrace.v1.CreateStudyResponse.study:type_name -> headrace.v1.Study
 	1,   // 23: headrace.v1.GetStudyResponse.study:type_name -> headrace.v1.Study
 	1,   // 24: headrace.v1.ListStudiesResponse.studies:type_name -> headrace.v1.Study
@@ -7076,148 +7663,157 @@ var file_headrace_v1_study_proto_depIdxs = []int32{
 	1,   // 26: headrace.v1.PauseStudyResponse.study:type_name -> headrace.v1.Study
 	1,   // 27: headrace.v1.ResumeStudyResponse.study:type_name -> headrace.v1.Study
 	1,   // 28: headrace.v1.StopStudyResponse.study:type_name -> headrace.v1.Study
-	105, // 29: headrace.v1.AddTrialsRequest.parameters:type_name -> headrace.v1.ParameterAssignment
-	102, // 30: headrace.v1.AddTrialsResponse.trials:type_name -> headrace.v1.Trial
+	111, // 29: headrace.v1.AddTrialsRequest.parameters:type_name -> headrace.v1.ParameterAssignment
+	108, // 30: headrace.v1.AddTrialsResponse.trials:type_name -> headrace.v1.Trial
 	1,   // 31: headrace.v1.ExtendStudyResponse.study:type_name -> headrace.v1.Study
-	102, // 32: headrace.v1.GetTrialResponse.trial:type_name -> headrace.v1.Trial
-	106, // 33: headrace.v1.ListTrialsRequest.states:type_name -> headrace.v1.TrialState
-	102, // 34: headrace.v1.ListTrialsResponse.trials:type_name -> headrace.v1.Trial
+	108, // 32: headrace.v1.GetTrialResponse.trial:type_name -> headrace.v1.Trial
+	112, // 33: headrace.v1.ListTrialsRequest.states:type_name -> headrace.v1.TrialState
+	108, // 34: headrace.v1.ListTrialsResponse.trials:type_name -> headrace.v1.Trial
 	4,   // 35: headrace.v1.ListTrialsResponse.unshown:type_name -> headrace.v1.Unshown
-	102, // 36: headrace.v1.PauseTrialResponse.trial:type_name -> headrace.v1.Trial
-	102, // 37: headrace.v1.ResumeTrialResponse.trial:type_name -> headrace.v1.Trial
-	102, // 38: headrace.v1.StopTrialResponse.trial:type_name -> headrace.v1.Trial
-	107, // 39: headrace.v1.WatchStudyResponse.events:type_name -> headrace.v1.Event
+	108, // 36: headrace.v1.PauseTrialResponse.trial:type_name -> headrace.v1.Trial
+	108, // 37: headrace.v1.ResumeTrialResponse.trial:type_name -> headrace.v1.Trial
+	108, // 38: headrace.v1.StopTrialResponse.trial:type_name -> headrace.v1.Trial
+	113, // 39: headrace.v1.WatchStudyResponse.events:type_name -> headrace.v1.Event
 	1,   // 40: headrace.v1.WatchStudyResponse.study:type_name -> headrace.v1.Study
-	102, // 41: headrace.v1.ExplainTrialResponse.trial:type_name -> headrace.v1.Trial
-	107, // 42: headrace.v1.ExplainTrialResponse.events:type_name -> headrace.v1.Event
-	100, // 43: headrace.v1.PreviewStudyRequest.spec:type_name -> headrace.v1.StudySpec
+	108, // 41: headrace.v1.ExplainTrialResponse.trial:type_name -> headrace.v1.Trial
+	113, // 42: headrace.v1.ExplainTrialResponse.events:type_name -> headrace.v1.Event
+	106, // 43: headrace.v1.PreviewStudyRequest.spec:type_name -> headrace.v1.StudySpec
 	50,  // 44: headrace.v1.PreviewStudyResponse.rungs:type_name -> headrace.v1.PreviewRung
-	103, // 45: headrace.v1.PreviewStudyResponse.wall_time:type_name -> google.protobuf.Duration
-	103, // 46: headrace.v1.PreviewStudyResponse.slot_time:type_name -> google.protobuf.Duration
-	105, // 47: headrace.v1.PreviewStudyResponse.samples:type_name -> headrace.v1.ParameterAssignment
+	109, // 45: headrace.v1.PreviewStudyResponse.wall_time:type_name -> google.protobuf.Duration
+	109, // 46: headrace.v1.PreviewStudyResponse.slot_time:type_name -> google.protobuf.Duration
+	111, // 47: headrace.v1.PreviewStudyResponse.samples:type_name -> headrace.v1.ParameterAssignment
 	49,  // 48: headrace.v1.PreviewStudyResponse.sizes:type_name -> headrace.v1.PreviewSize
 	48,  // 49: headrace.v1.PreviewStudyResponse.companions:type_name -> headrace.v1.PreviewCompanion
-	103, // 50: headrace.v1.PreviewCompanion.wall_time:type_name -> google.protobuf.Duration
-	103, // 51: headrace.v1.PreviewCompanion.slot_time:type_name -> google.protobuf.Duration
-	103, // 52: headrace.v1.SuggestTrialRequest.lease_time:type_name -> google.protobuf.Duration
-	102, // 53: headrace.v1.SuggestTrialResponse.trial:type_name -> headrace.v1.Trial
-	108, // 54: headrace.v1.SuggestTrialResponse.lease:type_name -> headrace.v1.LeaseRef
-	108, // 55: headrace.v1.ReportTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	97,  // 56: headrace.v1.ReportTrialRequest.metrics:type_name -> headrace.v1.ReportTrialRequest.MetricsEntry
-	109, // 57: headrace.v1.ReportTrialRequest.code:type_name -> headrace.v1.AttemptCode
-	110, // 58: headrace.v1.ReportTrialResponse.decision:type_name -> headrace.v1.Decision
-	108, // 59: headrace.v1.CompleteTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	102, // 60: headrace.v1.CompleteTrialResponse.trial:type_name -> headrace.v1.Trial
-	108, // 61: headrace.v1.RenewTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	108, // 62: headrace.v1.ReleaseTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	102, // 63: headrace.v1.ReleaseTrialResponse.trial:type_name -> headrace.v1.Trial
+	109, // 50: headrace.v1.PreviewCompanion.wall_time:type_name -> google.protobuf.Duration
+	109, // 51: headrace.v1.PreviewCompanion.slot_time:type_name -> google.protobuf.Duration
+	109, // 52: headrace.v1.SuggestTrialRequest.lease_time:type_name -> google.protobuf.Duration
+	108, // 53: headrace.v1.SuggestTrialResponse.trial:type_name -> headrace.v1.Trial
+	114, // 54: headrace.v1.SuggestTrialResponse.lease:type_name -> headrace.v1.LeaseRef
+	114, // 55: headrace.v1.ReportTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	103, // 56: headrace.v1.ReportTrialRequest.metrics:type_name -> headrace.v1.ReportTrialRequest.MetricsEntry
+	115, // 57: headrace.v1.ReportTrialRequest.code:type_name -> headrace.v1.AttemptCode
+	116, // 58: headrace.v1.ReportTrialResponse.decision:type_name -> headrace.v1.Decision
+	114, // 59: headrace.v1.CompleteTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	108, // 60: headrace.v1.CompleteTrialResponse.trial:type_name -> headrace.v1.Trial
+	114, // 61: headrace.v1.RenewTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	114, // 62: headrace.v1.ReleaseTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	108, // 63: headrace.v1.ReleaseTrialResponse.trial:type_name -> headrace.v1.Trial
 	63,  // 64: headrace.v1.ListReportsResponse.reports:type_name -> headrace.v1.TrialReport
 	4,   // 65: headrace.v1.ListReportsResponse.unshown:type_name -> headrace.v1.Unshown
-	98,  // 66: headrace.v1.TrialReport.metrics:type_name -> headrace.v1.TrialReport.MetricsEntry
-	101, // 67: headrace.v1.TrialReport.time:type_name -> google.protobuf.Timestamp
-	111, // 68: headrace.v1.TrialReport.checkpoint:type_name -> headrace.v1.CheckpointRef
-	103, // 69: headrace.v1.ReadLogRequest.within:type_name -> google.protobuf.Duration
-	70,  // 70: headrace.v1.ListWorkersResponse.workers:type_name -> headrace.v1.WorkerStatus
-	76,  // 71: headrace.v1.ListWorkersResponse.shares:type_name -> headrace.v1.StudyShare
-	4,   // 72: headrace.v1.ListWorkersResponse.unshown:type_name -> headrace.v1.Unshown
-	73,  // 73: headrace.v1.WorkerStatus.slots:type_name -> headrace.v1.SlotStatus
-	99,  // 74: headrace.v1.WorkerStatus.labels:type_name -> headrace.v1.WorkerStatus.LabelsEntry
-	101, // 75: headrace.v1.WorkerStatus.last_seen:type_name -> google.protobuf.Timestamp
-	72,  // 76: headrace.v1.WorkerStatus.reservation:type_name -> headrace.v1.SlotReservation
-	101, // 77: headrace.v1.WorkerStatus.certificate_end:type_name -> google.protobuf.Timestamp
-	101, // 78: headrace.v1.WorkerStatus.drain_time:type_name -> google.protobuf.Timestamp
-	71,  // 79: headrace.v1.WorkerStatus.cordons:type_name -> headrace.v1.DeviceCordon
-	101, // 80: headrace.v1.WorkerStatus.next_try_time:type_name -> google.protobuf.Timestamp
-	101, // 81: headrace.v1.DeviceCordon.time:type_name -> google.protobuf.Timestamp
-	101, // 82: headrace.v1.SlotReservation.since:type_name -> google.protobuf.Timestamp
-	101, // 83: headrace.v1.SlotReservation.ready:type_name -> google.protobuf.Timestamp
-	75,  // 84: headrace.v1.SlotStatus.holders:type_name -> headrace.v1.SlotHolder
-	74,  // 85: headrace.v1.SlotStatus.loads:type_name -> headrace.v1.SlotLoad
-	101, // 86: headrace.v1.SlotLoad.minute:type_name -> google.protobuf.Timestamp
-	103, // 87: headrace.v1.DrainWorkerRequest.grace:type_name -> google.protobuf.Duration
-	70,  // 88: headrace.v1.DrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
-	70,  // 89: headrace.v1.UndrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
-	70,  // 90: headrace.v1.CordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
-	70,  // 91: headrace.v1.UncordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
-	89,  // 92: headrace.v1.MeasureImportanceResponse.importances:type_name -> headrace.v1.Importance
-	90,  // 93: headrace.v1.Importance.parameters:type_name -> headrace.v1.ParameterImportance
-	93,  // 94: headrace.v1.GetUpkeepResponse.kinds:type_name -> headrace.v1.KeptKind
-	94,  // 95: headrace.v1.GetUpkeepResponse.tables:type_name -> headrace.v1.TableSize
-	12,  // 96: headrace.v1.StudyService.CreateStudy:input_type -> headrace.v1.CreateStudyRequest
-	14,  // 97: headrace.v1.StudyService.GetStudy:input_type -> headrace.v1.GetStudyRequest
-	16,  // 98: headrace.v1.StudyService.ListStudies:input_type -> headrace.v1.ListStudiesRequest
-	18,  // 99: headrace.v1.StudyService.PauseStudy:input_type -> headrace.v1.PauseStudyRequest
-	20,  // 100: headrace.v1.StudyService.ResumeStudy:input_type -> headrace.v1.ResumeStudyRequest
-	22,  // 101: headrace.v1.StudyService.StopStudy:input_type -> headrace.v1.StopStudyRequest
-	24,  // 102: headrace.v1.StudyService.DeleteStudy:input_type -> headrace.v1.DeleteStudyRequest
-	26,  // 103: headrace.v1.StudyService.AddTrials:input_type -> headrace.v1.AddTrialsRequest
-	28,  // 104: headrace.v1.StudyService.RetryTrials:input_type -> headrace.v1.RetryTrialsRequest
-	30,  // 105: headrace.v1.StudyService.ExtendStudy:input_type -> headrace.v1.ExtendStudyRequest
-	32,  // 106: headrace.v1.StudyService.GetTrial:input_type -> headrace.v1.GetTrialRequest
-	34,  // 107: headrace.v1.StudyService.ListTrials:input_type -> headrace.v1.ListTrialsRequest
-	36,  // 108: headrace.v1.StudyService.PauseTrial:input_type -> headrace.v1.PauseTrialRequest
-	38,  // 109: headrace.v1.StudyService.ResumeTrial:input_type -> headrace.v1.ResumeTrialRequest
-	40,  // 110: headrace.v1.StudyService.StopTrial:input_type -> headrace.v1.StopTrialRequest
-	42,  // 111: headrace.v1.StudyService.WatchStudy:input_type -> headrace.v1.WatchStudyRequest
-	44,  // 112: headrace.v1.StudyService.ExplainTrial:input_type -> headrace.v1.ExplainTrialRequest
-	46,  // 113: headrace.v1.StudyService.PreviewStudy:input_type -> headrace.v1.PreviewStudyRequest
-	51,  // 114: headrace.v1.StudyService.SuggestTrial:input_type -> headrace.v1.SuggestTrialRequest
-	53,  // 115: headrace.v1.StudyService.ReportTrial:input_type -> headrace.v1.ReportTrialRequest
-	55,  // 116: headrace.v1.StudyService.CompleteTrial:input_type -> headrace.v1.CompleteTrialRequest
-	57,  // 117: headrace.v1.StudyService.RenewTrial:input_type -> headrace.v1.RenewTrialRequest
-	59,  // 118: headrace.v1.StudyService.ReleaseTrial:input_type -> headrace.v1.ReleaseTrialRequest
-	61,  // 119: headrace.v1.StudyService.ListReports:input_type -> headrace.v1.ListReportsRequest
-	68,  // 120: headrace.v1.StudyService.ListWorkers:input_type -> headrace.v1.ListWorkersRequest
-	77,  // 121: headrace.v1.StudyService.DrainWorker:input_type -> headrace.v1.DrainWorkerRequest
-	79,  // 122: headrace.v1.StudyService.UndrainWorker:input_type -> headrace.v1.UndrainWorkerRequest
-	81,  // 123: headrace.v1.StudyService.CordonDevices:input_type -> headrace.v1.CordonDevicesRequest
-	83,  // 124: headrace.v1.StudyService.UncordonDevices:input_type -> headrace.v1.UncordonDevicesRequest
-	64,  // 125: headrace.v1.StudyService.ReadLog:input_type -> headrace.v1.ReadLogRequest
-	66,  // 126: headrace.v1.StudyService.GetServerInfo:input_type -> headrace.v1.GetServerInfoRequest
-	85,  // 127: headrace.v1.StudyService.FindRoom:input_type -> headrace.v1.FindRoomRequest
-	87,  // 128: headrace.v1.StudyService.MeasureImportance:input_type -> headrace.v1.MeasureImportanceRequest
-	91,  // 129: headrace.v1.StudyService.GetUpkeep:input_type -> headrace.v1.GetUpkeepRequest
-	95,  // 130: headrace.v1.StudyService.CleanUp:input_type -> headrace.v1.CleanUpRequest
-	13,  // 131: headrace.v1.StudyService.CreateStudy:output_type -> headrace.v1.CreateStudyResponse
-	15,  // 132: headrace.v1.StudyService.GetStudy:output_type -> headrace.v1.GetStudyResponse
-	17,  // 133: headrace.v1.StudyService.ListStudies:output_type -> headrace.v1.ListStudiesResponse
-	19,  // 134: headrace.v1.StudyService.PauseStudy:output_type -> headrace.v1.PauseStudyResponse
-	21,  // 135: headrace.v1.StudyService.ResumeStudy:output_type -> headrace.v1.ResumeStudyResponse
-	23,  // 136: headrace.v1.StudyService.StopStudy:output_type -> headrace.v1.StopStudyResponse
-	25,  // 137: headrace.v1.StudyService.DeleteStudy:output_type -> headrace.v1.DeleteStudyResponse
-	27,  // 138: headrace.v1.StudyService.AddTrials:output_type -> headrace.v1.AddTrialsResponse
-	29,  // 139: headrace.v1.StudyService.RetryTrials:output_type -> headrace.v1.RetryTrialsResponse
-	31,  // 140: headrace.v1.StudyService.ExtendStudy:output_type -> headrace.v1.ExtendStudyResponse
-	33,  // 141: headrace.v1.StudyService.GetTrial:output_type -> headrace.v1.GetTrialResponse
-	35,  // 142: headrace.v1.StudyService.ListTrials:output_type -> headrace.v1.ListTrialsResponse
-	37,  // 143: headrace.v1.StudyService.PauseTrial:output_type -> headrace.v1.PauseTrialResponse
-	39,  // 144: headrace.v1.StudyService.ResumeTrial:output_type -> headrace.v1.ResumeTrialResponse
-	41,  // 145: headrace.v1.StudyService.StopTrial:output_type -> headrace.v1.StopTrialResponse
-	43,  // 146: headrace.v1.StudyService.WatchStudy:output_type -> headrace.v1.WatchStudyResponse
-	45,  // 147: headrace.v1.StudyService.ExplainTrial:output_type -> headrace.v1.ExplainTrialResponse
-	47,  // 148: headrace.v1.StudyService.PreviewStudy:output_type -> headrace.v1.PreviewStudyResponse
-	52,  // 149: headrace.v1.StudyService.SuggestTrial:output_type -> headrace.v1.SuggestTrialResponse
-	54,  // 150: headrace.v1.StudyService.ReportTrial:output_type -> headrace.v1.ReportTrialResponse
-	56,  // 151: headrace.v1.StudyService.CompleteTrial:output_type -> headrace.v1.CompleteTrialResponse
-	58,  // 152: headrace.v1.StudyService.RenewTrial:output_type -> headrace.v1.RenewTrialResponse
-	60,  // 153: headrace.v1.StudyService.ReleaseTrial:output_type -> headrace.v1.ReleaseTrialResponse
-	62,  // 154: headrace.v1.StudyService.ListReports:output_type -> headrace.v1.ListReportsResponse
-	69,  // 155: headrace.v1.StudyService.ListWorkers:output_type -> headrace.v1.ListWorkersResponse
-	78,  // 156: headrace.v1.StudyService.DrainWorker:output_type -> headrace.v1.DrainWorkerResponse
-	80,  // 157: headrace.v1.StudyService.UndrainWorker:output_type -> headrace.v1.UndrainWorkerResponse
-	82,  // 158: headrace.v1.StudyService.CordonDevices:output_type -> headrace.v1.CordonDevicesResponse
-	84,  // 159: headrace.v1.StudyService.UncordonDevices:output_type -> headrace.v1.UncordonDevicesResponse
-	65,  // 160: headrace.v1.StudyService.ReadLog:output_type -> headrace.v1.ReadLogResponse
-	67,  // 161: headrace.v1.StudyService.GetServerInfo:output_type -> headrace.v1.GetServerInfoResponse
-	86,  // 162: headrace.v1.StudyService.FindRoom:output_type -> headrace.v1.FindRoomResponse
-	88,  // 163: headrace.v1.StudyService.MeasureImportance:output_type -> headrace.v1.MeasureImportanceResponse
-	92,  // 164: headrace.v1.StudyService.GetUpkeep:output_type -> headrace.v1.GetUpkeepResponse
-	96,  // 165: headrace.v1.StudyService.CleanUp:output_type -> headrace.v1.CleanUpResponse
-	131, // [131:166] is the sub-list for method output_type
-	96,  // [96:131] is the sub-list for method input_type
-	96,  // [96:96] is the sub-list for extension type_name
-	96,  // [96:96] is the sub-list for extension extendee
-	0,   // [0:96] is the sub-list for field type_name
+	104, // 66: headrace.v1.TrialReport.metrics:type_name -> headrace.v1.TrialReport.MetricsEntry
+	107, // 67: headrace.v1.TrialReport.time:type_name -> google.protobuf.Timestamp
+	117, // 68: headrace.v1.TrialReport.checkpoint:type_name -> headrace.v1.CheckpointRef
+	112, // 69: headrace.v1.ReadCurvesResponse.states:type_name -> headrace.v1.TrialState
+	118, // 70: headrace.v1.ReadCurvesResponse.reasons:type_name -> headrace.v1.TerminationReason
+	66,  // 71: headrace.v1.ReadCurvesResponse.parameters:type_name -> headrace.v1.ParameterColumn
+	67,  // 72: headrace.v1.ReadCurvesResponse.metrics:type_name -> headrace.v1.MetricColumn
+	4,   // 73: headrace.v1.ReadCurvesResponse.unshown:type_name -> headrace.v1.Unshown
+	109, // 74: headrace.v1.ReadLogRequest.within:type_name -> google.protobuf.Duration
+	76,  // 75: headrace.v1.ListWorkersResponse.workers:type_name -> headrace.v1.WorkerStatus
+	82,  // 76: headrace.v1.ListWorkersResponse.shares:type_name -> headrace.v1.StudyShare
+	4,   // 77: headrace.v1.ListWorkersResponse.unshown:type_name -> headrace.v1.Unshown
+	79,  // 78: headrace.v1.WorkerStatus.slots:type_name -> headrace.v1.SlotStatus
+	105, // 79: headrace.v1.WorkerStatus.labels:type_name -> headrace.v1.WorkerStatus.LabelsEntry
+	107, // 80: headrace.v1.WorkerStatus.last_seen:type_name -> google.protobuf.Timestamp
+	78,  // 81: headrace.v1.WorkerStatus.reservation:type_name -> headrace.v1.SlotReservation
+	107, // 82: headrace.v1.WorkerStatus.certificate_end:type_name -> google.protobuf.Timestamp
+	107, // 83: headrace.v1.WorkerStatus.drain_time:type_name -> google.protobuf.Timestamp
+	77,  // 84: headrace.v1.WorkerStatus.cordons:type_name -> headrace.v1.DeviceCordon
+	107, // 85: headrace.v1.WorkerStatus.next_try_time:type_name -> google.protobuf.Timestamp
+	107, // 86: headrace.v1.DeviceCordon.time:type_name -> google.protobuf.Timestamp
+	107, // 87: headrace.v1.SlotReservation.since:type_name -> google.protobuf.Timestamp
+	107, // 88: headrace.v1.SlotReservation.ready:type_name -> google.protobuf.Timestamp
+	81,  // 89: headrace.v1.SlotStatus.holders:type_name -> headrace.v1.SlotHolder
+	80,  // 90: headrace.v1.SlotStatus.loads:type_name -> headrace.v1.SlotLoad
+	107, // 91: headrace.v1.SlotLoad.minute:type_name -> google.protobuf.Timestamp
+	109, // 92: headrace.v1.DrainWorkerRequest.grace:type_name -> google.protobuf.Duration
+	76,  // 93: headrace.v1.DrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
+	76,  // 94: headrace.v1.UndrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
+	76,  // 95: headrace.v1.CordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
+	76,  // 96: headrace.v1.UncordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
+	95,  // 97: headrace.v1.MeasureImportanceResponse.importances:type_name -> headrace.v1.Importance
+	96,  // 98: headrace.v1.Importance.parameters:type_name -> headrace.v1.ParameterImportance
+	99,  // 99: headrace.v1.GetUpkeepResponse.kinds:type_name -> headrace.v1.KeptKind
+	100, // 100: headrace.v1.GetUpkeepResponse.tables:type_name -> headrace.v1.TableSize
+	12,  // 101: headrace.v1.StudyService.CreateStudy:input_type -> headrace.v1.CreateStudyRequest
+	14,  // 102: headrace.v1.StudyService.GetStudy:input_type -> headrace.v1.GetStudyRequest
+	16,  // 103: headrace.v1.StudyService.ListStudies:input_type -> headrace.v1.ListStudiesRequest
+	18,  // 104: headrace.v1.StudyService.PauseStudy:input_type -> headrace.v1.PauseStudyRequest
+	20,  // 105: headrace.v1.StudyService.ResumeStudy:input_type -> headrace.v1.ResumeStudyRequest
+	22,  // 106: headrace.v1.StudyService.StopStudy:input_type -> headrace.v1.StopStudyRequest
+	24,  // 107: headrace.v1.StudyService.DeleteStudy:input_type -> headrace.v1.DeleteStudyRequest
+	26,  // 108: headrace.v1.StudyService.AddTrials:input_type -> headrace.v1.AddTrialsRequest
+	28,  // 109: headrace.v1.StudyService.RetryTrials:input_type -> headrace.v1.RetryTrialsRequest
+	30,  // 110: headrace.v1.StudyService.ExtendStudy:input_type -> headrace.v1.ExtendStudyRequest
+	32,  // 111: headrace.v1.StudyService.GetTrial:input_type -> headrace.v1.GetTrialRequest
+	34,  // 112: headrace.v1.StudyService.ListTrials:input_type -> headrace.v1.ListTrialsRequest
+	36,  // 113: headrace.v1.StudyService.PauseTrial:input_type -> headrace.v1.PauseTrialRequest
+	38,  // 114: headrace.v1.StudyService.ResumeTrial:input_type -> headrace.v1.ResumeTrialRequest
+	40,  // 115: headrace.v1.StudyService.StopTrial:input_type -> headrace.v1.StopTrialRequest
+	42,  // 116: headrace.v1.StudyService.WatchStudy:input_type -> headrace.v1.WatchStudyRequest
+	44,  // 117: headrace.v1.StudyService.ExplainTrial:input_type -> headrace.v1.ExplainTrialRequest
+	46,  // 118: headrace.v1.StudyService.PreviewStudy:input_type -> headrace.v1.PreviewStudyRequest
+	51,  // 119: headrace.v1.StudyService.SuggestTrial:input_type -> headrace.v1.SuggestTrialRequest
+	53,  // 120: headrace.v1.StudyService.ReportTrial:input_type -> headrace.v1.ReportTrialRequest
+	55,  // 121: headrace.v1.StudyService.CompleteTrial:input_type -> headrace.v1.CompleteTrialRequest
+	57,  // 122: headrace.v1.StudyService.RenewTrial:input_type -> headrace.v1.RenewTrialRequest
+	59,  // 123: headrace.v1.StudyService.ReleaseTrial:input_type -> headrace.v1.ReleaseTrialRequest
+	61,  // 124: headrace.v1.StudyService.ListReports:input_type -> headrace.v1.ListReportsRequest
+	64,  // 125: headrace.v1.StudyService.ReadCurves:input_type -> headrace.v1.ReadCurvesRequest
+	68,  // 126: headrace.v1.StudyService.Annotate:input_type -> headrace.v1.AnnotateRequest
+	74,  // 127: headrace.v1.StudyService.ListWorkers:input_type -> headrace.v1.ListWorkersRequest
+	83,  // 128: headrace.v1.StudyService.DrainWorker:input_type -> headrace.v1.DrainWorkerRequest
+	85,  // 129: headrace.v1.StudyService.UndrainWorker:input_type -> headrace.v1.UndrainWorkerRequest
+	87,  // 130: headrace.v1.StudyService.CordonDevices:input_type -> headrace.v1.CordonDevicesRequest
+	89,  // 131: headrace.v1.StudyService.UncordonDevices:input_type -> headrace.v1.UncordonDevicesRequest
+	70,  // 132: headrace.v1.StudyService.ReadLog:input_type -> headrace.v1.ReadLogRequest
+	72,  // 133: headrace.v1.StudyService.GetServerInfo:input_type -> headrace.v1.GetServerInfoRequest
+	91,  // 134: headrace.v1.StudyService.FindRoom:input_type -> headrace.v1.FindRoomRequest
+	93,  // 135: headrace.v1.StudyService.MeasureImportance:input_type -> headrace.v1.MeasureImportanceRequest
+	97,  // 136: headrace.v1.StudyService.GetUpkeep:input_type -> headrace.v1.GetUpkeepRequest
+	101, // 137: headrace.v1.StudyService.CleanUp:input_type -> headrace.v1.CleanUpRequest
+	13,  // 138: headrace.v1.StudyService.CreateStudy:output_type -> headrace.v1.CreateStudyResponse
+	15,  // 139: headrace.v1.StudyService.GetStudy:output_type -> headrace.v1.GetStudyResponse
+	17,  // 140: headrace.v1.StudyService.ListStudies:output_type -> headrace.v1.ListStudiesResponse
+	19,  // 141: headrace.v1.StudyService.PauseStudy:output_type -> headrace.v1.PauseStudyResponse
+	21,  // 142: headrace.v1.StudyService.ResumeStudy:output_type -> headrace.v1.ResumeStudyResponse
+	23,  // 143: headrace.v1.StudyService.StopStudy:output_type -> headrace.v1.StopStudyResponse
+	25,  // 144: headrace.v1.StudyService.DeleteStudy:output_type -> headrace.v1.DeleteStudyResponse
+	27,  // 145: headrace.v1.StudyService.AddTrials:output_type -> headrace.v1.AddTrialsResponse
+	29,  // 146: headrace.v1.StudyService.RetryTrials:output_type -> headrace.v1.RetryTrialsResponse
+	31,  // 147: headrace.v1.StudyService.ExtendStudy:output_type -> headrace.v1.ExtendStudyResponse
+	33,  // 148: headrace.v1.StudyService.GetTrial:output_type -> headrace.v1.GetTrialResponse
+	35,  // 149: headrace.v1.StudyService.ListTrials:output_type -> headrace.v1.ListTrialsResponse
+	37,  // 150: headrace.v1.StudyService.PauseTrial:output_type -> headrace.v1.PauseTrialResponse
+	39,  // 151: headrace.v1.StudyService.ResumeTrial:output_type -> headrace.v1.ResumeTrialResponse
+	41,  // 152: headrace.v1.StudyService.StopTrial:output_type -> headrace.v1.StopTrialResponse
+	43,  // 153: headrace.v1.StudyService.WatchStudy:output_type -> headrace.v1.WatchStudyResponse
+	45,  // 154: headrace.v1.StudyService.ExplainTrial:output_type -> headrace.v1.ExplainTrialResponse
+	47,  // 155: headrace.v1.StudyService.PreviewStudy:output_type -> headrace.v1.PreviewStudyResponse
+	52,  // 156: headrace.v1.StudyService.SuggestTrial:output_type -> headrace.v1.SuggestTrialResponse
+	54,  // 157: headrace.v1.StudyService.ReportTrial:output_type -> headrace.v1.ReportTrialResponse
+	56,  // 158: headrace.v1.StudyService.CompleteTrial:output_type -> headrace.v1.CompleteTrialResponse
+	58,  // 159: headrace.v1.StudyService.RenewTrial:output_type -> headrace.v1.RenewTrialResponse
+	60,  // 160: headrace.v1.StudyService.ReleaseTrial:output_type -> headrace.v1.ReleaseTrialResponse
+	62,  // 161: headrace.v1.StudyService.ListReports:output_type -> headrace.v1.ListReportsResponse
+	65,  // 162: headrace.v1.StudyService.ReadCurves:output_type -> headrace.v1.ReadCurvesResponse
+	69,  // 163: headrace.v1.StudyService.Annotate:output_type -> headrace.v1.AnnotateResponse
+	75,  // 164: headrace.v1.StudyService.ListWorkers:output_type -> headrace.v1.ListWorkersResponse
+	84,  // 165: headrace.v1.StudyService.DrainWorker:output_type -> headrace.v1.DrainWorkerResponse
+	86,  // 166: headrace.v1.StudyService.UndrainWorker:output_type -> headrace.v1.UndrainWorkerResponse
+	88,  // 167: headrace.v1.StudyService.CordonDevices:output_type -> headrace.v1.CordonDevicesResponse
+	90,  // 168: headrace.v1.StudyService.UncordonDevices:output_type -> headrace.v1.UncordonDevicesResponse
+	71,  // 169: headrace.v1.StudyService.ReadLog:output_type -> headrace.v1.ReadLogResponse
+	73,  // 170: headrace.v1.StudyService.GetServerInfo:output_type -> headrace.v1.GetServerInfoResponse
+	92,  // 171: headrace.v1.StudyService.FindRoom:output_type -> headrace.v1.FindRoomResponse
+	94,  // 172: headrace.v1.StudyService.MeasureImportance:output_type -> headrace.v1.MeasureImportanceResponse
+	98,  // 173: headrace.v1.StudyService.GetUpkeep:output_type -> headrace.v1.GetUpkeepResponse
+	102, // 174: headrace.v1.StudyService.CleanUp:output_type -> headrace.v1.CleanUpResponse
+	138, // [138:175] is the sub-list for method output_type
+	101, // [101:138] is the sub-list for method input_type
+	101, // [101:101] is the sub-list for extension type_name
+	101, // [101:101] is the sub-list for extension extendee
+	0,   // [0:101] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_study_proto_init() }
@@ -7230,14 +7826,15 @@ func file_headrace_v1_study_proto_init() {
 	file_headrace_v1_trial_proto_init()
 	file_headrace_v1_study_proto_msgTypes[2].OneofWrappers = []any{}
 	file_headrace_v1_study_proto_msgTypes[4].OneofWrappers = []any{}
-	file_headrace_v1_study_proto_msgTypes[73].OneofWrappers = []any{}
+	file_headrace_v1_study_proto_msgTypes[67].OneofWrappers = []any{}
+	file_headrace_v1_study_proto_msgTypes[79].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_study_proto_rawDesc), len(file_headrace_v1_study_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   99,
+			NumMessages:   105,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

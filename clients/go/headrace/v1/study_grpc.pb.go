@@ -45,6 +45,8 @@ const (
 	StudyService_RenewTrial_FullMethodName        = "/headrace.v1.StudyService/RenewTrial"
 	StudyService_ReleaseTrial_FullMethodName      = "/headrace.v1.StudyService/ReleaseTrial"
 	StudyService_ListReports_FullMethodName       = "/headrace.v1.StudyService/ListReports"
+	StudyService_ReadCurves_FullMethodName        = "/headrace.v1.StudyService/ReadCurves"
+	StudyService_Annotate_FullMethodName          = "/headrace.v1.StudyService/Annotate"
 	StudyService_ListWorkers_FullMethodName       = "/headrace.v1.StudyService/ListWorkers"
 	StudyService_DrainWorker_FullMethodName       = "/headrace.v1.StudyService/DrainWorker"
 	StudyService_UndrainWorker_FullMethodName     = "/headrace.v1.StudyService/UndrainWorker"
@@ -127,6 +129,10 @@ type StudyServiceClient interface {
 	ReleaseTrial(ctx context.Context, in *ReleaseTrialRequest, opts ...grpc.CallOption) (*ReleaseTrialResponse, error)
 	// Lists the reports of a trial, in order.
 	ListReports(ctx context.Context, in *ListReportsRequest, opts ...grpc.CallOption) (*ListReportsResponse, error)
+	// Reads the trials of a study with the curves of their metrics, in columns: for pictures of many trials.
+	ReadCurves(ctx context.Context, in *ReadCurvesRequest, opts ...grpc.CallOption) (*ReadCurvesResponse, error)
+	// Changes the tags and the note of a study or a trial. They affect nothing else.
+	Annotate(ctx context.Context, in *AnnotateRequest, opts ...grpc.CallOption) (*AnnotateResponse, error)
 	// Lists workers, connected or not. Trials of other projects appear without their names.
 	ListWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (*ListWorkersResponse, error)
 	// Drains a worker. It gets no new trials; its trials save at their next report and continue elsewhere. Then its
@@ -410,6 +416,26 @@ func (c *studyServiceClient) ListReports(ctx context.Context, in *ListReportsReq
 	return out, nil
 }
 
+func (c *studyServiceClient) ReadCurves(ctx context.Context, in *ReadCurvesRequest, opts ...grpc.CallOption) (*ReadCurvesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReadCurvesResponse)
+	err := c.cc.Invoke(ctx, StudyService_ReadCurves_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *studyServiceClient) Annotate(ctx context.Context, in *AnnotateRequest, opts ...grpc.CallOption) (*AnnotateResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AnnotateResponse)
+	err := c.cc.Invoke(ctx, StudyService_Annotate_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *studyServiceClient) ListWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (*ListWorkersResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListWorkersResponse)
@@ -589,6 +615,10 @@ type StudyServiceServer interface {
 	ReleaseTrial(context.Context, *ReleaseTrialRequest) (*ReleaseTrialResponse, error)
 	// Lists the reports of a trial, in order.
 	ListReports(context.Context, *ListReportsRequest) (*ListReportsResponse, error)
+	// Reads the trials of a study with the curves of their metrics, in columns: for pictures of many trials.
+	ReadCurves(context.Context, *ReadCurvesRequest) (*ReadCurvesResponse, error)
+	// Changes the tags and the note of a study or a trial. They affect nothing else.
+	Annotate(context.Context, *AnnotateRequest) (*AnnotateResponse, error)
 	// Lists workers, connected or not. Trials of other projects appear without their names.
 	ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error)
 	// Drains a worker. It gets no new trials; its trials save at their next report and continue elsewhere. Then its
@@ -694,6 +724,12 @@ func (UnimplementedStudyServiceServer) ReleaseTrial(context.Context, *ReleaseTri
 }
 func (UnimplementedStudyServiceServer) ListReports(context.Context, *ListReportsRequest) (*ListReportsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListReports not implemented")
+}
+func (UnimplementedStudyServiceServer) ReadCurves(context.Context, *ReadCurvesRequest) (*ReadCurvesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReadCurves not implemented")
+}
+func (UnimplementedStudyServiceServer) Annotate(context.Context, *AnnotateRequest) (*AnnotateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Annotate not implemented")
 }
 func (UnimplementedStudyServiceServer) ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListWorkers not implemented")
@@ -1174,6 +1210,42 @@ func _StudyService_ListReports_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _StudyService_ReadCurves_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReadCurvesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StudyServiceServer).ReadCurves(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StudyService_ReadCurves_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StudyServiceServer).ReadCurves(ctx, req.(*ReadCurvesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _StudyService_Annotate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AnnotateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StudyServiceServer).Annotate(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StudyService_Annotate_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StudyServiceServer).Annotate(ctx, req.(*AnnotateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _StudyService_ListWorkers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListWorkersRequest)
 	if err := dec(in); err != nil {
@@ -1470,6 +1542,14 @@ var StudyService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListReports",
 			Handler:    _StudyService_ListReports_Handler,
+		},
+		{
+			MethodName: "ReadCurves",
+			Handler:    _StudyService_ReadCurves_Handler,
+		},
+		{
+			MethodName: "Annotate",
+			Handler:    _StudyService_Annotate_Handler,
 		},
 		{
 			MethodName: "ListWorkers",

@@ -206,7 +206,7 @@ func (TerminationReason) EnumDescriptor() ([]byte, []int) {
 	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{2}
 }
 
-// A trial: one configuration, and everything known about it. The next field gets number 61.
+// A trial: one configuration, and everything known about it. The next field gets number 63.
 type Trial struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// `studies/{study}/trials/{number}`.
@@ -316,7 +316,11 @@ type Trial struct {
 	ResultOfOtherCode bool `protobuf:"varint,59,opt,name=result_of_other_code,json=resultOfOtherCode,proto3" json:"result_of_other_code,omitempty"`
 	// Every metric in the report with the best value. Set only if that report counts: with `SCOPE_BEST` and one
 	// objective, and unless an earlier end counts.
-	BestMetrics   map[string]float64 `protobuf:"bytes,60,rep,name=best_metrics,json=bestMetrics,proto3" json:"best_metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
+	BestMetrics map[string]float64 `protobuf:"bytes,60,rep,name=best_metrics,json=bestMetrics,proto3" json:"best_metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
+	// What users have noted on it (`Annotate`): its tags in alphabetical order, and a note. Empty in responses to
+	// calls that change something else.
+	Tags          []string `protobuf:"bytes,61,rep,name=tags,proto3" json:"tags,omitempty"`
+	Note          string   `protobuf:"bytes,62,opt,name=note,proto3" json:"note,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -706,6 +710,20 @@ func (x *Trial) GetBestMetrics() map[string]float64 {
 		return x.BestMetrics
 	}
 	return nil
+}
+
+func (x *Trial) GetTags() []string {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+func (x *Trial) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
 }
 
 // Steps of a trial that were trained by code other than the study's original code.
@@ -1369,7 +1387,7 @@ var File_headrace_v1_trial_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_trial_proto_rawDesc = "" +
 	"\n" +
-	"\x17headrace/v1/trial.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16headrace/v1/spec.proto\"\x96\x12\n" +
+	"\x17headrace/v1/trial.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16headrace/v1/spec.proto\"\xbe\x12\n" +
 	"\x05Trial\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x03R\x06number\x12-\n" +
@@ -1437,7 +1455,9 @@ const file_headrace_v1_trial_proto_rawDesc = "" +
 	"\n" +
 	"other_code\x18: \x03(\v2\x16.headrace.v1.OtherCodeR\totherCode\x12/\n" +
 	"\x14result_of_other_code\x18; \x01(\bR\x11resultOfOtherCode\x12F\n" +
-	"\fbest_metrics\x18< \x03(\v2#.headrace.v1.Trial.BestMetricsEntryR\vbestMetrics\x1a:\n" +
+	"\fbest_metrics\x18< \x03(\v2#.headrace.v1.Trial.BestMetricsEntryR\vbestMetrics\x12\x12\n" +
+	"\x04tags\x18= \x03(\tR\x04tags\x12\x12\n" +
+	"\x04note\x18> \x01(\tR\x04note\x1a:\n" +
 	"\fMetricsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\x1aB\n" +

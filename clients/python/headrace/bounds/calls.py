@@ -24,6 +24,9 @@ CURSOR: Final = Whole(
     0, n.EXACT, remedy="Give the cursor of the last event that you saw, or 0 for all events."
 )
 WORKER: Final = Text(256, remedy="Write it as workers/WORKER.")
+FILTER: Final = Text(4096, prose=True, remedy="Shorten it.")
+POINTS: Final = Whole(2, 10_000, remedy="Give 2 to 10,000, or 0 for 1000.")
+TAGS: Final = Items(32, Text(64, remedy="Shorten it."))
 REASON: Final = Text(500, remedy="Say it in a sentence.")
 DEVICES: Final = Items(n.DEVICES, Whole(0, 1_000_000), remedy="Name none, for all devices of the worker.")
 NUMBER: Final = Whole(0, n.EXACT, remedy="Give the number of a trial.")
@@ -46,7 +49,10 @@ _OWN: Final[dict[str, dict[str, Bound]]] = {
         "trial_numbers": Items(10_000, NUMBER, remedy="Name none, for all trials that failed.")
     },
     "ExtendStudyRequest": {"trials": _MORE_TRIALS, "steps": _MORE_STEPS},
-    "ListTrialsRequest": {"states": Items(16)},
+    "ListStudiesRequest": {"filter": FILTER},
+    "ListTrialsRequest": {"states": Items(16), "filter": FILTER, "order_by": NAME},
+    "ReadCurvesRequest": {"filter": FILTER, "metrics": Items(64, NAME), "most_points": POINTS},
+    "AnnotateRequest": {"name": PARENT, "add_tags": TAGS, "remove_tags": TAGS, "note": PROSE},
     "StopTrialRequest": {"reason": PROSE},
     "WatchStudyRequest": {"after_cursor": CURSOR},
     "PreviewStudyRequest": {

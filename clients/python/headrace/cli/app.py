@@ -50,6 +50,9 @@ ELSEWHERE = {
     "mlflow": "track",
     "wandb": "track",
     "tensorboard": "track",
+    "tag": "annotate",
+    "note": "annotate",
+    "diff": "compare",
     "auth": "login",
     "tokens": "token",
 }
@@ -164,10 +167,12 @@ PANELS: dict[str, dict[str, str]] = {
         "cluster": "cluster",
         "checkpoint": "checkpoint",
         "export": "export",
+        "compare": "compare",
         "report": "report",
         "track": "track",
     },
     "Steer": {
+        "annotate": "annotate",
         "add": "add",
         "retry": "retry",
         "extend": "extend",

@@ -7,6 +7,7 @@ import typer
 from rich.text import Text
 
 from headrace.cli import certificates, views, wording
+from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.hindered import said_of
 from headrace.cli.loads import HEADS, load_cells
 from headrace.cli.output import Cell, Output
@@ -23,30 +24,66 @@ Shown = StrEnum(  # type: ignore[misc]  # the values come from two tables
 """The possible values of the column STATE, and `terminated` for all ended trials."""
 
 
-def studies(context: typer.Context, as_json: AsJson = False) -> None:
+Filter = Annotated[
+    str,
+    typer.Option(
+        "--filter",
+        "-f",
+        metavar="FILTER",
+        help="Only those that match, such as 'state:failed' or 'lr>1e-3 -tag:old'.",
+        show_default=False,
+    ),
+]
+
+
+def studies(
+    context: typer.Context,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(help="Only studies with this tag. Repeat the option for more tags.", show_default=False),
+    ] = None,
+    since: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Only studies created since then: an age such as 12h or 7d, or a date.",
+            show_default=False,
+        ),
+    ] = "",
+    chosen: Filter = "",
+    as_json: AsJson = False,
+) -> None:
     """List the studies, newest first.
+
+    A filter compares name, state, tag, note, detail, created and ended: `name~digits created>2026-11-01`.
 
     [bold]Examples[/bold]
 
     headrace studies
 
+    headrace studies --since 7d --tag paper
+
+    headrace studies -f 'state:active,paused -tag:old'
+
     headrace studies --json | jq -r '.\\[] | select(.state == "failed") | .name'
     """
     session = Session.of(context)
     with session.client() as client:
-        found = client.studies()
+        found = client.studies(_all_terms(chosen, tag or [], since))
     note_unshown(session.output, found)
     if as_json:
         session.output.json([views.study(study) for study in found])
         return
     if not found:
-        session.output.note("No studies yet. `headrace run study.yaml` starts one.")
+        narrowed = chosen or tag or since
+        said = "No study matches." if narrowed else "No studies yet. `headrace run study.yaml` starts one."
+        session.output.note(said)
         return
     session.output.table(
-        ["STUDY", "STATE", "TRIALS", "LIVE", "FAILED", "STEPS", "METRIC", "BEST", "CREATED"],
+        ["STUDY", "STATE", "TRIALS", "LIVE", "FAILED", "STEPS", "METRIC", "BEST", "CREATED", "TAGS"],
         [_study_row(study, session.output) for study in found],
         right=["TRIALS", "LIVE", "FAILED", "STEPS", "BEST"],
-        below=["METRIC", "CREATED"],
+        below=["METRIC", "CREATED", "TAGS"],
     )
     for study in found:
         if study.waits_for:
@@ -70,9 +107,22 @@ def trials(
             "--limit", "-n", min=1, help="How many to list, best first. Default: all.", show_default=False
         ),
     ] = None,
+    chosen: Filter = "",
+    sort: Annotated[
+        str,
+        typer.Option(
+            metavar="KEY",
+            help="Sort by a field, parameter or metric, such as step or -metric.val_loss (- for descending). "
+            "Default: best first.",
+            show_default=False,
+        ),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """List a study's trials, best first.
+
+    A filter compares fields of trials (state, step, value, score, tag, note, detail, started, seconds and more),
+    parameters, and metrics: `lr>1e-3 metric.val_loss<0.1`.
 
     [bold]Examples[/bold]
 
@@ -82,17 +132,17 @@ def trials(
 
     headrace trials digits --state running --state paused
 
-    headrace trials digits --state failed
+    headrace trials digits -f 'lr>1e-3 state:failed' --sort -step
     """
     session = Session.of(context)
     with session.client() as client:
         handle = client.study(study)
         info = handle.status()
         wanted = {TRIAL_STATES.get(word, TrialState.TERMINATED) for word in state or ()}
-        listed = handle.trials(states=wanted)
+        listed = handle.trials(states=wanted, filter=chosen, order_by=sort)
         found = [
             trial
-            for trial in Outcome(info).best_first(listed)
+            for trial in (listed if sort else Outcome(info).best_first(listed))
             if not state or {trial.outcome, trial.state.value} & set(state)
         ][:limit]
         said = [] if as_json or info.state.ended else said_of(client.workers(), study)
@@ -111,6 +161,21 @@ def trials(
     )
     for line in said:
         session.output.note(line)
+
+
+def _all_terms(chosen: str, tags: list[str], since: str) -> str:
+    """One filter from the options."""
+    terms = [*(_term("tag:", "--tag", tag) for tag in tags)]
+    if since:
+        terms.append(_term("created>=", "--since", since))
+    return " ".join([*terms, chosen]).strip()
+
+
+def _term(start: str, option: str, value: str) -> str:
+    quoted = value.replace("\\", "\\\\").replace('"', '\\"')
+    if not value:
+        raise CommandError(f"{option} is empty.", remedy="Give a value, or leave it out.", code=USAGE)
+    return f'{start}"{quoted}"'
 
 
 def workers(context: typer.Context, as_json: AsJson = False) -> None:
@@ -202,6 +267,7 @@ def _study_row(study: StudyInfo, output: Output) -> list[Cell]:
         ", ".join(objective.metric for objective in study.spec.objectives),
         _best_value(study),
         wording.ago(study.created),
+        " ".join(study.tags) or "-",
     ]
 
 
@@ -246,6 +312,8 @@ def _trial_row(trial: TrialInfo, study: StudyInfo, front: set[int], output: Outp
         why = f"{why}; {keeps}".removeprefix("; ")
     if said := wording.other_code(trial):
         why = f"{why}; {said}".removeprefix("; ")
+    if trial.tags:
+        why = f"{why}; tags: {' '.join(trial.tags)}".removeprefix("; ")
     if trial.diverged:
         why = f"{why}; its last value is {trial.value}".removeprefix("; ")
     return [

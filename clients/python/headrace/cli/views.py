@@ -101,6 +101,8 @@ def study(info: StudyInfo) -> Json:
         "started": info.started,
         "over_s": info.over_s,
         "unshown": info.unshown,
+        "tags": list(info.tags),
+        "note": info.note,
     }
 
 

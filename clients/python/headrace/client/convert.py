@@ -103,6 +103,8 @@ def study(proto: study_pb2.Study) -> model.StudyInfo:
         code_changed=tuple(status.code_changed),
         started=time_of(status, "start_time", status.start_time),
         over_s=_seconds(status, "time_over", status.time_over) or 0.0,
+        tags=tuple(proto.tags),
+        note=proto.note,
     )
 
 

@@ -14,12 +14,14 @@ from typing import Any, Protocol
 
 from headrace.client import cluster, convert, convert_events
 from headrace.client.arguments import parameters, seconds, whole_number, whole_numbers
+from headrace.client.curves import Curves
 from headrace.client.events import TrialStory
 from headrace.client.extension import extension_warnings as warnings_of
 from headrace.client.extension import retry_warnings as warnings_of_retry
 from headrace.client.flow import Flow, rpc
 from headrace.client.machines import Room, StudyShare, Worker
 from headrace.client.model import (
+    Annotation,
     Importance,
     Listing,
     Preview,
@@ -97,17 +99,19 @@ def create_study(_: object, name: str, spec: StudySpec) -> Flow[StudyInfo]:
     return convert.study(response.study)
 
 
-def studies(_: object) -> Flow[Listing[StudyInfo]]:
-    """All studies, newest first. Their `failures` are empty; `study(name).status()` has them."""
+def studies(_: object, filter: str = "") -> Flow[Listing[StudyInfo]]:  # noqa: A002  # the name of the field
+    """All studies, newest first, or those that match a filter such as `tag:paper created>7d`. Their `failures` are
+    empty; `study(name).status()` has them.
+    """
     found = Listing[StudyInfo]()
-    request = pb.ListStudiesRequest(page_size=PAGE_SIZE)
+    request = pb.ListStudiesRequest(page_size=PAGE_SIZE, filter=filter)
     while True:
         page = yield from rpc(pb.ListStudiesResponse, request)
         found += map(convert.study, page.studies)
         found.unshown += map(convert.unshown, page.unshown)
         if not page.next_page_token:
             return found
-        request = pb.ListStudiesRequest(page_size=PAGE_SIZE, page_token=page.next_page_token)
+        request.page_token = page.next_page_token
 
 
 def preview(
@@ -246,9 +250,16 @@ def front(study: StudyHandle) -> Flow[tuple[TrialInfo, ...]]:
     return (yield from status(study)).front
 
 
-def trials(study: StudyHandle, states: Iterable[str] | str = ()) -> Flow[Listing[TrialInfo]]:
+def trials(
+    study: StudyHandle,
+    states: Iterable[str] | str = (),
+    *,
+    filter: str = "",  # noqa: A002  # the name of the field
+    order_by: str = "",
+) -> Flow[Listing[TrialInfo]]:
     """The study's trials by number. `states` selects by state, such as `running`, or by how a trial ended, such
-    as `failed`.
+    as `failed`; `filter` by any field, parameter or metric, such as `lr>1e-3 val_loss<0.1`. `order_by` is a key to
+    sort by, such as `score` or `-param.lr`.
     """
     chosen = _chosen_states(states)
     order = tuple((yield from status(study)).spec.space)
@@ -258,7 +269,12 @@ def trials(study: StudyHandle, states: Iterable[str] | str = ()) -> Flow[Listing
     token = ""
     while True:
         request = pb.ListTrialsRequest(
-            study=study_name(study.name), page_size=PAGE_SIZE, page_token=token, states=wanted
+            study=study_name(study.name),
+            page_size=PAGE_SIZE,
+            page_token=token,
+            states=wanted,
+            filter=filter,
+            order_by=order_by,
         )
         page = yield from rpc(pb.ListTrialsResponse, request)
         shown = [convert.trial(trial, order=order) for trial in page.trials]
@@ -303,6 +319,54 @@ def importance(study: StudyHandle) -> Flow[tuple[Importance, ...]]:
 def reports(study: StudyHandle) -> Flow[Listing[Report]]:
     """Every report of the study's trials."""
     return _reports(study_name(study.name))
+
+
+def curves(
+    study: StudyHandle,
+    *,
+    filter: str = "",  # noqa: A002  # the name of the field
+    metrics: Iterable[str] = (),
+    most_points: int = 0,
+) -> Flow[Curves]:
+    """The study's trials with the curves of all their metrics, or of some, in columns. A trial has at most
+    `most_points` points, 1000 by default: the first, the last, and evenly spaced ones between.
+    """
+    space = (yield from status(study)).spec.space
+    request = pb.ReadCurvesRequest(
+        study=study_name(study.name),
+        filter=filter,
+        metrics=[metrics] if isinstance(metrics, str) else metrics,
+        most_points=whole_number("most_points", most_points, "Give 2 to 10,000."),
+    )
+    found = Curves()
+    while True:
+        page = yield from rpc(pb.ReadCurvesResponse, request)
+        found.add(page, space)
+        if not page.next_page_token:
+            return found
+        request.page_token = page.next_page_token
+
+
+def annotate_study(
+    study: StudyHandle,
+    *,
+    add_tags: Iterable[str] = (),
+    remove_tags: Iterable[str] = (),
+    note: str | None = None,
+) -> Flow[Annotation]:
+    """Changes the study's tags and, unless `note` is None, its note. Returns both as they are now."""
+    return (yield from _annotate(study_name(study.name), add_tags, remove_tags, note))
+
+
+def _annotate(
+    name: str, add_tags: Iterable[str], remove_tags: Iterable[str], note: str | None
+) -> Flow[Annotation]:
+    added, removed = ([tags] if isinstance(tags, str) else list(tags) for tags in (add_tags, remove_tags))
+    request = pb.AnnotateRequest(
+        request_id=request_id(), name=name, add_tags=added, remove_tags=removed, note=note
+    )
+    response = yield from rpc(pb.AnnotateResponse, request)
+    return Annotation(tags=tuple(response.tags), note=response.note)
 
 
 def pause_study(study: StudyHandle) -> Flow[StudyInfo]:
@@ -454,6 +518,17 @@ def read_log(handle: TrialHandle, cursor: str = "", *, within: timedelta | None 
         request.within.FromTimedelta(within)
     part = yield from rpc(pb.ReadLogResponse, request)
     return LogPart(data=part.data, cursor=part.next_cursor, complete=part.complete, notes=tuple(part.notes))
+
+
+def annotate_trial(
+    handle: TrialHandle,
+    *,
+    add_tags: Iterable[str] = (),
+    remove_tags: Iterable[str] = (),
+    note: str | None = None,
+) -> Flow[Annotation]:
+    """Changes the trial's tags and, unless `note` is None, its note. Returns both as they are now."""
+    return (yield from _annotate(trial_name(handle.study, handle.number), add_tags, remove_tags, note))
 
 
 def log_path(handle: TrialHandle) -> Flow[Path | None]:

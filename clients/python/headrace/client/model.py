@@ -303,6 +303,11 @@ class TrialInfo:
     score: float | None = None
     """The value that counts; None if none does."""
     score_step: int | None = None
+    tags: tuple[str, ...] = ()
+    """What users have noted on it (`annotate`), in alphabetical order. Empty, like `note`, in a trial that another
+    operation on it returns.
+    """
+    note: str = ""
     best_metrics: Mapping[str, float] = field(default_factory=dict)
     """Every metric of the report with the best value, if that report counts: with `scope: best` and one
     objective. Otherwise empty. See `counted_metrics`.
@@ -542,6 +547,14 @@ class UntilProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Annotation:
+    """What users have noted on a study or a trial."""
+
+    tags: tuple[str, ...]
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyInfo:
     """A study as of one moment: its spec, its state and the figures of a live view."""
 
@@ -597,6 +610,9 @@ class StudyInfo:
     """When its first trial started; None before that."""
     over_s: float = 0.0
     """The total time, in seconds, during which it had ended before `extend` or `retry` continued it."""
+    tags: tuple[str, ...] = ()
+    """What users have noted on it (`annotate`), in alphabetical order."""
+    note: str = ""
 
     @property
     def best(self) -> TrialInfo | None:

@@ -125,6 +125,13 @@ LABEL: Final = NameRule(
     longest=128,
     example="zone",
 )
+TAG: Final = NameRule(
+    kind="tag",
+    begins="A-Za-z0-9_",
+    holds="A-Za-z0-9_.:/-",
+    longest=64,
+    example="paper",
+)
 PLAN_FILE: Final = NameRule(
     kind="file",
     begins="A-Za-z0-9_",

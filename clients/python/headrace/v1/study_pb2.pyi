@@ -75,6 +75,8 @@ class Study(_message.Message):
     UNSHOWN_FIELD_NUMBER: _builtins.int
     SCALE_CHOICE_FIELD_NUMBER: _builtins.int
     PROJECT_FIELD_NUMBER: _builtins.int
+    TAGS_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`studies/{study}`."""
     state: Global___StudyState.ValueType
@@ -88,6 +90,7 @@ class Study(_message.Message):
     """What was omitted from this message, and why: defective rows, or its size. Empty if nothing was."""
     project: _builtins.str
     """The project that it belongs to: that of the caller who created it. Its name is unique within the project."""
+    note: _builtins.str
     @_builtins.property
     def spec(self) -> _spec_pb2.StudySpec: ...
     @_builtins.property
@@ -99,6 +102,10 @@ class Study(_message.Message):
     @_builtins.property
     def scale_choice(self) -> Global___ScaleChoice:
         """With `scale: auto`: the result of the pilot. Absent until the pilot has ended."""
+
+    @_builtins.property
+    def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What users have noted on it (`Annotate`): its tags in alphabetical order, and a note."""
 
     def __init__(
         self,
@@ -114,10 +121,12 @@ class Study(_message.Message):
         unshown: _builtins.str = ...,
         scale_choice: Global___ScaleChoice | None = ...,
         project: _builtins.str = ...,
+        tags: _abc.Iterable[_builtins.str] | None = ...,
+        note: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "scale_choice", b"scale_choice", "spec", b"spec", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "name", b"name", "project", b"project", "scale_choice", b"scale_choice", "spec", b"spec", "state", b"state", "status", b"status", "uid", b"uid", "unshown", b"unshown"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "name", b"name", "note", b"note", "project", b"project", "scale_choice", b"scale_choice", "spec", b"spec", "state", b"state", "status", b"status", "tags", b"tags", "uid", b"uid", "unshown", b"unshown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -690,18 +699,24 @@ class ListStudiesRequest(_message.Message):
 
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """1 to 1000; 0 means 100."""
     page_token: _builtins.str
+    filter: _builtins.str
+    """Only studies that match, such as `tag:paper state:active created>2026-11-01`; empty means all. See
+    docs/reference/filters.md.
+    """
     def __init__(
         self,
         *,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        filter: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1100,10 +1115,20 @@ class ListTrialsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     STATES_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    ORDER_BY_FIELD_NUMBER: _builtins.int
     study: _builtins.str
     page_size: _builtins.int
     """1 to 1000; 0 means 100."""
     page_token: _builtins.str
+    filter: _builtins.str
+    """Only trials that match, such as `state:running lr>1e-3 val_loss<0.1`; empty means all. See
+    docs/reference/filters.md.
+    """
+    order_by: _builtins.str
+    """The key to sort by, such as `score`, `param.lr` or `metric.val_loss`, with `-` in front for descending; empty
+    means by number. Trials without the key come last.
+    """
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[_trial_pb2.TrialState.ValueType]:
         """Only trials in one of these states; empty means all."""
@@ -1115,10 +1140,12 @@ class ListTrialsRequest(_message.Message):
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
         states: _abc.Iterable[_trial_pb2.TrialState.ValueType] | None = ...,
+        filter: _builtins.str = ...,
+        order_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "states", b"states", "study", b"study"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token", "states", b"states", "study", b"study"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2001,6 +2028,256 @@ class TrialReport(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TrialReport: _TypeAlias = TrialReport  # noqa: Y015
+
+@_typing.final
+class ReadCurvesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STUDY_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    METRICS_FIELD_NUMBER: _builtins.int
+    MOST_POINTS_FIELD_NUMBER: _builtins.int
+    study: _builtins.str
+    page_size: _builtins.int
+    """How many trials: 1 to 1000; 0 means 1000. A page ends earlier where an answer would grow too large."""
+    page_token: _builtins.str
+    filter: _builtins.str
+    """Only trials that match, as in `ListTrialsRequest`; empty means all."""
+    most_points: _builtins.int
+    """The maximum number of points of each trial: 2 to 10,000; 0 means 1000. The first and the last point are kept,
+    and the rest are evenly spaced.
+    """
+    @_builtins.property
+    def metrics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The metrics to read; empty means all that were reported, at most 64."""
+
+    def __init__(
+        self,
+        *,
+        study: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        filter: _builtins.str = ...,
+        metrics: _abc.Iterable[_builtins.str] | None = ...,
+        most_points: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "metrics", b"metrics", "most_points", b"most_points", "page_size", b"page_size", "page_token", b"page_token", "study", b"study"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadCurvesRequest: _TypeAlias = ReadCurvesRequest  # noqa: Y015
+
+@_typing.final
+class ReadCurvesResponse(_message.Message):
+    """The trials of a study and their curves, in columns. Trials are in the order of their numbers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBERS_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
+    REASONS_FIELD_NUMBER: _builtins.int
+    SCORES_FIELD_NUMBER: _builtins.int
+    POINTS_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    TIMES_S_FIELD_NUMBER: _builtins.int
+    METRICS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    UNSHOWN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
+    @_builtins.property
+    def numbers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """One entry for each trial in each of these columns."""
+
+    @_builtins.property
+    def states(self) -> _containers.RepeatedScalarFieldContainer[_trial_pb2.TrialState.ValueType]: ...
+    @_builtins.property
+    def reasons(self) -> _containers.RepeatedScalarFieldContainer[_trial_pb2.TerminationReason.ValueType]:
+        """Unspecified unless the trial is terminated."""
+
+    @_builtins.property
+    def scores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """The value that counts; NaN if none does."""
+
+    @_builtins.property
+    def points(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The number of points of the trial's curves. A trial without reports has none."""
+
+    @_builtins.property
+    def parameters(self) -> _containers.RepeatedCompositeFieldContainer[Global___ParameterColumn]:
+        """The parameters, in the order of the space."""
+
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """One entry for each point in each of these columns: the points of the first trial, then those of the second, and
+        so on. Where attempts repeated a step, the last attempt counts.
+        """
+
+    @_builtins.property
+    def times_s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """When the step was reported, in seconds since the study was created."""
+
+    @_builtins.property
+    def metrics(self) -> _containers.RepeatedCompositeFieldContainer[Global___MetricColumn]: ...
+    @_builtins.property
+    def unshown(self) -> _containers.RepeatedCompositeFieldContainer[Global___Unshown]:
+        """The trials on this page that cannot be shown."""
+
+    def __init__(
+        self,
+        *,
+        numbers: _abc.Iterable[_builtins.int] | None = ...,
+        states: _abc.Iterable[_trial_pb2.TrialState.ValueType] | None = ...,
+        reasons: _abc.Iterable[_trial_pb2.TerminationReason.ValueType] | None = ...,
+        scores: _abc.Iterable[_builtins.float] | None = ...,
+        points: _abc.Iterable[_builtins.int] | None = ...,
+        parameters: _abc.Iterable[Global___ParameterColumn] | None = ...,
+        steps: _abc.Iterable[_builtins.int] | None = ...,
+        times_s: _abc.Iterable[_builtins.float] | None = ...,
+        metrics: _abc.Iterable[Global___MetricColumn] | None = ...,
+        next_page_token: _builtins.str = ...,
+        unshown: _abc.Iterable[Global___Unshown] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["metrics", b"metrics", "next_page_token", b"next_page_token", "numbers", b"numbers", "parameters", b"parameters", "points", b"points", "reasons", b"reasons", "scores", b"scores", "states", b"states", "steps", b"steps", "times_s", b"times_s", "unshown", b"unshown"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadCurvesResponse: _TypeAlias = ReadCurvesResponse  # noqa: Y015
+
+@_typing.final
+class ParameterColumn(_message.Message):
+    """The values of one parameter, one for each trial."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    CHOICES_FIELD_NUMBER: _builtins.int
+    PLACES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Of a `float` or `int` parameter: the values; NaN where a trial lacks the parameter."""
+
+    @_builtins.property
+    def choices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of a `choice` parameter: its choices as JSON, in the order of the study file, and for each trial the place of its
+        value in that list; -1 where a trial lacks the parameter.
+        """
+
+    @_builtins.property
+    def places(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        values: _abc.Iterable[_builtins.float] | None = ...,
+        choices: _abc.Iterable[_builtins.str] | None = ...,
+        places: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "name", b"name", "places", b"places", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ParameterColumn: _TypeAlias = ParameterColumn  # noqa: Y015
+
+@_typing.final
+class MetricColumn(_message.Message):
+    """The values of one metric, one for each point."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """NaN where a report lacks the metric."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        values: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MetricColumn: _TypeAlias = MetricColumn  # noqa: Y015
+
+@_typing.final
+class AnnotateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ADD_TAGS_FIELD_NUMBER: _builtins.int
+    REMOVE_TAGS_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    name: _builtins.str
+    """`studies/{study}` or `studies/{study}/trials/{number}`."""
+    note: _builtins.str
+    """The new note, which replaces the old one; absent means unchanged."""
+    @_builtins.property
+    def add_tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Tags to add and to remove: letters, digits and `-_.:/`, at most 64 characters. A study or trial has at most 32."""
+
+    @_builtins.property
+    def remove_tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        add_tags: _abc.Iterable[_builtins.str] | None = ...,
+        remove_tags: _abc.Iterable[_builtins.str] | None = ...,
+        note: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_note", b"_note", "note", b"note"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_note", b"_note", "add_tags", b"add_tags", "name", b"name", "note", b"note", "remove_tags", b"remove_tags", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__note: _TypeAlias = _typing.Literal["note"]  # noqa: Y015
+    _WhichOneofArgType__note: _TypeAlias = _typing.Literal["_note", b"_note"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__note) -> _WhichOneofReturnType__note | None: ...
+
+Global___AnnotateRequest: _TypeAlias = AnnotateRequest  # noqa: Y015
+
+@_typing.final
+class AnnotateResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TAGS_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    note: _builtins.str
+    @_builtins.property
+    def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        tags: _abc.Iterable[_builtins.str] | None = ...,
+        note: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["note", b"note", "tags", b"tags"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnnotateResponse: _TypeAlias = AnnotateResponse  # noqa: Y015
 
 @_typing.final
 class ReadLogRequest(_message.Message):

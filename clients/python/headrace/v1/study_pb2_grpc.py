@@ -165,6 +165,16 @@ class StudyServiceStub(object):
                 request_serializer=headrace_dot_v1_dot_study__pb2.ListReportsRequest.SerializeToString,
                 response_deserializer=headrace_dot_v1_dot_study__pb2.ListReportsResponse.FromString,
                 _registered_method=True)
+        self.ReadCurves = channel.unary_unary(
+                '/headrace.v1.StudyService/ReadCurves',
+                request_serializer=headrace_dot_v1_dot_study__pb2.ReadCurvesRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_study__pb2.ReadCurvesResponse.FromString,
+                _registered_method=True)
+        self.Annotate = channel.unary_unary(
+                '/headrace.v1.StudyService/Annotate',
+                request_serializer=headrace_dot_v1_dot_study__pb2.AnnotateRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_study__pb2.AnnotateResponse.FromString,
+                _registered_method=True)
         self.ListWorkers = channel.unary_unary(
                 '/headrace.v1.StudyService/ListWorkers',
                 request_serializer=headrace_dot_v1_dot_study__pb2.ListWorkersRequest.SerializeToString,
@@ -409,6 +419,20 @@ class StudyServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadCurves(self, request, context):
+        """Reads the trials of a study with the curves of their metrics, in columns: for pictures of many trials.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Annotate(self, request, context):
+        """Changes the tags and the note of a study or a trial. They affect nothing else.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListWorkers(self, request, context):
         """Lists workers, connected or not. Trials of other projects appear without their names.
         """
@@ -610,6 +634,16 @@ def add_StudyServiceServicer_to_server(servicer, server):
                     servicer.ListReports,
                     request_deserializer=headrace_dot_v1_dot_study__pb2.ListReportsRequest.FromString,
                     response_serializer=headrace_dot_v1_dot_study__pb2.ListReportsResponse.SerializeToString,
+            ),
+            'ReadCurves': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadCurves,
+                    request_deserializer=headrace_dot_v1_dot_study__pb2.ReadCurvesRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_study__pb2.ReadCurvesResponse.SerializeToString,
+            ),
+            'Annotate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Annotate,
+                    request_deserializer=headrace_dot_v1_dot_study__pb2.AnnotateRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_study__pb2.AnnotateResponse.SerializeToString,
             ),
             'ListWorkers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListWorkers,
@@ -1326,6 +1360,60 @@ class StudyService(object):
             '/headrace.v1.StudyService/ListReports',
             headrace_dot_v1_dot_study__pb2.ListReportsRequest.SerializeToString,
             headrace_dot_v1_dot_study__pb2.ListReportsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadCurves(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.StudyService/ReadCurves',
+            headrace_dot_v1_dot_study__pb2.ReadCurvesRequest.SerializeToString,
+            headrace_dot_v1_dot_study__pb2.ReadCurvesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Annotate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.StudyService/Annotate',
+            headrace_dot_v1_dot_study__pb2.AnnotateRequest.SerializeToString,
+            headrace_dot_v1_dot_study__pb2.AnnotateResponse.FromString,
             options,
             channel_credentials,
             insecure,

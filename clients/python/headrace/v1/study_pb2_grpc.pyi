@@ -100,6 +100,10 @@ class StudyServiceStub:
     """Gives a trial back, without counting a failure. The next caller that asks continues it from its last checkpoint."""
     ListReports: _grpc.UnaryUnaryMultiCallable[_study_pb2.ListReportsRequest, _study_pb2.ListReportsResponse]
     """Lists the reports of a trial, in order."""
+    ReadCurves: _grpc.UnaryUnaryMultiCallable[_study_pb2.ReadCurvesRequest, _study_pb2.ReadCurvesResponse]
+    """Reads the trials of a study with the curves of their metrics, in columns: for pictures of many trials."""
+    Annotate: _grpc.UnaryUnaryMultiCallable[_study_pb2.AnnotateRequest, _study_pb2.AnnotateResponse]
+    """Changes the tags and the note of a study or a trial. They affect nothing else."""
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_study_pb2.ListWorkersRequest, _study_pb2.ListWorkersResponse]
     """Lists workers, connected or not. Trials of other projects appear without their names."""
     DrainWorker: _grpc.UnaryUnaryMultiCallable[_study_pb2.DrainWorkerRequest, _study_pb2.DrainWorkerResponse]
@@ -199,6 +203,10 @@ class StudyServiceAsyncStub(StudyServiceStub):
     """Gives a trial back, without counting a failure. The next caller that asks continues it from its last checkpoint."""
     ListReports: _aio.UnaryUnaryMultiCallable[_study_pb2.ListReportsRequest, _study_pb2.ListReportsResponse]  # type: ignore[assignment]
     """Lists the reports of a trial, in order."""
+    ReadCurves: _aio.UnaryUnaryMultiCallable[_study_pb2.ReadCurvesRequest, _study_pb2.ReadCurvesResponse]  # type: ignore[assignment]
+    """Reads the trials of a study with the curves of their metrics, in columns: for pictures of many trials."""
+    Annotate: _aio.UnaryUnaryMultiCallable[_study_pb2.AnnotateRequest, _study_pb2.AnnotateResponse]  # type: ignore[assignment]
+    """Changes the tags and the note of a study or a trial. They affect nothing else."""
     ListWorkers: _aio.UnaryUnaryMultiCallable[_study_pb2.ListWorkersRequest, _study_pb2.ListWorkersResponse]  # type: ignore[assignment]
     """Lists workers, connected or not. Trials of other projects appear without their names."""
     DrainWorker: _aio.UnaryUnaryMultiCallable[_study_pb2.DrainWorkerRequest, _study_pb2.DrainWorkerResponse]  # type: ignore[assignment]
@@ -439,6 +447,22 @@ class StudyServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_study_pb2.ListReportsResponse, _abc.Awaitable[_study_pb2.ListReportsResponse]]:
         """Lists the reports of a trial, in order."""
+
+    @_abc_1.abstractmethod
+    def ReadCurves(
+        self,
+        request: _study_pb2.ReadCurvesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_study_pb2.ReadCurvesResponse, _abc.Awaitable[_study_pb2.ReadCurvesResponse]]:
+        """Reads the trials of a study with the curves of their metrics, in columns: for pictures of many trials."""
+
+    @_abc_1.abstractmethod
+    def Annotate(
+        self,
+        request: _study_pb2.AnnotateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_study_pb2.AnnotateResponse, _abc.Awaitable[_study_pb2.AnnotateResponse]]:
+        """Changes the tags and the note of a study or a trial. They affect nothing else."""
 
     @_abc_1.abstractmethod
     def ListWorkers(

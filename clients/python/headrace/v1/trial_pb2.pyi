@@ -116,7 +116,7 @@ Global___TerminationReason: _TypeAlias = TerminationReason  # noqa: Y015
 
 @_typing.final
 class Trial(_message.Message):
-    """A trial: one configuration, and everything known about it. The next field gets number 61."""
+    """A trial: one configuration, and everything known about it. The next field gets number 63."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -231,6 +231,8 @@ class Trial(_message.Message):
     OTHER_CODE_FIELD_NUMBER: _builtins.int
     RESULT_OF_OTHER_CODE_FIELD_NUMBER: _builtins.int
     BEST_METRICS_FIELD_NUMBER: _builtins.int
+    TAGS_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`studies/{study}/trials/{number}`."""
     number: _builtins.int
@@ -309,6 +311,7 @@ class Trial(_message.Message):
     """
     result_of_other_code: _builtins.bool
     """True if the result that counts was reported after the trial's code had changed."""
+    note: _builtins.str
     @_builtins.property
     def parameters(self) -> _spec_pb2.ParameterAssignment: ...
     @_builtins.property
@@ -382,6 +385,12 @@ class Trial(_message.Message):
         objective, and unless an earlier end counts.
         """
 
+    @_builtins.property
+    def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What users have noted on it (`Annotate`): its tags in alphabetical order, and a note. Empty in responses to
+        calls that change something else.
+        """
+
     def __init__(
         self,
         *,
@@ -436,10 +445,12 @@ class Trial(_message.Message):
         other_code: _abc.Iterable[Global___OtherCode] | None = ...,
         result_of_other_code: _builtins.bool = ...,
         best_metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        tags: _abc.Iterable[_builtins.str] | None = ...,
+        note: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_counted_end", b"_counted_end", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_score", b"_score", "_source", b"_source", "_value", b"_value", "best_checkpoint", b"best_checkpoint", "best_value", b"best_value", "checkpoint", b"checkpoint", "counted_end", b"counted_end", "create_time", b"create_time", "end_time", b"end_time", "feasible", b"feasible", "generation", b"generation", "milestone", b"milestone", "parameters", b"parameters", "score", b"score", "source", b"source", "start_time", b"start_time", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_counted_end", b"_counted_end", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_score", b"_score", "_source", b"_source", "_value", b"_value", "attempt", b"attempt", "baseline", b"baseline", "best_checkpoint", b"best_checkpoint", "best_metrics", b"best_metrics", "best_step", b"best_step", "best_value", b"best_value", "bracket", b"bracket", "bubbles", b"bubbles", "bundle", b"bundle", "bundle_members", b"bundle_members", "bundle_seats", b"bundle_seats", "checkpoint", b"checkpoint", "code", b"code", "code_changed", b"code_changed", "counted_end", b"counted_end", "create_time", b"create_time", "detail", b"detail", "earlier_ends", b"earlier_ends", "end_time", b"end_time", "failures", b"failures", "feasible", b"feasible", "generation", b"generation", "interruptions", b"interruptions", "last_worker", b"last_worker", "lineage", b"lineage", "log_path", b"log_path", "log_tail", b"log_tail", "metrics", b"metrics", "milestone", b"milestone", "name", b"name", "number", b"number", "objective_values", b"objective_values", "other_code", b"other_code", "parameters", b"parameters", "result_of_other_code", b"result_of_other_code", "rung_results", b"rung_results", "schedules", b"schedules", "score", b"score", "score_step", b"score_step", "slot_milli", b"slot_milli", "slots", b"slots", "source", b"source", "start_time", b"start_time", "state", b"state", "step", b"step", "steps_spent", b"steps_spent", "termination_reason", b"termination_reason", "unshown", b"unshown", "value", b"value", "waits_for", b"waits_for", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_counted_end", b"_counted_end", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_score", b"_score", "_source", b"_source", "_value", b"_value", "attempt", b"attempt", "baseline", b"baseline", "best_checkpoint", b"best_checkpoint", "best_metrics", b"best_metrics", "best_step", b"best_step", "best_value", b"best_value", "bracket", b"bracket", "bubbles", b"bubbles", "bundle", b"bundle", "bundle_members", b"bundle_members", "bundle_seats", b"bundle_seats", "checkpoint", b"checkpoint", "code", b"code", "code_changed", b"code_changed", "counted_end", b"counted_end", "create_time", b"create_time", "detail", b"detail", "earlier_ends", b"earlier_ends", "end_time", b"end_time", "failures", b"failures", "feasible", b"feasible", "generation", b"generation", "interruptions", b"interruptions", "last_worker", b"last_worker", "lineage", b"lineage", "log_path", b"log_path", "log_tail", b"log_tail", "metrics", b"metrics", "milestone", b"milestone", "name", b"name", "note", b"note", "number", b"number", "objective_values", b"objective_values", "other_code", b"other_code", "parameters", b"parameters", "result_of_other_code", b"result_of_other_code", "rung_results", b"rung_results", "schedules", b"schedules", "score", b"score", "score_step", b"score_step", "slot_milli", b"slot_milli", "slots", b"slots", "source", b"source", "start_time", b"start_time", "state", b"state", "step", b"step", "steps_spent", b"steps_spent", "tags", b"tags", "termination_reason", b"termination_reason", "unshown", b"unshown", "value", b"value", "waits_for", b"waits_for", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best_value: _TypeAlias = _typing.Literal["best_value"]  # noqa: Y015
     _WhichOneofArgType__best_value: _TypeAlias = _typing.Literal["_best_value", b"_best_value"]  # noqa: Y015

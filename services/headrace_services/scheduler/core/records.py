@@ -65,6 +65,9 @@ class Study(Struct, frozen=True, kw_only=True):
     attempts_from: int = 0
     """Attempts are numbered above this. A restored database raises it: it does not know the attempts issued after
     the copy was made, and must not issue the same numbers again."""
+    tags: tuple[str, ...] = ()
+    note: str = ""
+    """What users have noted on it."""
 
     @property
     def closing(self) -> Closing | None:
@@ -614,6 +617,9 @@ class TrialView(Struct, frozen=True, kw_only=True):
     """Lowest rung first; empty if they were not requested."""
     lineage: tuple[Exploit, ...] = ()
     """What it copied from others, in order; empty if the rungs were not requested."""
+    tags: tuple[str, ...] = ()
+    note: str = ""
+    """What users have noted on it; empty in views that a cycle makes."""
 
 
 class Event(Struct, frozen=True, kw_only=True):

@@ -72,6 +72,8 @@ def study(record: Study, figures: Figures) -> study_pb2.Study:
         uid=record.uid,
         project=record.project,
         scale_choice=None if record.scale_choice is None else _scale_choice(record.scale_choice),
+        tags=record.tags,
+        note=record.note,
     )
 
 
@@ -243,6 +245,8 @@ def trial(
         schedules=[schedule_message(one) for one in record.schedules],
         other_code=[_other_code(one) for one in record.other_code if one.last_step >= one.first_step],
         result_of_other_code=other_code.marks_result(record),
+        tags=view.tags,
+        note=view.note,
     )
     if spec.further_objectives:
         values = {one.metric: record.counted_metrics.get(one.metric) for one in spec.objectives}
@@ -250,14 +254,15 @@ def trial(
     if spec.constraints and record.step:
         message.feasible = is_feasible(spec.constraints, record.counted_metrics)
     if record.reason:
-        message.termination_reason = _reason(record.reason)
+        message.termination_reason = reason(record.reason)
     if message.ByteSize() > most_bytes:
         _abridge(message, spec, most_bytes)
     return message
 
 
-def _reason(reason: Reason) -> trial_pb2.TerminationReason.ValueType:
-    return trial_pb2.TerminationReason.Value(f"TERMINATION_REASON_{reason}")
+def reason(found: Reason | None) -> trial_pb2.TerminationReason.ValueType:
+    """Why a trial ended; unspecified if it has not."""
+    return trial_pb2.TerminationReason.Value(f"TERMINATION_REASON_{found or 'UNSPECIFIED'}")
 
 
 def _other_code(one: OtherCode) -> trial_pb2.OtherCode:
@@ -268,7 +273,7 @@ def _other_code(one: OtherCode) -> trial_pb2.OtherCode:
 
 def _earlier_end(end: EarlierEnd) -> trial_pb2.EarlierEnd:
     message = trial_pb2.EarlierEnd(
-        reason=_reason(end.reason),
+        reason=reason(end.reason),
         step=end.step,
         budget=end.budget,
         score=end.score,

@@ -38,6 +38,7 @@ _CHECKSUM_BYTES = 8
 ListRequest = (
     pb.ListStudiesRequest
     | pb.ListTrialsRequest
+    | pb.ReadCurvesRequest
     | pb.ListReportsRequest
     | pb.ListWorkersRequest
     | identity_pb2.ListTokensRequest
@@ -63,6 +64,10 @@ class Window:
         """How many items to read: one more than the page shows that there is a next page."""
         return self.size + 1
 
+    def token_after(self, key: Key) -> str:
+        """The token of a page that starts after a key."""
+        return _token(key, self.binding)
+
     def fill(
         self,
         keys: Sequence[K],
@@ -85,7 +90,7 @@ class Window:
                     break
                 messages.append(message)
             taken += 1
-        token = _token(place(keys[taken - 1]), self.binding) if taken < len(keys) else ""
+        token = self.token_after(place(keys[taken - 1])) if taken < len(keys) else ""
         return Page(messages=messages, token=token, unshown=unshown)
 
 
@@ -114,7 +119,7 @@ def shown(item: T | Defect, convert: Callable[[T], M]) -> M | Defect:
     return message
 
 
-def window(request: ListRequest, shape: Shape) -> Window:
+def window(request: ListRequest, shape: Shape, *, default: int = DEFAULT_SIZE) -> Window:
     """The page that a request asks for, in a list whose keys have the types of `shape`.
 
     A size of 0 is the default, and one over the maximum is the maximum. Raises BadPageTokenError if the token is
@@ -122,7 +127,7 @@ def window(request: ListRequest, shape: Shape) -> Window:
     """
     binding = _binding(request)
     return Window(
-        size=min(request.page_size, MAX_SIZE) or DEFAULT_SIZE,
+        size=min(request.page_size, MAX_SIZE) or default,
         after=_key(request.page_token, binding, shape) if request.page_token else None,
         binding=binding,
     )
@@ -159,16 +164,16 @@ def _key(token: str, binding: bytes, shape: Shape) -> Key:
     try:
         raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        raise _foreign(token) from None
+        raise foreign(token) from None
     checksum, text = raw[:_CHECKSUM_BYTES], raw[_CHECKSUM_BYTES:]
     if checksum != _checksum(text, binding):
-        raise _foreign(token)
+        raise foreign(token)
     try:
         key = json.loads(text)
     except (ValueError, RecursionError):  # anyone can make a token with a correct checksum
-        raise _foreign(token) from None
+        raise foreign(token) from None
     if not isinstance(key, list) or tuple(map(type, key)) != shape or not all(map(_storable, key)):
-        raise _foreign(token)
+        raise foreign(token)
     return tuple(key)
 
 
@@ -183,6 +188,7 @@ def _checksum(text: bytes, binding: bytes) -> bytes:
     ).digest()
 
 
-def _foreign(token: str) -> BadPageTokenError:
+def foreign(token: str) -> BadPageTokenError:
+    """The error for a token of another list, or of none."""
     shown = token if len(token) <= 40 else token[:37] + "..."
     return BadPageTokenError(f"page_token '{shown}' was not issued by this list with these filters")

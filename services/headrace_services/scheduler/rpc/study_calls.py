@@ -3,6 +3,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from datetime import UTC, datetime
 from functools import partial
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -58,6 +59,7 @@ from headrace_services.scheduler.store import (
 )
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.defects import each, within
+from headrace_services.scheduler.store.query import study_keys
 from headrace_services.scheduler.store.requests import Request
 
 
@@ -87,12 +89,17 @@ class StudyCalls(Calls):
         return pb.GetStudyResponse(study=await whole_study(self.hub.engine, self.analysis, study.id))
 
     async def ListStudies(self, request: pb.ListStudiesRequest, context: Context) -> pb.ListStudiesResponse:
-        """All studies of the caller's project, newest first, a page at a time."""
+        """The studies of the caller's project, newest first, a page at a time."""
+        which = study_keys.filtered(request.filter, datetime.now(UTC))
         window = pages.window(request, (int,))
         before = window.after[0] if window.after else None
         async with transaction(self.hub.engine) as conn:
             keys = await studies.newest(
-                conn, caller().project, before_id=None if before is None else int(before), limit=window.limit
+                conn,
+                caller().project,
+                which,
+                before_id=None if before is None else int(before),
+                limit=window.limit,
             )
             first = keys[: min(window.size, within([key.size for key in keys], studies.MOST_SPEC_BYTES))]
             found = await each(conn, first, partial(studies.with_figures, conn))

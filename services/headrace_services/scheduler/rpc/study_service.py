@@ -6,9 +6,11 @@ from functools import partial
 from headrace.v1 import study_pb2 as pb
 from headrace.v1.study_pb2_grpc import StudyServiceServicer
 from headrace_services.scheduler.rpc import convert, names, pages
+from headrace_services.scheduler.rpc.annotation_calls import AnnotationCalls
 from headrace_services.scheduler.rpc.ask_tell_calls import AskTellCalls
 from headrace_services.scheduler.rpc.caller import caller
 from headrace_services.scheduler.rpc.calls import Context
+from headrace_services.scheduler.rpc.curve_calls import CurveCalls
 from headrace_services.scheduler.rpc.log_calls import LogCalls
 from headrace_services.scheduler.rpc.machine_calls import MachineCalls
 from headrace_services.scheduler.rpc.server_calls import ServerCalls
@@ -28,6 +30,8 @@ MOST_SLOTS_IN_AN_HOUR = 400
 class StudyServicer(
     StudyCalls,
     TrialCalls,
+    CurveCalls,
+    AnnotationCalls,
     AskTellCalls,
     MachineCalls,
     LogCalls,

@@ -2,6 +2,7 @@
 # ruff: noqa: ARG002  (every method takes the call's context)
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from functools import partial
 
 from google.protobuf.message import Message
@@ -40,6 +41,7 @@ from headrace_services.scheduler.rpc.waiting import waits_for
 from headrace_services.scheduler.store import history, trials
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.defects import Defect, each, within
+from headrace_services.scheduler.store.query import trial_keys
 from headrace_services.scheduler.store.requests import Request
 
 MOST_EXPLAINED_BYTES = 1024 * 1024
@@ -93,14 +95,18 @@ class TrialCalls(Calls):
             return pb.GetTrialResponse(trial=await trial_message(conn, study, name.number))
 
     async def ListTrials(self, request: pb.ListTrialsRequest, context: Context) -> pb.ListTrialsResponse:
-        """A study's trials in the order of their numbers, a page at a time."""
+        """A study's trials by number, or in another order, a page at a time."""
         study_id = names.parse_study(request.study, field="study")
         states = _valid_states(request.states)
-        window = pages.window(request, (int,))
-        after = int(window.after[0]) if window.after else -1
         async with transaction(self.hub.engine) as conn:
             study = await find_study(conn, study_id)
-            keys = await trials.page(conn, study.id, after=after, limit=window.limit, states=states)
+            wanted = _selection(study.spec, request, states)
+            window = pages.window(request, wanted.shape)
+            try:
+                after = wanted.after(window.after)
+            except ValueError:
+                raise pages.foreign(request.page_token) from None
+            keys = await trials.page(conn, study.id, wanted, after=after, limit=window.limit)
             first = keys[: min(window.size, within([key.size for key in keys]))]
             found = await each(conn, first, partial(trials.of_page, conn, study.id))
             views = [item for item in found if not isinstance(item, Defect)]
@@ -111,7 +117,7 @@ class TrialCalls(Calls):
             lambda view: convert.trial(
                 study_id, view, study.spec, waits_for=waiting.get(view.trial.number, "")
             ),
-            lambda key: (key.number,),
+            lambda key: key.place,
             lambda key: names.trial_name(study_id, key.number),
         )
         return pb.ListTrialsResponse(trials=page.messages, next_page_token=page.token, unshown=page.unshown)
@@ -215,6 +221,15 @@ def _valid_params(spec: StudySpec, messages: Sequence[spec_pb2.ParameterAssignme
         for field, message in ((f"parameters[{place}]", message) for place, message in enumerate(messages))
     }
     return tuple(check_assignments(spec, given))
+
+
+def _selection(spec: StudySpec, request: pb.ListTrialsRequest, states: Sequence[State]) -> trials.Selection:
+    """What a list has. Raises InvalidFieldError with all violations."""
+    checks = Checks()
+    which = checks.run(lambda: trial_keys.filtered(spec, request.filter, datetime.now(UTC)))
+    order = checks.run(lambda: trial_keys.ordered(spec, request.order_by))
+    checks.done()
+    return trials.Selection(states=states, which=which, order=order)
 
 
 def _valid_states(values: Sequence[trial_pb2.TrialState.ValueType]) -> list[State]:

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
-from sqlalchemy import ColumnElement, Select, and_, case, func, select
+from sqlalchemy import ColumnElement, Select, and_, case, func, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace_services.scheduler.core.lifecycle import State
 from headrace_services.scheduler.core.records import BundleView, RungView, TrialView
 from headrace_services.scheduler.store import bundles, exploits, rows, tables
 from headrace_services.scheduler.store.columns import columns_of_metrics
+from headrace_services.scheduler.store.query.orders import Order
 
 
 async def one(conn: AsyncConnection, study_id: int, number: int) -> TrialView | None:
@@ -28,27 +29,56 @@ class Key:
     number: int
     size: int
     """The size of its metrics, as stored."""
+    place: tuple[int | str, ...]
+    """Its place in the order of the list."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which trials a list has, and in which order; by number if it names none."""
+
+    states: Sequence[State] = ()
+    """Empty means all."""
+    which: ColumnElement[bool] | None = None
+    order: Order | None = None
+
+    @property
+    def shape(self) -> tuple[type[int] | type[str], ...]:
+        """The types of a trial's place in the order."""
+        return (int, str, int) if self.order else (int,)
+
+    def after(self, place: Sequence[Any] | None) -> ColumnElement[bool]:
+        """The trials after a place in the order. Raises ValueError for a place that the order cannot have."""
+        if place is None:
+            return true()
+        number = tables.trial.c.number
+        return self.order.after((place[0], place[1], place[2]), number) if self.order else number > place[0]
 
 
 async def page(
-    conn: AsyncConnection, study_id: int, *, after: int, limit: int, states: Sequence[State] = ()
+    conn: AsyncConnection, study_id: int, selection: Selection, *, after: ColumnElement[bool], limit: int
 ) -> list[Key]:
-    """Trials with a greater number than `after`, in order; with `states`, only those in one of them."""
-    t = tables.trial
-    which = and_(t.c.study_id == study_id, t.c.number > after)
-    if states:
-        which = and_(which, t.c.state.in_([state.value for state in states]))
+    """The trials of a selection that are `after` a place, in order."""
+    t, order = tables.trial, selection.order
+    which = [t.c.study_id == study_id, after]
+    if selection.states:
+        which.append(t.c.state.in_([state.value for state in selection.states]))
+    if selection.which is not None:
+        which.append(selection.which)
     sizes = [func.pg_column_size(t.c[name]) for name in columns_of_metrics(t)]
-    query = select(t.c.number, sum(sizes[1:], sizes[0]).label("size")).where(which)
-    found = await conn.execute(query.order_by(t.c.number).limit(limit))
-    return [Key(number=row.number, size=row.size) for row in found]
+    query = select(t.c.number, sum(sizes[1:], sizes[0]).label("size"), *(order.place() if order else ()))
+    clauses = order.clauses(t.c.number) if order else [t.c.number]
+    found = await conn.execute(query.where(*which).order_by(*clauses).limit(limit))
+    return [Key(row.number, row.size, (*row[2:], row.number)) for row in found]
 
 
 async def of_page(conn: AsyncConnection, study_id: int, keys: Sequence[Key]) -> list[TrialView]:
     """Trials with their rungs, in the order of the keys."""
     t = tables.trial
     which = and_(t.c.study_id == study_id, t.c.number.in_([key.number for key in keys]))
-    return await with_rungs(conn, study_id, await views(conn, which))
+    found = await with_rungs(conn, study_id, await views(conn, which))
+    by_number = {view.trial.number: view for view in found}
+    return [by_number[key.number] for key in keys if key.number in by_number]
 
 
 async def views(
@@ -112,17 +142,13 @@ async def with_rungs(conn: AsyncConnection, study_id: int, found: list[TrialView
 
 def _view(row: Any) -> TrialView:
     trial = rows.trial(row)
+    where = {"last_worker": row.worker_name, "tags": tuple(row.tags), "note": row.note}
     if trial.lease_id is None:
-        return TrialView(trial=trial, worker=None, slots=(), milli=0, last_worker=row.worker_name)
+        return TrialView(trial=trial, worker=None, slots=(), milli=0, **where)
     slots = tuple(row.lease_slots or ())
     milli = row.lease_milli if slots else 0
     return TrialView(
-        trial=trial,
-        worker=row.worker_name,
-        slots=slots,
-        milli=milli,
-        bundle=_bundle(row),
-        last_worker=row.worker_name,
+        trial=trial, worker=row.worker_name, slots=slots, milli=milli, bundle=_bundle(row), **where
     )
 
 

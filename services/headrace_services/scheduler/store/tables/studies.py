@@ -15,7 +15,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSON, JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB
 
 from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.scheduler.store.columns import read_of_studies, time_column
@@ -83,6 +83,9 @@ study = Table(
     Column("weight", Float, nullable=False, server_default="1"),
     Column("priority", Integer, nullable=False, server_default="0"),
     Column("standing", JSONB, nullable=False, server_default="{}"),
+    # What users have noted on it.
+    Column("tags", ARRAY(Text), nullable=False, server_default="{}"),
+    Column("note", Text, nullable=False, server_default=""),
     *read_of_studies(),
     time_column("create_time", now=True),
     time_column("end_time"),

@@ -96,6 +96,9 @@ trial = Table(
     # that.
     Column("other_code", JSONB, nullable=False, server_default="[]"),
     Column("score_marked", Boolean, nullable=False, server_default="false"),
+    # What users have noted on it. Cycles neither read nor write this.
+    Column("tags", ARRAY(Text), nullable=False, server_default="{}"),
+    Column("note", Text, nullable=False, server_default=""),
     # The event that ended the trial, for caches that catch up; none for a trial that was reopened.
     Column("end_cursor", BigInteger),
     time_column("create_time", now=True),

@@ -1,0 +1,1 @@
+"""Filters and orders of lists, as conditions over rows."""

@@ -1,0 +1,196 @@
+"""The kinds of keys that a filter compares and a list is sorted by, as expressions over a row.
+
+A comparison with something absent is false, and so is every comparison with NaN except `:nan`. The negation of a
+term holds wherever the term does not.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from operator import ge, gt, le, lt
+from typing import Any, Final
+
+from sqlalchemy import (
+    ColumnElement,
+    Double,
+    Text,
+    and_,
+    case,
+    cast,
+    false,
+    func,
+    literal,
+    not_,
+    null,
+    or_,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, array
+
+from headrace.query import Term, moment, number
+
+COMPARED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
+NUMBER, TEXT, NAN, ABSENT = range(4)
+"""The ranks of values in an order: numbers, then texts, then NaN, then rows without a value."""
+LONGEST: Final = 200
+"""How many characters of a text an order compares: they are part of a page's token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sortable:
+    """What a list is sorted by: the rank of a value, then the number or the text."""
+
+    rank: ColumnElement[int]
+    number: ColumnElement[float]
+    text: ColumnElement[str]
+
+
+class Key(ABC):
+    """A key of a list."""
+
+    @abstractmethod
+    def holds(self, term: Term, now: datetime) -> ColumnElement[bool]:
+        """Whether a row meets a term, without its negation. Raises InvalidFieldError for a value that does not fit."""
+
+    def sortable(self) -> Sortable | None:
+        """What to sort by; None if the key has no order."""
+        return None
+
+
+def condition(key: Key, term: Term, now: datetime) -> ColumnElement[bool]:
+    """Whether a row meets a term."""
+    found = func.coalesce(key.holds(term, now), false())
+    return not_(found) if term.negated else found
+
+
+@dataclass(frozen=True, slots=True)
+class Number(Key):
+    """A number that may be absent, and may be NaN."""
+
+    of: ColumnElement[Any]
+
+    def holds(self, term: Term, now: datetime) -> ColumnElement[bool]:  # noqa: ARG002 - every key takes the same
+        of = cast(self.of, Double)
+        if term.operator == ":":
+            return of.in_([number(term, value) for value in term.values])
+        if term.operator == "~":
+            raise term.refused("looks for text in a number", f"Compare it, such as {term.key}>=1.")
+        return and_(of != _NAN, COMPARED[term.operator](of, number(term, term.value)))
+
+    def sortable(self) -> Sortable:
+        of = cast(self.of, Double)
+        rank = case((of.is_(None), ABSENT), (of == _NAN, NAN), else_=NUMBER)
+        return Sortable(rank=rank, number=of, text=_NO_TEXT)
+
+
+@dataclass(frozen=True, slots=True)
+class Words(Key):
+    """One of a few words, each with its condition."""
+
+    words: Mapping[str, ColumnElement[bool]]
+
+    def holds(self, term: Term, now: datetime) -> ColumnElement[bool]:  # noqa: ARG002 - every key takes the same
+        known = ", ".join(self.words)
+        if term.operator != ":":
+            raise term.refused(
+                f"cannot use {term.operator} with {term.key}", f"Write {term.key}: and one of {known}."
+            )
+        for value in term.values:
+            if value.lower() not in self.words:
+                raise term.refused(f"names '{value}', which is no {term.key}", f"Give some of {known}.")
+        return or_(*(self.words[value.lower()] for value in term.values))
+
+
+@dataclass(frozen=True, slots=True)
+class Prose(Key):
+    """Text."""
+
+    of: ColumnElement[str]
+
+    def holds(self, term: Term, now: datetime) -> ColumnElement[bool]:  # noqa: ARG002 - every key takes the same
+        if term.operator == ":":
+            return self.of.in_(term.values)
+        if term.operator == "~":
+            return or_(*(_contains(self.of, value) for value in term.values))
+        raise term.refused(
+            "compares text by size", f'Write {term.key}~"words" or {term.key}:"the whole text".'
+        )
+
+    def sortable(self) -> Sortable:
+        empty = func.coalesce(self.of, "") == ""
+        return Sortable(rank=case((empty, ABSENT), else_=TEXT), number=_NO_NUMBER, text=_sorted_text(self.of))
+
+
+@dataclass(frozen=True, slots=True)
+class Tags(Key):
+    """A set of words: `:` holds if one of the values is among them."""
+
+    of: ColumnElement[Any]
+
+    def holds(self, term: Term, now: datetime) -> ColumnElement[bool]:  # noqa: ARG002 - every key takes the same
+        if term.operator == ":":
+            return self.of.bool_op("&&")(cast(array(map(literal, term.values)), ARRAY(Text)))
+        if term.operator == "~":
+            return or_(*(_contains(func.array_to_string(self.of, " "), value) for value in term.values))
+        raise term.refused(f"cannot use {term.operator} with tags", "Write tag:NAME.")
+
+
+@dataclass(frozen=True, slots=True)
+class Time(Key):
+    """A time that may be absent."""
+
+    of: ColumnElement[datetime]
+
+    def holds(self, term: Term, now: datetime) -> ColumnElement[bool]:
+        if term.operator not in COMPARED:
+            raise term.refused(
+                f"cannot use {term.operator} with a time",
+                f"Write {term.key}>2026-11-30, or {term.key}>7d for the last week.",
+            )
+        return COMPARED[term.operator](self.of, moment(term, term.value, now))  # type: ignore[no-any-return]  # the table's functions return Any
+
+    def sortable(self) -> Sortable:
+        return Number(func.extract("epoch", self.of)).sortable()
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter(Key):
+    """A parameter, whose values may be numbers, texts, or of both kinds."""
+
+    number: ColumnElement[float]
+    """NULL for any other value."""
+    text: ColumnElement[str]
+    """Its JSON, without the quotes of a text; NULL where it is absent."""
+
+    def holds(self, term: Term, now: datetime) -> ColumnElement[bool]:
+        if term.operator == "~":
+            return Prose(self.text).holds(term, now)
+        if term.operator != ":":
+            return Number(self.number).holds(term, now)
+        numbers = [found for value in term.values if (found := _plain_number(value)) is not None]
+        return or_(self.text.in_(term.values), self.number.in_(numbers) if numbers else false())
+
+    def sortable(self) -> Sortable:
+        rank = case((self.number.is_not(None), NUMBER), (self.text.is_not(None), TEXT), else_=ABSENT)
+        return Sortable(rank=rank, number=self.number, text=_sorted_text(self.text))
+
+
+_NAN = literal(float("nan"), Double)
+_NO_NUMBER = cast(null(), Double)
+_NO_TEXT = cast(null(), Text)
+
+
+def _contains(text: ColumnElement[str], value: str) -> ColumnElement[bool]:
+    return func.strpos(func.lower(text), value.lower()) > 0
+
+
+def _sorted_text(text: ColumnElement[str]) -> ColumnElement[str]:
+    """The part of a text that is sorted by, character by character."""
+    return func.left(text, LONGEST).collate("C")
+
+
+def _plain_number(value: str) -> float | None:
+    try:
+        return float(value)
+    except ValueError:
+        return None
