@@ -66,6 +66,8 @@ TRIAL_KEYS = {
     "started",
     "ended",
     "unshown",
+    "tags",
+    "note",
 }
 STUDY_KEYS = {
     "started",
@@ -102,6 +104,8 @@ STUDY_KEYS = {
     "created",
     "ended",
     "unshown",
+    "tags",
+    "note",
 }
 
 

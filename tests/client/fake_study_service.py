@@ -226,6 +226,11 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         page, token = self._page(wanted, request, context)
         return study_pb2.ListTrialsResponse(trials=page, next_page_token=token, unshown=self.unshown)
 
+    def Annotate(self, request: Any, context: grpc.ServicerContext) -> Any:
+        before = self._begin("Annotate", request, context)
+        self._finish(before, context)
+        return study_pb2.AnnotateResponse(tags=request.add_tags, note=request.note)
+
     def PauseTrial(self, request: Any, context: grpc.ServicerContext) -> Any:
         self._begin("PauseTrial", request, context)
         return study_pb2.PauseTrialResponse(trial=self._trial(request.name, context))

@@ -62,6 +62,8 @@ FIELD_CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("WatchStudy", {"name": S, "after_cursor": 999}, "after_cursor", "last event that you saw"),
     ("MeasureImportance", {}, "study", A_STUDY),
     ("FindRoom", {"study": "all"}, "study", A_STUDY),
+    ("ReadCurves", {}, "study", A_STUDY),
+    ("Annotate", {"note": "x"}, "name", A_TRIAL),
     ("ListStudies", {"page_size": -1}, "page_size", "1 to 1000"),
     ("ListWorkers", {"page_size": -7}, "page_size", "1 to 1000"),
     (
@@ -132,9 +134,10 @@ NO_STUDY: list[Call] = [
     ("ExtendStudy", {"name": ABSENT, "trials": 1}),
     *(
         (method, {"study": ABSENT})
-        for method in ("ListTrials", "MeasureImportance", "FindRoom", "RetryTrials")
+        for method in ("ListTrials", "ReadCurves", "MeasureImportance", "FindRoom", "RetryTrials")
     ),
     ("ListReports", {"parent": ABSENT}),
+    ("Annotate", {"name": ABSENT, "note": "x"}),
     ("SuggestTrial", {"study": ABSENT, "client_id": "c"}),
     ("AddTrials", {"study": ABSENT, "parameters": [assignment(x=1.0)]}),
 ]
@@ -145,6 +148,7 @@ REFUSED: list[tuple[type[errors.HeadraceError], list[Call]]] = [
         [
             *((f"{verb}Trial", {"name": NO_TRIAL}) for verb in ("Get", "Pause", "Resume", "Stop", "Explain")),
             ("ListReports", {"parent": NO_TRIAL}),
+            ("Annotate", {"name": NO_TRIAL, "note": "x"}),
             ("RetryTrials", {"study": S, "trial_numbers": [99]}),
         ],
     ),

@@ -66,6 +66,8 @@ CALLS: dict[str, Make] = {
     "ReleaseTrial": lambda _, lease: pb.ReleaseTrialRequest(lease=lease),
     "ListReports": lambda name, _: pb.ListReportsRequest(parent=f"studies/{name}"),
     "ReadLog": lambda name, _: pb.ReadLogRequest(name=f"studies/{name}/trials/0"),
+    "ReadCurves": lambda name, _: pb.ReadCurvesRequest(study=f"studies/{name}"),
+    "Annotate": lambda name, _: pb.AnnotateRequest(name=f"studies/{name}", add_tags=["ours"], note="ours"),
     "FindRoom": lambda name, _: pb.FindRoomRequest(study=f"studies/{name}"),
     "MeasureImportance": lambda name, _: pb.MeasureImportanceRequest(study=f"studies/{name}"),
     "StopStudy": lambda name, _: pb.StopStudyRequest(name=f"studies/{name}"),

@@ -79,11 +79,15 @@ def studies(
         said = "No study matches." if narrowed else "No studies yet. `headrace run study.yaml` starts one."
         session.output.note(said)
         return
+    tags = ["TAGS"] if any(study.tags for study in found) else []
     session.output.table(
-        ["STUDY", "STATE", "TRIALS", "LIVE", "FAILED", "STEPS", "METRIC", "BEST", "CREATED", "TAGS"],
-        [_study_row(study, session.output) for study in found],
+        ["STUDY", "STATE", "TRIALS", "LIVE", "FAILED", "STEPS", "METRIC", "BEST", "CREATED", *tags],
+        [
+            [*_study_row(study, session.output), *([" ".join(study.tags) or "-"] if tags else [])]
+            for study in found
+        ],
         right=["TRIALS", "LIVE", "FAILED", "STEPS", "BEST"],
-        below=["METRIC", "CREATED", "TAGS"],
+        below=["METRIC", "CREATED", *tags],
     )
     for study in found:
         if study.waits_for:
@@ -267,7 +271,6 @@ def _study_row(study: StudyInfo, output: Output) -> list[Cell]:
         ", ".join(objective.metric for objective in study.spec.objectives),
         _best_value(study),
         wording.ago(study.created),
-        " ".join(study.tags) or "-",
     ]
 
 

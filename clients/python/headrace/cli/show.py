@@ -93,6 +93,8 @@ def _show_study(summary: Summary, output: Output) -> None:
     code = study.spec.template.code if study.spec.template is not None else None
     if code is not None and (told := described(code)):
         output.line(f"\nCode {told}")
+    if study.tags or study.note:
+        output.line("\n" + "  ".join(filter(None, [" ".join(study.tags), study.note])))
     if study.code_changed:
         output.line(f"\nCode changed since the study began: {first_few(study.code_changed)}")
         output.note(
