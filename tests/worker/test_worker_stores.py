@@ -79,8 +79,9 @@ async def test_a_place_without_the_expected_marker_is_not_set_up_and_runs_nothin
 
 
 async def test_a_store_that_goes_away_keeps_reports_waiting_and_is_not_made_again(
-    site: Site, scheduler: ScriptedScheduler
+    site: Site, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("headrace_worker.store_watch.LOOK_S", 0.5)
     stream = await greeted(site, scheduler, id=IDENTITY, set_up=True)
     body = """
         mark("up")
@@ -97,6 +98,8 @@ async def test_a_store_that_goes_away_keeps_reports_waiting_and_is_not_made_agai
     await until(lambda: "cannot be stored" in stream.all("heartbeat")[-1].trouble, "the trial waits")
     assert list(store.iterdir()) == []
     assert stream.all("report") == []
+    await until(lambda: "cannot be stored" not in stream.all("heartbeat")[-1].trouble, "and says it once")
+    assert stream.all("heartbeat")[-1].trouble.count("is away") == 1
     store.rmdir()
     (site.root / "away").rename(store)
     report = await stream.get("report")
