@@ -122,10 +122,10 @@ async def test_a_completed_trial_that_is_not_promoted_says_that_it_completed(eng
         waited = [row for row in await site.trials() if row.number in completed and row.step == 9]
         assert waited
         for row in waited:
-            assert (row.reason, row.detail) == (
-                "STOPPED_EARLY",
+            assert row.reason == "STOPPED_EARLY"
+            assert row.detail == (
                 f"completed the full budget of 9 steps with loss {completed[row.number]:.5g}; not promoted to the new "
-                f"budget of {steps} steps before the study ended",
+                f"budget of {steps} steps before the study ended"
             )
     others = {row.detail for row in await site.trials() if row.step < 9}
     assert others == {"not promoted before the study ended"}

@@ -106,7 +106,7 @@ PERMISSIONS: Final[Mapping[str, Rule]] = {
         Permission.CHANGE,
         Reach.NAMED,
         "PauseStudy ResumeStudy StopStudy DeleteStudy AddTrials RetryTrials ExtendStudy PauseTrial ResumeTrial "
-        "StopTrial SuggestTrial ReportTrial RenewTrial CompleteTrial ReleaseTrial",
+        "StopTrial SuggestTrial ReportTrial RenewTrial CompleteTrial ReleaseTrial ForgetCheckpoints",
     ),
     **_methods(
         _STUDY,

@@ -6370,6 +6370,105 @@ func (*CleanUpResponse) Descriptor() ([]byte, []int) {
 	return file_headrace_v1_study_proto_rawDescGZIP(), []int{95}
 }
 
+type ForgetCheckpointsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// `studies/{study}`; the study must have ended.
+	Study string `protobuf:"bytes,1,opt,name=study,proto3" json:"study,omitempty"`
+	// The URIs of the checkpoints whose files were deleted.
+	Uris          []string `protobuf:"bytes,2,rep,name=uris,proto3" json:"uris,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetCheckpointsRequest) Reset() {
+	*x = ForgetCheckpointsRequest{}
+	mi := &file_headrace_v1_study_proto_msgTypes[96]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetCheckpointsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetCheckpointsRequest) ProtoMessage() {}
+
+func (x *ForgetCheckpointsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[96]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetCheckpointsRequest.ProtoReflect.Descriptor instead.
+func (*ForgetCheckpointsRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{96}
+}
+
+func (x *ForgetCheckpointsRequest) GetStudy() string {
+	if x != nil {
+		return x.Study
+	}
+	return ""
+}
+
+func (x *ForgetCheckpointsRequest) GetUris() []string {
+	if x != nil {
+		return x.Uris
+	}
+	return nil
+}
+
+type ForgetCheckpointsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number of trials that referred to one of them.
+	Trials        int64 `protobuf:"varint,1,opt,name=trials,proto3" json:"trials,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetCheckpointsResponse) Reset() {
+	*x = ForgetCheckpointsResponse{}
+	mi := &file_headrace_v1_study_proto_msgTypes[97]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetCheckpointsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetCheckpointsResponse) ProtoMessage() {}
+
+func (x *ForgetCheckpointsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[97]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetCheckpointsResponse.ProtoReflect.Descriptor instead.
+func (*ForgetCheckpointsResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{97}
+}
+
+func (x *ForgetCheckpointsResponse) GetTrials() int64 {
+	if x != nil {
+		return x.Trials
+	}
+	return 0
+}
+
 var File_headrace_v1_study_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_study_proto_rawDesc = "" +
@@ -6867,7 +6966,12 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"size_bytes\x18\x02 \x01(\x03R\tsizeBytes\x12\x12\n" +
 	"\x04rows\x18\x03 \x01(\x03R\x04rows\"\x10\n" +
 	"\x0eCleanUpRequest\"\x11\n" +
-	"\x0fCleanUpResponse*\xa5\x01\n" +
+	"\x0fCleanUpResponse\"D\n" +
+	"\x18ForgetCheckpointsRequest\x12\x14\n" +
+	"\x05study\x18\x01 \x01(\tR\x05study\x12\x12\n" +
+	"\x04uris\x18\x02 \x03(\tR\x04uris\"3\n" +
+	"\x19ForgetCheckpointsResponse\x12\x16\n" +
+	"\x06trials\x18\x01 \x01(\x03R\x06trials*\xa5\x01\n" +
 	"\n" +
 	"StudyState\x12\x1b\n" +
 	"\x17STUDY_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
@@ -6875,7 +6979,7 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\x12STUDY_STATE_PAUSED\x10\x02\x12\x19\n" +
 	"\x15STUDY_STATE_COMPLETED\x10\x03\x12\x17\n" +
 	"\x13STUDY_STATE_STOPPED\x10\x04\x12\x16\n" +
-	"\x12STUDY_STATE_FAILED\x10\x052\xae\x16\n" +
+	"\x12STUDY_STATE_FAILED\x10\x052\x92\x17\n" +
 	"\fStudyService\x12P\n" +
 	"\vCreateStudy\x12\x1f.headrace.v1.CreateStudyRequest\x1a .headrace.v1.CreateStudyResponse\x12G\n" +
 	"\bGetStudy\x12\x1c.headrace.v1.GetStudyRequest\x1a\x1d.headrace.v1.GetStudyResponse\x12P\n" +
@@ -6916,7 +7020,8 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\bFindRoom\x12\x1c.headrace.v1.FindRoomRequest\x1a\x1d.headrace.v1.FindRoomResponse\x12b\n" +
 	"\x11MeasureImportance\x12%.headrace.v1.MeasureImportanceRequest\x1a&.headrace.v1.MeasureImportanceResponse\x12J\n" +
 	"\tGetUpkeep\x12\x1d.headrace.v1.GetUpkeepRequest\x1a\x1e.headrace.v1.GetUpkeepResponse\x12D\n" +
-	"\aCleanUp\x12\x1b.headrace.v1.CleanUpRequest\x1a\x1c.headrace.v1.CleanUpResponseB@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
+	"\aCleanUp\x12\x1b.headrace.v1.CleanUpRequest\x1a\x1c.headrace.v1.CleanUpResponse\x12b\n" +
+	"\x11ForgetCheckpoints\x12%.headrace.v1.ForgetCheckpointsRequest\x1a&.headrace.v1.ForgetCheckpointsResponseB@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
 
 var (
 	file_headrace_v1_study_proto_rawDescOnce sync.Once
@@ -6931,7 +7036,7 @@ func file_headrace_v1_study_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_study_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_headrace_v1_study_proto_msgTypes = make([]protoimpl.MessageInfo, 99)
+var file_headrace_v1_study_proto_msgTypes = make([]protoimpl.MessageInfo, 101)
 var file_headrace_v1_study_proto_goTypes = []any{
 	(StudyState)(0),                   // 0: headrace.v1.StudyState
 	(*Study)(nil),                     // 1: headrace.v1.Study
@@ -7030,45 +7135,47 @@ var file_headrace_v1_study_proto_goTypes = []any{
 	(*TableSize)(nil),                 // 94: headrace.v1.TableSize
 	(*CleanUpRequest)(nil),            // 95: headrace.v1.CleanUpRequest
 	(*CleanUpResponse)(nil),           // 96: headrace.v1.CleanUpResponse
-	nil,                               // 97: headrace.v1.ReportTrialRequest.MetricsEntry
-	nil,                               // 98: headrace.v1.TrialReport.MetricsEntry
-	nil,                               // 99: headrace.v1.WorkerStatus.LabelsEntry
-	(*StudySpec)(nil),                 // 100: headrace.v1.StudySpec
-	(*timestamppb.Timestamp)(nil),     // 101: google.protobuf.Timestamp
-	(*Trial)(nil),                     // 102: headrace.v1.Trial
-	(*durationpb.Duration)(nil),       // 103: google.protobuf.Duration
-	(*Schedule)(nil),                  // 104: headrace.v1.Schedule
-	(*ParameterAssignment)(nil),       // 105: headrace.v1.ParameterAssignment
-	(TrialState)(0),                   // 106: headrace.v1.TrialState
-	(*Event)(nil),                     // 107: headrace.v1.Event
-	(*LeaseRef)(nil),                  // 108: headrace.v1.LeaseRef
-	(*AttemptCode)(nil),               // 109: headrace.v1.AttemptCode
-	(*Decision)(nil),                  // 110: headrace.v1.Decision
-	(*CheckpointRef)(nil),             // 111: headrace.v1.CheckpointRef
+	(*ForgetCheckpointsRequest)(nil),  // 97: headrace.v1.ForgetCheckpointsRequest
+	(*ForgetCheckpointsResponse)(nil), // 98: headrace.v1.ForgetCheckpointsResponse
+	nil,                               // 99: headrace.v1.ReportTrialRequest.MetricsEntry
+	nil,                               // 100: headrace.v1.TrialReport.MetricsEntry
+	nil,                               // 101: headrace.v1.WorkerStatus.LabelsEntry
+	(*StudySpec)(nil),                 // 102: headrace.v1.StudySpec
+	(*timestamppb.Timestamp)(nil),     // 103: google.protobuf.Timestamp
+	(*Trial)(nil),                     // 104: headrace.v1.Trial
+	(*durationpb.Duration)(nil),       // 105: google.protobuf.Duration
+	(*Schedule)(nil),                  // 106: headrace.v1.Schedule
+	(*ParameterAssignment)(nil),       // 107: headrace.v1.ParameterAssignment
+	(TrialState)(0),                   // 108: headrace.v1.TrialState
+	(*Event)(nil),                     // 109: headrace.v1.Event
+	(*LeaseRef)(nil),                  // 110: headrace.v1.LeaseRef
+	(*AttemptCode)(nil),               // 111: headrace.v1.AttemptCode
+	(*Decision)(nil),                  // 112: headrace.v1.Decision
+	(*CheckpointRef)(nil),             // 113: headrace.v1.CheckpointRef
 }
 var file_headrace_v1_study_proto_depIdxs = []int32{
-	100, // 0: headrace.v1.Study.spec:type_name -> headrace.v1.StudySpec
+	102, // 0: headrace.v1.Study.spec:type_name -> headrace.v1.StudySpec
 	0,   // 1: headrace.v1.Study.state:type_name -> headrace.v1.StudyState
 	5,   // 2: headrace.v1.Study.status:type_name -> headrace.v1.StudyStatus
-	101, // 3: headrace.v1.Study.create_time:type_name -> google.protobuf.Timestamp
-	101, // 4: headrace.v1.Study.end_time:type_name -> google.protobuf.Timestamp
+	103, // 3: headrace.v1.Study.create_time:type_name -> google.protobuf.Timestamp
+	103, // 4: headrace.v1.Study.end_time:type_name -> google.protobuf.Timestamp
 	2,   // 5: headrace.v1.Study.scale_choice:type_name -> headrace.v1.ScaleChoice
 	3,   // 6: headrace.v1.ScaleChoice.tried:type_name -> headrace.v1.ScaleTried
-	102, // 7: headrace.v1.StudyStatus.best:type_name -> headrace.v1.Trial
-	102, // 8: headrace.v1.StudyStatus.baseline:type_name -> headrace.v1.Trial
+	104, // 7: headrace.v1.StudyStatus.best:type_name -> headrace.v1.Trial
+	104, // 8: headrace.v1.StudyStatus.baseline:type_name -> headrace.v1.Trial
 	11,  // 9: headrace.v1.StudyStatus.rungs:type_name -> headrace.v1.RungStatus
-	102, // 10: headrace.v1.StudyStatus.front:type_name -> headrace.v1.Trial
+	104, // 10: headrace.v1.StudyStatus.front:type_name -> headrace.v1.Trial
 	10,  // 11: headrace.v1.StudyStatus.failures:type_name -> headrace.v1.TrialFailure
 	8,   // 12: headrace.v1.StudyStatus.bundle_sizes:type_name -> headrace.v1.BundleSize
 	7,   // 13: headrace.v1.StudyStatus.until:type_name -> headrace.v1.UntilProgress
 	6,   // 14: headrace.v1.StudyStatus.schedules:type_name -> headrace.v1.EndingSchedule
-	101, // 15: headrace.v1.StudyStatus.start_time:type_name -> google.protobuf.Timestamp
-	103, // 16: headrace.v1.StudyStatus.time_over:type_name -> google.protobuf.Duration
-	104, // 17: headrace.v1.EndingSchedule.schedule:type_name -> headrace.v1.Schedule
-	101, // 18: headrace.v1.UntilProgress.deadline:type_name -> google.protobuf.Timestamp
-	103, // 19: headrace.v1.UntilProgress.time_left:type_name -> google.protobuf.Duration
+	103, // 15: headrace.v1.StudyStatus.start_time:type_name -> google.protobuf.Timestamp
+	105, // 16: headrace.v1.StudyStatus.time_over:type_name -> google.protobuf.Duration
+	106, // 17: headrace.v1.EndingSchedule.schedule:type_name -> headrace.v1.Schedule
+	103, // 18: headrace.v1.UntilProgress.deadline:type_name -> google.protobuf.Timestamp
+	105, // 19: headrace.v1.UntilProgress.time_left:type_name -> google.protobuf.Duration
 	9,   // 20: headrace.v1.BundleSize.turns:type_name -> headrace.v1.BundleTurn
-	100, // 21: headrace.v1.CreateStudyRequest.spec:type_name -> headrace.v1.StudySpec
+	102, // 21: headrace.v1.CreateStudyRequest.spec:type_name -> headrace.v1.StudySpec
 	1,   // 22: headrace.v1.CreateStudyResponse.study:type_name -> headrace.v1.Study
 	1,   // 23: headrace.v1.GetStudyResponse.study:type_name -> headrace.v1.Study
 	1,   // 24: headrace.v1.ListStudiesResponse.studies:type_name -> headrace.v1.Study
@@ -7076,65 +7183,65 @@ var file_headrace_v1_study_proto_depIdxs = []int32{
 	1,   // 26: headrace.v1.PauseStudyResponse.study:type_name -> headrace.v1.Study
 	1,   // 27: headrace.v1.ResumeStudyResponse.study:type_name -> headrace.v1.Study
 	1,   // 28: headrace.v1.StopStudyResponse.study:type_name -> headrace.v1.Study
-	105, // 29: headrace.v1.AddTrialsRequest.parameters:type_name -> headrace.v1.ParameterAssignment
-	102, // 30: headrace.v1.AddTrialsResponse.trials:type_name -> headrace.v1.Trial
+	107, // 29: headrace.v1.AddTrialsRequest.parameters:type_name -> headrace.v1.ParameterAssignment
+	104, // 30: headrace.v1.AddTrialsResponse.trials:type_name -> headrace.v1.Trial
 	1,   // 31: headrace.v1.ExtendStudyResponse.study:type_name -> headrace.v1.Study
-	102, // 32: headrace.v1.GetTrialResponse.trial:type_name -> headrace.v1.Trial
-	106, // 33: headrace.v1.ListTrialsRequest.states:type_name -> headrace.v1.TrialState
-	102, // 34: headrace.v1.ListTrialsResponse.trials:type_name -> headrace.v1.Trial
+	104, // 32: headrace.v1.GetTrialResponse.trial:type_name -> headrace.v1.Trial
+	108, // 33: headrace.v1.ListTrialsRequest.states:type_name -> headrace.v1.TrialState
+	104, // 34: headrace.v1.ListTrialsResponse.trials:type_name -> headrace.v1.Trial
 	4,   // 35: headrace.v1.ListTrialsResponse.unshown:type_name -> headrace.v1.Unshown
-	102, // 36: headrace.v1.PauseTrialResponse.trial:type_name -> headrace.v1.Trial
-	102, // 37: headrace.v1.ResumeTrialResponse.trial:type_name -> headrace.v1.Trial
-	102, // 38: headrace.v1.StopTrialResponse.trial:type_name -> headrace.v1.Trial
-	107, // 39: headrace.v1.WatchStudyResponse.events:type_name -> headrace.v1.Event
+	104, // 36: headrace.v1.PauseTrialResponse.trial:type_name -> headrace.v1.Trial
+	104, // 37: headrace.v1.ResumeTrialResponse.trial:type_name -> headrace.v1.Trial
+	104, // 38: headrace.v1.StopTrialResponse.trial:type_name -> headrace.v1.Trial
+	109, // 39: headrace.v1.WatchStudyResponse.events:type_name -> headrace.v1.Event
 	1,   // 40: headrace.v1.WatchStudyResponse.study:type_name -> headrace.v1.Study
-	102, // 41: headrace.v1.ExplainTrialResponse.trial:type_name -> headrace.v1.Trial
-	107, // 42: headrace.v1.ExplainTrialResponse.events:type_name -> headrace.v1.Event
-	100, // 43: headrace.v1.PreviewStudyRequest.spec:type_name -> headrace.v1.StudySpec
+	104, // 41: headrace.v1.ExplainTrialResponse.trial:type_name -> headrace.v1.Trial
+	109, // 42: headrace.v1.ExplainTrialResponse.events:type_name -> headrace.v1.Event
+	102, // 43: headrace.v1.PreviewStudyRequest.spec:type_name -> headrace.v1.StudySpec
 	50,  // 44: headrace.v1.PreviewStudyResponse.rungs:type_name -> headrace.v1.PreviewRung
-	103, // 45: headrace.v1.PreviewStudyResponse.wall_time:type_name -> google.protobuf.Duration
-	103, // 46: headrace.v1.PreviewStudyResponse.slot_time:type_name -> google.protobuf.Duration
-	105, // 47: headrace.v1.PreviewStudyResponse.samples:type_name -> headrace.v1.ParameterAssignment
+	105, // 45: headrace.v1.PreviewStudyResponse.wall_time:type_name -> google.protobuf.Duration
+	105, // 46: headrace.v1.PreviewStudyResponse.slot_time:type_name -> google.protobuf.Duration
+	107, // 47: headrace.v1.PreviewStudyResponse.samples:type_name -> headrace.v1.ParameterAssignment
 	49,  // 48: headrace.v1.PreviewStudyResponse.sizes:type_name -> headrace.v1.PreviewSize
 	48,  // 49: headrace.v1.PreviewStudyResponse.companions:type_name -> headrace.v1.PreviewCompanion
-	103, // 50: headrace.v1.PreviewCompanion.wall_time:type_name -> google.protobuf.Duration
-	103, // 51: headrace.v1.PreviewCompanion.slot_time:type_name -> google.protobuf.Duration
-	103, // 52: headrace.v1.SuggestTrialRequest.lease_time:type_name -> google.protobuf.Duration
-	102, // 53: headrace.v1.SuggestTrialResponse.trial:type_name -> headrace.v1.Trial
-	108, // 54: headrace.v1.SuggestTrialResponse.lease:type_name -> headrace.v1.LeaseRef
-	108, // 55: headrace.v1.ReportTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	97,  // 56: headrace.v1.ReportTrialRequest.metrics:type_name -> headrace.v1.ReportTrialRequest.MetricsEntry
-	109, // 57: headrace.v1.ReportTrialRequest.code:type_name -> headrace.v1.AttemptCode
-	110, // 58: headrace.v1.ReportTrialResponse.decision:type_name -> headrace.v1.Decision
-	108, // 59: headrace.v1.CompleteTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	102, // 60: headrace.v1.CompleteTrialResponse.trial:type_name -> headrace.v1.Trial
-	108, // 61: headrace.v1.RenewTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	108, // 62: headrace.v1.ReleaseTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	102, // 63: headrace.v1.ReleaseTrialResponse.trial:type_name -> headrace.v1.Trial
+	105, // 50: headrace.v1.PreviewCompanion.wall_time:type_name -> google.protobuf.Duration
+	105, // 51: headrace.v1.PreviewCompanion.slot_time:type_name -> google.protobuf.Duration
+	105, // 52: headrace.v1.SuggestTrialRequest.lease_time:type_name -> google.protobuf.Duration
+	104, // 53: headrace.v1.SuggestTrialResponse.trial:type_name -> headrace.v1.Trial
+	110, // 54: headrace.v1.SuggestTrialResponse.lease:type_name -> headrace.v1.LeaseRef
+	110, // 55: headrace.v1.ReportTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	99,  // 56: headrace.v1.ReportTrialRequest.metrics:type_name -> headrace.v1.ReportTrialRequest.MetricsEntry
+	111, // 57: headrace.v1.ReportTrialRequest.code:type_name -> headrace.v1.AttemptCode
+	112, // 58: headrace.v1.ReportTrialResponse.decision:type_name -> headrace.v1.Decision
+	110, // 59: headrace.v1.CompleteTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	104, // 60: headrace.v1.CompleteTrialResponse.trial:type_name -> headrace.v1.Trial
+	110, // 61: headrace.v1.RenewTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	110, // 62: headrace.v1.ReleaseTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	104, // 63: headrace.v1.ReleaseTrialResponse.trial:type_name -> headrace.v1.Trial
 	63,  // 64: headrace.v1.ListReportsResponse.reports:type_name -> headrace.v1.TrialReport
 	4,   // 65: headrace.v1.ListReportsResponse.unshown:type_name -> headrace.v1.Unshown
-	98,  // 66: headrace.v1.TrialReport.metrics:type_name -> headrace.v1.TrialReport.MetricsEntry
-	101, // 67: headrace.v1.TrialReport.time:type_name -> google.protobuf.Timestamp
-	111, // 68: headrace.v1.TrialReport.checkpoint:type_name -> headrace.v1.CheckpointRef
-	103, // 69: headrace.v1.ReadLogRequest.within:type_name -> google.protobuf.Duration
+	100, // 66: headrace.v1.TrialReport.metrics:type_name -> headrace.v1.TrialReport.MetricsEntry
+	103, // 67: headrace.v1.TrialReport.time:type_name -> google.protobuf.Timestamp
+	113, // 68: headrace.v1.TrialReport.checkpoint:type_name -> headrace.v1.CheckpointRef
+	105, // 69: headrace.v1.ReadLogRequest.within:type_name -> google.protobuf.Duration
 	70,  // 70: headrace.v1.ListWorkersResponse.workers:type_name -> headrace.v1.WorkerStatus
 	76,  // 71: headrace.v1.ListWorkersResponse.shares:type_name -> headrace.v1.StudyShare
 	4,   // 72: headrace.v1.ListWorkersResponse.unshown:type_name -> headrace.v1.Unshown
 	73,  // 73: headrace.v1.WorkerStatus.slots:type_name -> headrace.v1.SlotStatus
-	99,  // 74: headrace.v1.WorkerStatus.labels:type_name -> headrace.v1.WorkerStatus.LabelsEntry
-	101, // 75: headrace.v1.WorkerStatus.last_seen:type_name -> google.protobuf.Timestamp
+	101, // 74: headrace.v1.WorkerStatus.labels:type_name -> headrace.v1.WorkerStatus.LabelsEntry
+	103, // 75: headrace.v1.WorkerStatus.last_seen:type_name -> google.protobuf.Timestamp
 	72,  // 76: headrace.v1.WorkerStatus.reservation:type_name -> headrace.v1.SlotReservation
-	101, // 77: headrace.v1.WorkerStatus.certificate_end:type_name -> google.protobuf.Timestamp
-	101, // 78: headrace.v1.WorkerStatus.drain_time:type_name -> google.protobuf.Timestamp
+	103, // 77: headrace.v1.WorkerStatus.certificate_end:type_name -> google.protobuf.Timestamp
+	103, // 78: headrace.v1.WorkerStatus.drain_time:type_name -> google.protobuf.Timestamp
 	71,  // 79: headrace.v1.WorkerStatus.cordons:type_name -> headrace.v1.DeviceCordon
-	101, // 80: headrace.v1.WorkerStatus.next_try_time:type_name -> google.protobuf.Timestamp
-	101, // 81: headrace.v1.DeviceCordon.time:type_name -> google.protobuf.Timestamp
-	101, // 82: headrace.v1.SlotReservation.since:type_name -> google.protobuf.Timestamp
-	101, // 83: headrace.v1.SlotReservation.ready:type_name -> google.protobuf.Timestamp
+	103, // 80: headrace.v1.WorkerStatus.next_try_time:type_name -> google.protobuf.Timestamp
+	103, // 81: headrace.v1.DeviceCordon.time:type_name -> google.protobuf.Timestamp
+	103, // 82: headrace.v1.SlotReservation.since:type_name -> google.protobuf.Timestamp
+	103, // 83: headrace.v1.SlotReservation.ready:type_name -> google.protobuf.Timestamp
 	75,  // 84: headrace.v1.SlotStatus.holders:type_name -> headrace.v1.SlotHolder
 	74,  // 85: headrace.v1.SlotStatus.loads:type_name -> headrace.v1.SlotLoad
-	101, // 86: headrace.v1.SlotLoad.minute:type_name -> google.protobuf.Timestamp
-	103, // 87: headrace.v1.DrainWorkerRequest.grace:type_name -> google.protobuf.Duration
+	103, // 86: headrace.v1.SlotLoad.minute:type_name -> google.protobuf.Timestamp
+	105, // 87: headrace.v1.DrainWorkerRequest.grace:type_name -> google.protobuf.Duration
 	70,  // 88: headrace.v1.DrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
 	70,  // 89: headrace.v1.UndrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
 	70,  // 90: headrace.v1.CordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
@@ -7178,43 +7285,45 @@ var file_headrace_v1_study_proto_depIdxs = []int32{
 	87,  // 128: headrace.v1.StudyService.MeasureImportance:input_type -> headrace.v1.MeasureImportanceRequest
 	91,  // 129: headrace.v1.StudyService.GetUpkeep:input_type -> headrace.v1.GetUpkeepRequest
 	95,  // 130: headrace.v1.StudyService.CleanUp:input_type -> headrace.v1.CleanUpRequest
-	13,  // 131: headrace.v1.StudyService.CreateStudy:output_type -> headrace.v1.CreateStudyResponse
-	15,  // 132: headrace.v1.StudyService.GetStudy:output_type -> headrace.v1.GetStudyResponse
-	17,  // 133: headrace.v1.StudyService.ListStudies:output_type -> headrace.v1.ListStudiesResponse
-	19,  // 134: headrace.v1.StudyService.PauseStudy:output_type -> headrace.v1.PauseStudyResponse
-	21,  // 135: headrace.v1.StudyService.ResumeStudy:output_type -> headrace.v1.ResumeStudyResponse
-	23,  // 136: headrace.v1.StudyService.StopStudy:output_type -> headrace.v1.StopStudyResponse
-	25,  // 137: headrace.v1.StudyService.DeleteStudy:output_type -> headrace.v1.DeleteStudyResponse
-	27,  // 138: headrace.v1.StudyService.AddTrials:output_type -> headrace.v1.AddTrialsResponse
-	29,  // 139: headrace.v1.StudyService.RetryTrials:output_type -> headrace.v1.RetryTrialsResponse
-	31,  // 140: headrace.v1.StudyService.ExtendStudy:output_type -> headrace.v1.ExtendStudyResponse
-	33,  // 141: headrace.v1.StudyService.GetTrial:output_type -> headrace.v1.GetTrialResponse
-	35,  // 142: headrace.v1.StudyService.ListTrials:output_type -> headrace.v1.ListTrialsResponse
-	37,  // 143: headrace.v1.StudyService.PauseTrial:output_type -> headrace.v1.PauseTrialResponse
-	39,  // 144: headrace.v1.StudyService.ResumeTrial:output_type -> headrace.v1.ResumeTrialResponse
-	41,  // 145: headrace.v1.StudyService.StopTrial:output_type -> headrace.v1.StopTrialResponse
-	43,  // 146: headrace.v1.StudyService.WatchStudy:output_type -> headrace.v1.WatchStudyResponse
-	45,  // 147: headrace.v1.StudyService.ExplainTrial:output_type -> headrace.v1.ExplainTrialResponse
-	47,  // 148: headrace.v1.StudyService.PreviewStudy:output_type -> headrace.v1.PreviewStudyResponse
-	52,  // 149: headrace.v1.StudyService.SuggestTrial:output_type -> headrace.v1.SuggestTrialResponse
-	54,  // 150: headrace.v1.StudyService.ReportTrial:output_type -> headrace.v1.ReportTrialResponse
-	56,  // 151: headrace.v1.StudyService.CompleteTrial:output_type -> headrace.v1.CompleteTrialResponse
-	58,  // 152: headrace.v1.StudyService.RenewTrial:output_type -> headrace.v1.RenewTrialResponse
-	60,  // 153: headrace.v1.StudyService.ReleaseTrial:output_type -> headrace.v1.ReleaseTrialResponse
-	62,  // 154: headrace.v1.StudyService.ListReports:output_type -> headrace.v1.ListReportsResponse
-	69,  // 155: headrace.v1.StudyService.ListWorkers:output_type -> headrace.v1.ListWorkersResponse
-	78,  // 156: headrace.v1.StudyService.DrainWorker:output_type -> headrace.v1.DrainWorkerResponse
-	80,  // 157: headrace.v1.StudyService.UndrainWorker:output_type -> headrace.v1.UndrainWorkerResponse
-	82,  // 158: headrace.v1.StudyService.CordonDevices:output_type -> headrace.v1.CordonDevicesResponse
-	84,  // 159: headrace.v1.StudyService.UncordonDevices:output_type -> headrace.v1.UncordonDevicesResponse
-	65,  // 160: headrace.v1.StudyService.ReadLog:output_type -> headrace.v1.ReadLogResponse
-	67,  // 161: headrace.v1.StudyService.GetServerInfo:output_type -> headrace.v1.GetServerInfoResponse
-	86,  // 162: headrace.v1.StudyService.FindRoom:output_type -> headrace.v1.FindRoomResponse
-	88,  // 163: headrace.v1.StudyService.MeasureImportance:output_type -> headrace.v1.MeasureImportanceResponse
-	92,  // 164: headrace.v1.StudyService.GetUpkeep:output_type -> headrace.v1.GetUpkeepResponse
-	96,  // 165: headrace.v1.StudyService.CleanUp:output_type -> headrace.v1.CleanUpResponse
-	131, // [131:166] is the sub-list for method output_type
-	96,  // [96:131] is the sub-list for method input_type
+	97,  // 131: headrace.v1.StudyService.ForgetCheckpoints:input_type -> headrace.v1.ForgetCheckpointsRequest
+	13,  // 132: headrace.v1.StudyService.CreateStudy:output_type -> headrace.v1.CreateStudyResponse
+	15,  // 133: headrace.v1.StudyService.GetStudy:output_type -> headrace.v1.GetStudyResponse
+	17,  // 134: headrace.v1.StudyService.ListStudies:output_type -> headrace.v1.ListStudiesResponse
+	19,  // 135: headrace.v1.StudyService.PauseStudy:output_type -> headrace.v1.PauseStudyResponse
+	21,  // 136: headrace.v1.StudyService.ResumeStudy:output_type -> headrace.v1.ResumeStudyResponse
+	23,  // 137: headrace.v1.StudyService.StopStudy:output_type -> headrace.v1.StopStudyResponse
+	25,  // 138: headrace.v1.StudyService.DeleteStudy:output_type -> headrace.v1.DeleteStudyResponse
+	27,  // 139: headrace.v1.StudyService.AddTrials:output_type -> headrace.v1.AddTrialsResponse
+	29,  // 140: headrace.v1.StudyService.RetryTrials:output_type -> headrace.v1.RetryTrialsResponse
+	31,  // 141: headrace.v1.StudyService.ExtendStudy:output_type -> headrace.v1.ExtendStudyResponse
+	33,  // 142: headrace.v1.StudyService.GetTrial:output_type -> headrace.v1.GetTrialResponse
+	35,  // 143: headrace.v1.StudyService.ListTrials:output_type -> headrace.v1.ListTrialsResponse
+	37,  // 144: headrace.v1.StudyService.PauseTrial:output_type -> headrace.v1.PauseTrialResponse
+	39,  // 145: headrace.v1.StudyService.ResumeTrial:output_type -> headrace.v1.ResumeTrialResponse
+	41,  // 146: headrace.v1.StudyService.StopTrial:output_type -> headrace.v1.StopTrialResponse
+	43,  // 147: headrace.v1.StudyService.WatchStudy:output_type -> headrace.v1.WatchStudyResponse
+	45,  // 148: headrace.v1.StudyService.ExplainTrial:output_type -> headrace.v1.ExplainTrialResponse
+	47,  // 149: headrace.v1.StudyService.PreviewStudy:output_type -> headrace.v1.PreviewStudyResponse
+	52,  // 150: headrace.v1.StudyService.SuggestTrial:output_type -> headrace.v1.SuggestTrialResponse
+	54,  // 151: headrace.v1.StudyService.ReportTrial:output_type -> headrace.v1.ReportTrialResponse
+	56,  // 152: headrace.v1.StudyService.CompleteTrial:output_type -> headrace.v1.CompleteTrialResponse
+	58,  // 153: headrace.v1.StudyService.RenewTrial:output_type -> headrace.v1.RenewTrialResponse
+	60,  // 154: headrace.v1.StudyService.ReleaseTrial:output_type -> headrace.v1.ReleaseTrialResponse
+	62,  // 155: headrace.v1.StudyService.ListReports:output_type -> headrace.v1.ListReportsResponse
+	69,  // 156: headrace.v1.StudyService.ListWorkers:output_type -> headrace.v1.ListWorkersResponse
+	78,  // 157: headrace.v1.StudyService.DrainWorker:output_type -> headrace.v1.DrainWorkerResponse
+	80,  // 158: headrace.v1.StudyService.UndrainWorker:output_type -> headrace.v1.UndrainWorkerResponse
+	82,  // 159: headrace.v1.StudyService.CordonDevices:output_type -> headrace.v1.CordonDevicesResponse
+	84,  // 160: headrace.v1.StudyService.UncordonDevices:output_type -> headrace.v1.UncordonDevicesResponse
+	65,  // 161: headrace.v1.StudyService.ReadLog:output_type -> headrace.v1.ReadLogResponse
+	67,  // 162: headrace.v1.StudyService.GetServerInfo:output_type -> headrace.v1.GetServerInfoResponse
+	86,  // 163: headrace.v1.StudyService.FindRoom:output_type -> headrace.v1.FindRoomResponse
+	88,  // 164: headrace.v1.StudyService.MeasureImportance:output_type -> headrace.v1.MeasureImportanceResponse
+	92,  // 165: headrace.v1.StudyService.GetUpkeep:output_type -> headrace.v1.GetUpkeepResponse
+	96,  // 166: headrace.v1.StudyService.CleanUp:output_type -> headrace.v1.CleanUpResponse
+	98,  // 167: headrace.v1.StudyService.ForgetCheckpoints:output_type -> headrace.v1.ForgetCheckpointsResponse
+	132, // [132:168] is the sub-list for method output_type
+	96,  // [96:132] is the sub-list for method input_type
 	96,  // [96:96] is the sub-list for extension type_name
 	96,  // [96:96] is the sub-list for extension extendee
 	0,   // [0:96] is the sub-list for field type_name
@@ -7237,7 +7346,7 @@ func file_headrace_v1_study_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_study_proto_rawDesc), len(file_headrace_v1_study_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   99,
+			NumMessages:   101,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

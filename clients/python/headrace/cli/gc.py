@@ -49,8 +49,8 @@ def gc(
     lists the ages (set with `headrace scheduler --keep`) and what is due in your project, and if you are an admin,
     the scheduler deletes that now.
 
-    A trial whose checkpoint was deleted starts from scratch when `headrace retry` or `headrace extend` continues
-    it.
+    The scheduler forgets the checkpoints that this deletes, so that no command shows their addresses any more. A
+    trial whose checkpoint was deleted starts from scratch when `headrace retry` or `headrace extend` continues it.
 
     Only what this machine can access is listed: local and shared folders, and checkpoints on S3, with the
     workers' AWS_* variables. Run it on each machine that has its own files. The files of a deleted study are
@@ -170,6 +170,11 @@ def _delete(client: Client, found: leftovers.Found) -> tuple[int, list[str]]:
         except (leftovers.StudyMovedError, OSError) as error:
             why = error.strerror or error if isinstance(error, OSError) else error
             failed.append(f"{one.what} of {one.study} in {one.where} are not deleted, or not all: {why}.")
+        except leftovers.NotForgottenError as error:
+            gone += one.size_bytes
+            failed.append(
+                f"The checkpoints of {one.study} are deleted, but the scheduler still shows where they were: {error}"
+            )
         else:
             gone += one.size_bytes
     return gone, failed

@@ -17,7 +17,8 @@ from headrace.cli.shipping import described
 from headrace.cli.summary import Summary, show_summary, transferred
 from headrace.cli.unshown import note_unshown
 from headrace.client.importance import importance_or_reason
-from headrace.client.model import EarlierEnd, StudyInfo, TrialInfo
+from headrace.client.kept import deleted_checkpoint
+from headrace.client.model import Checkpoint, EarlierEnd, StudyInfo, TrialInfo
 from headrace.first_few import first_few
 from headrace.last_words import printed_last
 from headrace.spec import BestOfSampler, Scope
@@ -64,7 +65,8 @@ def show(
             session.output.json(views.trial(one))
         else:
             heard = reports[-1].time if reports else None
-            _show_trial(one, info, wording.silence(one, info.spec, heard), session.output)
+            deleted = deleted_checkpoint(one, reports)
+            _show_trial(one, info, wording.silence(one, info.spec, heard), deleted, session.output)
     elif as_json:
         session.output.json(
             views.study(info)
@@ -120,7 +122,9 @@ def _show_study(summary: Summary, output: Output) -> None:
     )
 
 
-def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output) -> None:
+def _show_trial(
+    trial: TrialInfo, study: StudyInfo, silence: str, deleted: Checkpoint | None, output: Output
+) -> None:
     output.line(
         Text.assemble(
             f"Trial {trial.number} of study {trial.study}"
@@ -203,6 +207,8 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
         lines.append(("bubbles", f"ran in bubbles of {'; '.join(trial.bubbles)}"))
     if trial.checkpoint:
         lines.append(("checkpoint", f"{trial.checkpoint.uri} (step {trial.checkpoint.step})"))
+    if deleted is not None:
+        lines.append(("checkpoint", f"deleted (it was of step {deleted.step})"))
     if trial.best_checkpoint and trial.best_checkpoint != trial.checkpoint:
         lines.append(("best checkpoint", f"{trial.best_checkpoint.uri} (step {trial.best_checkpoint.step})"))
     if trial.log_path:
