@@ -14,7 +14,7 @@ from headrace.cli.output import Output
 from headrace.cli.populations import best_schedule
 from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.cli.shipping import described
-from headrace.cli.summary import Summary, show_summary, transferred
+from headrace.cli.summary import Summary, deleted_of_best, no_longer_saved, show_summary, transferred
 from headrace.cli.unshown import note_unshown
 from headrace.client.importance import importance_or_reason
 from headrace.client.kept import deleted_checkpoint
@@ -52,6 +52,7 @@ def show(
         info = client.study(study).status()
         taken = transferred(client, info) if trial is None else None
         trained = best_schedule(client, info) if trial is None else ()
+        gone = deleted_of_best(client, info) if trial is None else None
         matters = importance_or_reason(client.study(study), info) if trial is None else ()
         handle = client.study(study).trial(trial) if trial is not None else None
         one = in_order(handle.info(), info) if handle is not None else None
@@ -76,7 +77,7 @@ def show(
             }
         )
     else:
-        _show_study(Summary(study=info, transferred=taken, schedule=trained), session.output)
+        _show_study(Summary(study=info, transferred=taken, schedule=trained, deleted=gone), session.output)
         if not (gates.is_gate(info) or scales.is_pilot(info)):  # these are not searches
             show_importance(matters, session.output)
     for line in said:
@@ -208,7 +209,7 @@ def _show_trial(
     if trial.checkpoint:
         lines.append(("checkpoint", f"{trial.checkpoint.uri} (step {trial.checkpoint.step})"))
     if deleted is not None:
-        lines.append(("checkpoint", f"deleted (it was of step {deleted.step})"))
+        lines.append(("checkpoint", no_longer_saved(deleted)))
     if trial.best_checkpoint and trial.best_checkpoint != trial.checkpoint:
         lines.append(("best checkpoint", f"{trial.best_checkpoint.uri} (step {trial.best_checkpoint.step})"))
     if trial.log_path:

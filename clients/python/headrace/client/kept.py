@@ -113,7 +113,7 @@ def choose(
     if meant is None and (deleted := deleted_checkpoint(trial, reports())) is not None:
         raise NoCheckpointError(
             f"The checkpoint of trial {trial.number} of study {study.name} was deleted; it was of step {deleted.step}.",
-            remedy="`headrace gc` and retention ages delete the checkpoints of ended studies. The trial's results stay.",
+            remedy="`headrace gc` and retention ages delete checkpoints of ended studies. The trial's results stay.",
         )
     if meant is None:
         end = None if last else trial.counted_end
