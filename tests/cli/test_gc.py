@@ -116,13 +116,16 @@ def test_what_it_deletes_is_shown_as_deleted(ended: Left, fake: FakeStudyService
     assert "deleted (it was of step 1)" in invoke("show", "digits").out
 
 
-def test_a_scheduler_that_does_not_record_it_is_reported(
+def test_nothing_is_deleted_that_the_scheduler_does_not_forget(
     ended: Left, fake: FakeStudyService, invoke: Invoke
 ) -> None:
     fake.fail_next("ForgetCheckpoints", PermissionDeniedError("a viewer may not change a study"))
+    store = ended.root / "store/studies" / ended.folder / "trials"
+    before = sorted(store.iterdir())
     done = invoke("gc", "--yes")
     assert done.code == 1
-    assert "The checkpoints of digits are deleted, but the scheduler still shows where they were" in done.err
+    assert "are not deleted, or not all: a viewer may not change a study" in done.err
+    assert sorted(store.iterdir()) == before
 
 
 @pytest.mark.parametrize(

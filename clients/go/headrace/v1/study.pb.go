@@ -6374,7 +6374,7 @@ type ForgetCheckpointsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// `studies/{study}`; the study must have ended.
 	Study string `protobuf:"bytes,1,opt,name=study,proto3" json:"study,omitempty"`
-	// The URIs of the checkpoints whose files were deleted.
+	// The URIs of the checkpoints.
 	Uris          []string `protobuf:"bytes,2,rep,name=uris,proto3" json:"uris,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

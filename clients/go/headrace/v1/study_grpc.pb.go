@@ -152,8 +152,8 @@ type StudyServiceClient interface {
 	GetUpkeep(ctx context.Context, in *GetUpkeepRequest, opts ...grpc.CallOption) (*GetUpkeepResponse, error)
 	// Makes the scheduler delete what is due now. On its own it checks every minute.
 	CleanUp(ctx context.Context, in *CleanUpRequest, opts ...grpc.CallOption) (*CleanUpResponse, error)
-	// Forgets checkpoints of an ended study whose files were deleted: its trials no longer refer to them. A URI that no
-	// trial refers to is not an error.
+	// Forgets checkpoints of an ended study, before their files are deleted: its trials no longer refer to them. A URI
+	// that no trial refers to is not an error.
 	ForgetCheckpoints(ctx context.Context, in *ForgetCheckpointsRequest, opts ...grpc.CallOption) (*ForgetCheckpointsResponse, error)
 }
 
@@ -627,8 +627,8 @@ type StudyServiceServer interface {
 	GetUpkeep(context.Context, *GetUpkeepRequest) (*GetUpkeepResponse, error)
 	// Makes the scheduler delete what is due now. On its own it checks every minute.
 	CleanUp(context.Context, *CleanUpRequest) (*CleanUpResponse, error)
-	// Forgets checkpoints of an ended study whose files were deleted: its trials no longer refer to them. A URI that no
-	// trial refers to is not an error.
+	// Forgets checkpoints of an ended study, before their files are deleted: its trials no longer refer to them. A URI
+	// that no trial refers to is not an error.
 	ForgetCheckpoints(context.Context, *ForgetCheckpointsRequest) (*ForgetCheckpointsResponse, error)
 	mustEmbedUnimplementedStudyServiceServer()
 }

@@ -14,7 +14,7 @@ from headrace.cli.output import Output
 from headrace.cli.session import AsJson, Session
 from headrace.client import Client, leftovers
 from headrace.client.upkeep import Upkeep
-from headrace.errors import InternalError, PermissionDeniedError
+from headrace.errors import HeadraceError, InternalError, PermissionDeniedError
 
 
 def gc(
@@ -167,14 +167,9 @@ def _delete(client: Client, found: leftovers.Found) -> tuple[int, list[str]]:
     for one in found.leftovers:
         try:
             one.delete(client)
-        except (leftovers.StudyMovedError, OSError) as error:
+        except (leftovers.StudyMovedError, HeadraceError, OSError) as error:
             why = error.strerror or error if isinstance(error, OSError) else error
             failed.append(f"{one.what} of {one.study} in {one.where} are not deleted, or not all: {why}.")
-        except leftovers.NotForgottenError as error:
-            gone += one.size_bytes
-            failed.append(
-                f"The checkpoints of {one.study} are deleted, but the scheduler still shows where they were: {error}"
-            )
         else:
             gone += one.size_bytes
     return gone, failed

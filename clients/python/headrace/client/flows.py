@@ -336,8 +336,8 @@ def delete_study(study: StudyHandle) -> Flow[None]:
 
 
 def forget_checkpoints(study: StudyHandle, uris: Iterable[str]) -> Flow[None]:
-    """Tells the scheduler that the files of these checkpoints were deleted: the study's trials no longer refer to
-    them. Raises `StudyNotEndedError` if the study has not ended.
+    """Makes the scheduler forget these checkpoints, whose files are going to be deleted: the study's trials no longer
+    refer to them. Raises `StudyNotEndedError` if the study has not ended.
     """
     gone = list(uris)
     for start in range(0, len(gone), _FORGOTTEN_AT_ONCE):

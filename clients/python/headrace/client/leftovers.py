@@ -2,7 +2,7 @@
 
 Nothing of a live study is ever listed, nor anything of another study: each study has its own folders, named by
 its name and its `uid` (`headrace.folders`), and only those are searched. Files on other machines cannot be seen
-from here, and are not listed. The scheduler is told which checkpoints were deleted, so that nobody is sent to them.
+from here, and are not listed. The scheduler forgets the checkpoints that are deleted, so that nobody is sent to them.
 """
 
 import shutil
@@ -19,17 +19,13 @@ from headrace.client.missing import MissingExtraError
 from headrace.client.model import StudyInfo, TrialInfo
 from headrace.client.outcome import Outcome
 from headrace.client.sync import Client
-from headrace.errors import HeadraceError, StudyNotEndedError, StudyNotFoundError
+from headrace.errors import StudyNotEndedError, StudyNotFoundError
 from headrace.folders import study_folder
 from headrace.home import home_dir
 
 
 class StudyMovedError(Exception):
     """A study has changed since its leftovers were found."""
-
-
-class NotForgottenError(Exception):
-    """The files are deleted, but the scheduler still refers to them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +48,10 @@ class Leftover:
 
     def delete(self, client: Client) -> None:
         """Deletes it, if the study has ended and has not changed since this was found: the status is read again
-        before each place. Files that are already gone are not an error. The scheduler forgets the checkpoints whose
-        files were deleted, also if others could not be.
+        before each place. Files that are already gone are not an error. The scheduler forgets checkpoints before
+        they are deleted.
 
-        Raises `StudyMovedError` if the study has changed, `OSError` if something cannot be deleted, and
-        `NotForgottenError` if all was deleted and the scheduler did not record it.
+        Raises `StudyMovedError` if the study has changed, and `OSError` if something cannot be deleted.
         """
         if self.what == "checkpoints":
             self._delete_checkpoints(client)
@@ -70,19 +65,15 @@ class Leftover:
                 path.unlink()
 
     def _delete_checkpoints(self, client: Client) -> None:
-        store, deleted = open_store(self.where), set[str]()
-        try:
-            for trial in self.trials:
-                self._require_unmoved(client)
-                store.clear(trial)
-                deleted.add(trial)
-        finally:
-            gone = [uri for uri in self.uris if (place := Place.of(uri)) and place.trial in deleted]
-            try:
-                client.transport.run(forget_checkpoints(client.study(self.study), gone))
-            except HeadraceError as error:
-                if len(deleted) == len(self.trials):  # otherwise the reason for that is more important
-                    raise NotForgottenError(str(error)) from error
+        """Deletes checkpoints after the scheduler has forgotten them: if this is interrupted, files are left that the
+        next `gc` lists again, but no reference to files that are gone.
+        """
+        self._require_unmoved(client)
+        client.transport.run(forget_checkpoints(client.study(self.study), self.uris))
+        store = open_store(self.where)
+        for trial in self.trials:
+            self._require_unmoved(client)
+            store.clear(trial)
 
     def _require_unmoved(self, client: Client) -> None:
         try:

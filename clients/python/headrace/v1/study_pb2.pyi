@@ -3101,7 +3101,7 @@ class ForgetCheckpointsRequest(_message.Message):
     """`studies/{study}`; the study must have ended."""
     @_builtins.property
     def uris(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The URIs of the checkpoints whose files were deleted."""
+        """The URIs of the checkpoints."""
 
     def __init__(
         self,

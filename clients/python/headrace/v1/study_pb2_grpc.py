@@ -494,8 +494,8 @@ class StudyServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ForgetCheckpoints(self, request, context):
-        """Forgets checkpoints of an ended study whose files were deleted: its trials no longer refer to them. A URI that no
-        trial refers to is not an error.
+        """Forgets checkpoints of an ended study, before their files are deleted: its trials no longer refer to them. A URI
+        that no trial refers to is not an error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
