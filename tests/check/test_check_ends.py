@@ -69,7 +69,9 @@ def test_early_stopping_in_plain_variables_fails_with_the_ends_and_the_variables
         "the end: the straight run ends by itself after step 5, the resumed ends by itself after step 9"
         in said
     )
-    assert DECIDE_FIRST in said
+    assert '`if t.state.get("stop"): break` as the first' not in said, "it returns, so the remedy returns too"
+    assert '`if t.state.get("stop"): return` as the first line of the loop' in said
+    assert '`t.state["stop"] = bad >= 3` before each report' in said
     assert "a pause loses 2 pieces of state, and moves the script's end" in said
 
 
@@ -81,7 +83,8 @@ def test_a_decision_behind_the_report_is_lost_with_a_process_that_ends_there(che
             "the script ends by itself after step 5, and a trial that is resumed from that report trains on",
         )
     ]
-    assert DECIDE_FIRST in report.missing[0].remedy
+    assert '`if t.state.get("stop"): return` as the first line of the loop' in report.missing[0].remedy
+    assert """`t.state["stop"] = t.state['bad'] >= 3` before each report""" in report.missing[0].remedy
     assert ": a pause moves the script's end\n" in render(report)
 
 
@@ -92,6 +95,45 @@ def test_a_decision_before_the_step_from_saved_state_passes(check: Check) -> Non
     said = render(report)
     assert "5 steps straight, and again with 5 restores" in said
     assert "both runs end by themselves after step 5 of 12" in said
+
+
+PLAIN = """
+from headrace import trial
+
+def train(t):
+    t.state.setdefault("sum", 0.0)
+    best, bad = float("inf"), 0
+    for step in t.steps():
+        loss = abs(step - 2) + 1
+        t.state["sum"] += loss
+        BEFORE_REPORT
+        t.report(loss=loss, sum=t.state["sum"])
+        AFTER_REPORT
+        if bad >= 3:
+            break
+
+trial.main(train, steps=12)
+"""
+COUNT = "if loss < best:\n            best, bad = loss, 0\n        else:\n            bad += 1"
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["counts before the report", "counts after the report"])
+def test_the_remedies_pasted_as_they_are_make_early_stopping_pass(check: Check, late: bool) -> None:
+    """The last remedy raised KeyError in the first step, and none said that a count after the report is lost."""
+    source = PLAIN.replace("AFTER_REPORT" if late else "BEFORE_REPORT", COUNT)
+    source = source.replace("BEFORE_REPORT", "pass").replace("AFTER_REPORT", "pass")
+    remedies = [missing.remedy for missing in check(source=source, steps=None).missing]
+    assert [remedy.count("move the lines that change") for remedy in remedies] == [late, late, 0]
+    pasted = [remedy.split("`")[1:4:2] for remedy in remedies]
+    (load, save), (load_2, save_2), (leave, stop) = pasted
+    fixed = source.replace(COUNT, "pass") if late else source
+    saves = "\n        ".join((*([COUNT] if late else []), save, save_2, stop))
+    fixed = fixed.replace("    for step", f"    {load}\n    {load_2}\n    for step")
+    fixed = fixed.replace("        loss =", f"        {leave}\n        loss =")
+    fixed = fixed.replace("        t.report", f"        {saves}\n        t.report")
+    report = check(source=fixed, steps=None)
+    assert report.verdict is Verdict.PASSED, render(report)
+    assert report.steps == 5
 
 
 @pytest.mark.parametrize("steps", [None, 5])

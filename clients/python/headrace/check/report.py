@@ -119,6 +119,8 @@ class CheckReport:
     unread: tuple[str, ...] = ()
     # Files in that folder that a process read as an earlier process of the resumed run had left them.
     kept_files: tuple[str, ...] = ()
+    # Files in that folder that a resumed process emptied, and that ended up shorter than without a pause.
+    emptied_files: tuple[str, ...] = ()
     # The files that the runs wrote into the folder that all trials share.
     left_files: tuple[str, ...] = ()
     # If two straight runs differ: the files that the second read as an earlier run had left them.
@@ -236,6 +238,15 @@ def _left(report: CheckReport) -> Iterator[str]:
             f"last checkpoint, and by then {has} been written by later steps"
         )
         yield f"     remedy: {in_checkpoint(report.kept_files)}"
+    for name in report.emptied_files:
+        yield (
+            f'  warning: {name}: a resumed process empties it, as open(..., "w") does, so what was written before a '
+            "pause is lost"
+        )
+        yield (
+            '     remedy: open it with mode "a" if t.step else "w", and put t.id into its name, as all trials share '
+            "the folder"
+        )
     own = report.own_checkpoints
     shared = tuple(name for name in own if not is_numbered(name))
     if shared and report.nondeterminism is None:

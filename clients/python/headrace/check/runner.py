@@ -26,7 +26,7 @@ from pydantic import TypeAdapter
 from headrace.check import lost_files
 from headrace.check.compare import ends_elsewhere, nothing_saved
 from headrace.check.copies import Copies, in_its_folder
-from headrace.check.folder_reads import stamp
+from headrace.check.folder_reads import sizes_bytes, stamp
 from headrace.check.gangs import Ranks, by_rank, chain_of, failed
 from headrace.check.judge import Judged, files_read, is_measured, metrics_of, noise_of, without
 from headrace.check.launch import launch as _launch
@@ -37,7 +37,7 @@ from headrace.check.report import CheckReport, Limit, Missing
 from headrace.check.resumed import ResumedRun
 from headrace.check.snapshot import LEAST, Control, End, SegmentResult, result_of
 from headrace.check.sound import CheckError, refuse_own_fault, require_sound
-from headrace.check.source import training_function
+from headrace.check.source import stop_of, training_function
 from headrace.trial.runtime import Value
 
 LIMIT_S = 60.0
@@ -209,6 +209,7 @@ class Check:
             params=first.params,
             unread=tuple({name: None for at in first.snapshots for name in at.unread}),
         )
+        sizes = {} if self._control.is_copy else sizes_bytes(self._control.folder)
         plan = self._plan(first)
         straight_s = self._clock() - self._began
         # All later runs have the same budget, and only as many extra steps as show that a run continues.
@@ -228,6 +229,7 @@ class Check:
             enough_s=self._enough_s(first, len(plan.order), straight_s, len(resumed.chain)),
             pauses=tuple(rung for rung in self._rungs if self._pauses),
             kept_files=() if self._control.is_copy else files_read(resumed.chain),
+            emptied_files=() if self._control.is_copy else self._shortened(resumed.chain, sizes),
         )
         missing = resumed.lost(straight)
         if missing or judged.first is not None:
@@ -249,8 +251,10 @@ class Check:
             if not missing and judged.first is not None:
                 missing = resumed.suspects(straight, again)
                 if judged.end is not None and (not missing or first.decides_after_report):
+                    stop = stop_of(Path(self._control.script))
                     missing += by_rank(
-                        world, lambda rank: ends_elsewhere(straight[rank], chain_of(resumed.chain, rank))
+                        world,
+                        lambda rank: ends_elsewhere(straight[rank], chain_of(resumed.chain, rank), stop),
                     )
         missing = (*missing, *self._unused(resumed.chain))
         known = {found.remedy for found in missing}
@@ -262,6 +266,12 @@ class Check:
             end_difference=judged.end,
             warnings=tuple(found for found in reset if found.remedy not in known),
         )
+
+    def _shortened(self, chain: Sequence[Ranks], sizes: Mapping[str, int]) -> tuple[str, ...]:
+        """The files that a resumed process emptied, and that are now shorter than the straight run left them."""
+        emptied = {name for results in chain for result in results for name in result.files.emptied}
+        now = sizes_bytes(self._control.folder) if emptied else {}
+        return tuple(sorted(name for name in emptied if now.get(name, 0) < sizes.get(name, 0)))
 
     def _straight_again(self, first: SegmentResult, resumed: ResumedRun) -> Ranks:
         """A second straight run, which captures the state after each restore."""
