@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from forked import launch_segment
 
-from headrace.check import CheckReport, Kind, render, run_check
+from headrace.check import CheckError, CheckReport, Kind, render, run_check
+from headrace.check.launch import OutOfTimeError
 from headrace.check.plan import RESTORES, affordable, limit_for_all, planned
 from headrace.check.report import Verdict
 from headrace.check.segment import Segment
@@ -302,6 +303,62 @@ def test_a_late_check_makes_the_restores_that_tell_most_and_names_the_others(tmp
     said = render(report)
     assert said.startswith("PASSED IN PART  script.py: a pause after steps 1, 4, 5 changes nothing\n")
     assert "NOT COVERED: pauses after steps 2, 3, for lack of time" in said
+
+
+def stopped_check(source: str, tmp_path: Path, processes: int) -> CheckReport:
+    """A check whose strict time limit ends the process after this many."""
+    started = 0
+
+    def launch(control_file: Path, log_file: Path, ranks: int, timeout_s: float) -> None:
+        nonlocal started
+        assert 0 < timeout_s <= 90
+        if started == processes:
+            raise OutOfTimeError
+        started += 1
+        launch_segment(control_file, log_file, ranks)
+
+    file = tmp_path / "script.py"
+    file.write_text(source)
+    return run_check(file, launch=launch, clock=lambda: 0.0, stop_s=90.0)
+
+
+def test_a_strict_limit_ends_the_check_and_names_what_it_did_not_cover(tmp_path: Path) -> None:
+    report = stopped_check(script(*IN_STATE, first=DECIDE_FIRST), tmp_path, 3)
+    assert report.verdict is Verdict.UNDECIDED
+    assert (report.restored_after, report.not_restored_after) == ((1,), (2, 3, 4, 5))
+    said = render(report)
+    assert "a pause after step 1 changes nothing up to step 2" in said
+    assert "NOT COVERED: the steps after step 2 of 12, for lack of time" in said
+    assert "both runs end" not in said
+
+
+def test_a_loss_that_there_was_no_time_to_confirm_is_undecided(tmp_path: Path) -> None:
+    report = stopped_check(script(*IN_VARIABLES, after="if bad >= 3: return"), tmp_path, 3)
+    assert report.verdict is Verdict.UNDECIDED
+    random = script(count="import random; loss = random.SystemRandom().random()")
+    report = stopped_check(random, tmp_path, 3)
+    assert report.verdict is Verdict.UNDECIDED
+    said = render(report)
+    assert said.startswith(
+        "UNDECIDED  script.py: the time limit ended the check before its result was certain"
+    )
+    assert (
+        "NOT COVERED: a second run without a pause, which shows whether a pause makes the runs differ" in said
+    )
+    assert "equal bit by bit" not in said
+
+
+@pytest.mark.parametrize("processes", [0, 1, 2])
+def test_a_strict_limit_before_the_first_restore_is_an_error(tmp_path: Path, processes: int) -> None:
+    with pytest.raises(CheckError, match="the time limit of 90 s ended") as raised:
+        stopped_check(script(), tmp_path, processes)
+    assert raised.value.remedy == "Allow more time: --time-limit 180."
+
+
+def test_a_process_that_runs_at_the_strict_limit_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import time\ntime.sleep(600)  # longer than any test\n")
+    with pytest.raises(CheckError, match="ended the run without a pause, so nothing was compared"):
+        run_check(tmp_path / "script.py", folder=tmp_path, stop_s=0.5)
 
 
 def test_a_late_check_finds_a_patience_in_plain_variables(tmp_path: Path) -> None:

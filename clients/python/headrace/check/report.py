@@ -93,6 +93,8 @@ class CheckReport:
     end_difference: Difference | None = None
     # Variables of the script that a restore resets, besides those that are missing.
     warnings: tuple[Missing, ...] = ()
+    # What the time limit left undecided, each as the rest of a sentence.
+    undecided: tuple[str, ...] = ()
     # Where two straight runs diverge. If they do, a difference says nothing about checkpoints.
     nondeterminism: Difference | None = None
     metrics: tuple[str, ...] = ()
@@ -138,6 +140,8 @@ class CheckReport:
         """The outcome in one word."""
         if self.missing or (self.trajectory or self.end_difference or self.nondeterminism) is not None:
             return Verdict.FAILED
+        if self.undecided:
+            return Verdict.UNDECIDED
         if self.limit in (Limit.TIME, Limit.GANG, Limit.UNKNOWN) or self.pointed_at:
             return Verdict.UNDECIDED
         if self.not_restored_after:
@@ -183,6 +187,8 @@ def _warnings(report: CheckReport) -> Iterator[str]:
 
 def _tested(report: CheckReport) -> str:
     """The text about a variable that a restore resets."""
+    if report.undecided:
+        return "There was no time to confirm it"
     if report.verdict is Verdict.FAILED:
         return "Whether anything depends on it shows when the rest is fixed"
     if report.limit is None and _restored_everywhere(report):
@@ -265,6 +271,13 @@ def _left(report: CheckReport) -> Iterator[str]:
 
 
 def _lines(report: CheckReport) -> Iterator[str]:
+    if report.undecided:
+        yield f"UNDECIDED  {report.script}: the time limit ended the check before its result was certain"
+        yield f"        {report.steps} steps straight, and again with {report.restores} restores"
+        for what in report.undecided:
+            yield f"        NOT COVERED: {what}"
+        yield from _coverage(report)
+        return
     if report.verdict is not Verdict.FAILED:
         yield f"{report.verdict.value.upper()}  {report.script}: {_in_what_was_covered(report)}"
         process = (
