@@ -187,7 +187,7 @@ def _warnings(report: CheckReport) -> Iterator[str]:
 
 def _tested(report: CheckReport) -> str:
     """The text about a variable that a restore resets."""
-    if report.undecided:
+    if report.undecided and report.verdict is Verdict.UNDECIDED:
         return "There was no time to confirm it"
     if report.verdict is Verdict.FAILED:
         return "Whether anything depends on it shows when the rest is fixed"
@@ -271,7 +271,7 @@ def _left(report: CheckReport) -> Iterator[str]:
 
 
 def _lines(report: CheckReport) -> Iterator[str]:
-    if report.undecided:
+    if report.undecided and report.verdict is Verdict.UNDECIDED:
         yield f"UNDECIDED  {report.script}: the time limit ended the check before its result was certain"
         yield f"        {report.steps} steps straight, and again with {report.restores} restores"
         for what in report.undecided:

@@ -50,7 +50,7 @@ def check(
             metavar="SECONDS",
             help="The check ends after this time, and says what it did not cover. By default it plans for 60 seconds "
             "without --steps, but takes longer for three steps and for the restores after the first step, before the "
-            "end and at the end.",
+            "end and at the end. With --reuse the limit is approximate.",
             show_default=False,
         ),
     ] = None,
