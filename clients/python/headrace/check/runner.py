@@ -289,8 +289,8 @@ class Check:
         try:
             missing = (*missing, *self._unused(resumed.chain))
         except OutOfTimeError:
-            names = ", ".join(self._mutations)
-            report = replace(report, undecided=(f"whether a change of {names} has an effect",))
+            mutated = ", ".join(self._mutations)
+            report = replace(report, undecided=(f"whether a change of {mutated} has an effect",))
         known = {found.remedy for found in missing}
         reset = resumed.resets(straight)
         return replace(
