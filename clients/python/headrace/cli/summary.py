@@ -309,8 +309,10 @@ class Summary:
 
 
 def deleted_of_best(client: Client, study: StudyInfo) -> Checkpoint | None:
-    """The checkpoint that a study's best trial had; None if it has one to load, or saved none."""
-    best = study.best
+    """The checkpoint that a study's best trial had; None if it has one to load or saved none, and with several
+    objectives.
+    """
+    best = None if study.spec.further_objectives else study.best
     if best is None or best.kept_checkpoint is not None or best.state is not TrialState.TERMINATED:
         return None
     return deleted_checkpoint(best, client.study(study.name).trial(best.number).reports())
