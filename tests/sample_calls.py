@@ -106,7 +106,7 @@ class Samples:
                 request.study_id = f"made-{next(_numbers)}"
             case "ResumeStudy":
                 await self._call("PauseStudy", study_pb2.PauseStudyRequest(name=f"studies/{study}"))
-            case "DeleteStudy":
+            case "DeleteStudy" | "ForgetCheckpoints":
                 await self._call("StopStudy", study_pb2.StopStudyRequest(name=f"studies/{study}"))
             case "ResumeTrial":
                 lease = await self._lease(study)

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from forked import launch_segment
 
-from headrace.check import CheckReport, Kind, render, run_check
+from headrace.check import CheckError, CheckReport, Kind, render, run_check
+from headrace.check.launch import OutOfTimeError
 from headrace.check.plan import RESTORES, affordable, limit_for_all, planned
 from headrace.check.report import Verdict
 from headrace.check.segment import Segment
@@ -69,7 +70,9 @@ def test_early_stopping_in_plain_variables_fails_with_the_ends_and_the_variables
         "the end: the straight run ends by itself after step 5, the resumed ends by itself after step 9"
         in said
     )
-    assert DECIDE_FIRST in said
+    assert '`if t.state.get("stop"): break` as the first' not in said, "it returns, so the remedy returns too"
+    assert '`if t.state.get("stop"): return` as the first line of the loop' in said
+    assert '`t.state["stop"] = bad >= 3` before each report' in said
     assert "a pause loses 2 pieces of state, and moves the script's end" in said
 
 
@@ -81,7 +84,8 @@ def test_a_decision_behind_the_report_is_lost_with_a_process_that_ends_there(che
             "the script ends by itself after step 5, and a trial that is resumed from that report trains on",
         )
     ]
-    assert DECIDE_FIRST in report.missing[0].remedy
+    assert '`if t.state.get("stop"): return` as the first line of the loop' in report.missing[0].remedy
+    assert """`t.state["stop"] = t.state['bad'] >= 3` before each report""" in report.missing[0].remedy
     assert ": a pause moves the script's end\n" in render(report)
 
 
@@ -92,6 +96,45 @@ def test_a_decision_before_the_step_from_saved_state_passes(check: Check) -> Non
     said = render(report)
     assert "5 steps straight, and again with 5 restores" in said
     assert "both runs end by themselves after step 5 of 12" in said
+
+
+PLAIN = """
+from headrace import trial
+
+def train(t):
+    t.state.setdefault("sum", 0.0)
+    best, bad = float("inf"), 0
+    for step in t.steps():
+        loss = abs(step - 2) + 1
+        t.state["sum"] += loss
+        BEFORE_REPORT
+        t.report(loss=loss, sum=t.state["sum"])
+        AFTER_REPORT
+        if bad >= 3:
+            break
+
+trial.main(train, steps=12)
+"""
+COUNT = "if loss < best:\n            best, bad = loss, 0\n        else:\n            bad += 1"
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["counts before the report", "counts after the report"])
+def test_the_remedies_pasted_as_they_are_make_early_stopping_pass(check: Check, late: bool) -> None:
+    """The last remedy raised KeyError in the first step, and none said that a count after the report is lost."""
+    source = PLAIN.replace("AFTER_REPORT" if late else "BEFORE_REPORT", COUNT)
+    source = source.replace("BEFORE_REPORT", "pass").replace("AFTER_REPORT", "pass")
+    remedies = [missing.remedy for missing in check(source=source, steps=None).missing]
+    assert [remedy.count("move the lines that change") for remedy in remedies] == [late, late, 0]
+    pasted = [remedy.split("`")[1:4:2] for remedy in remedies]
+    (load, save), (load_2, save_2), (leave, stop) = pasted
+    fixed = source.replace(COUNT, "pass") if late else source
+    saves = "\n        ".join((*([COUNT] if late else []), save, save_2, stop))
+    fixed = fixed.replace("    for step", f"    {load}\n    {load_2}\n    for step")
+    fixed = fixed.replace("        loss =", f"        {leave}\n        loss =")
+    fixed = fixed.replace("        t.report", f"        {saves}\n        t.report")
+    report = check(source=fixed, steps=None)
+    assert report.verdict is Verdict.PASSED, render(report)
+    assert report.steps == 5
 
 
 @pytest.mark.parametrize("steps", [None, 5])
@@ -260,6 +303,62 @@ def test_a_late_check_makes_the_restores_that_tell_most_and_names_the_others(tmp
     said = render(report)
     assert said.startswith("PASSED IN PART  script.py: a pause after steps 1, 4, 5 changes nothing\n")
     assert "NOT COVERED: pauses after steps 2, 3, for lack of time" in said
+
+
+def stopped_check(source: str, tmp_path: Path, processes: int) -> CheckReport:
+    """A check whose strict time limit ends the process after this many."""
+    started = 0
+
+    def launch(control_file: Path, log_file: Path, ranks: int, timeout_s: float) -> None:
+        nonlocal started
+        assert 0 < timeout_s <= 90
+        if started == processes:
+            raise OutOfTimeError
+        started += 1
+        launch_segment(control_file, log_file, ranks)
+
+    file = tmp_path / "script.py"
+    file.write_text(source)
+    return run_check(file, launch=launch, clock=lambda: 0.0, stop_s=90.0)
+
+
+def test_a_strict_limit_ends_the_check_and_names_what_it_did_not_cover(tmp_path: Path) -> None:
+    report = stopped_check(script(*IN_STATE, first=DECIDE_FIRST), tmp_path, 3)
+    assert report.verdict is Verdict.UNDECIDED
+    assert (report.restored_after, report.not_restored_after) == ((1,), (2, 3, 4, 5))
+    said = render(report)
+    assert "a pause after step 1 changes nothing up to step 2" in said
+    assert "NOT COVERED: the steps after step 2 of 12, for lack of time" in said
+    assert "both runs end" not in said
+
+
+def test_a_loss_that_there_was_no_time_to_confirm_is_undecided(tmp_path: Path) -> None:
+    report = stopped_check(script(*IN_VARIABLES, after="if bad >= 3: return"), tmp_path, 3)
+    assert report.verdict is Verdict.UNDECIDED
+    random = script(count="import random; loss = random.SystemRandom().random()")
+    report = stopped_check(random, tmp_path, 3)
+    assert report.verdict is Verdict.UNDECIDED
+    said = render(report)
+    assert said.startswith(
+        "UNDECIDED  script.py: the time limit ended the check before its result was certain"
+    )
+    assert (
+        "NOT COVERED: a second run without a pause, which shows whether a pause makes the runs differ" in said
+    )
+    assert "equal bit by bit" not in said
+
+
+@pytest.mark.parametrize("processes", [0, 1, 2])
+def test_a_strict_limit_before_the_first_restore_is_an_error(tmp_path: Path, processes: int) -> None:
+    with pytest.raises(CheckError, match="the time limit of 90 s ended") as raised:
+        stopped_check(script(), tmp_path, processes)
+    assert raised.value.remedy == "Allow more time: --time-limit 180."
+
+
+def test_a_process_that_runs_at_the_strict_limit_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import time\ntime.sleep(600)  # longer than any test\n")
+    with pytest.raises(CheckError, match="ended the run without a pause, so nothing was compared"):
+        run_check(tmp_path / "script.py", folder=tmp_path, stop_s=0.5)
 
 
 def test_a_late_check_finds_a_patience_in_plain_variables(tmp_path: Path) -> None:

@@ -186,6 +186,32 @@ def test_files_that_no_later_process_reads_are_not_said_to_be_left_out(tmp_path:
     report = checked(tmp_path, SCRATCH)
     assert report.verdict is Verdict.PASSED
     assert (report.kept_files, report.left_files) == ((), ("cache.json", "log.txt", "now.json"))
+    assert not report.emptied_files, "each step writes all of now.json, and each process all of cache.json"
+
+
+CURVE = """
+def train(t):
+    t.state.setdefault("v", 1.0)
+    with open("curve.csv", MODE) as file:
+        for step in t.steps():
+            t.state["v"] *= 0.9
+            print(step, t.state["v"], file=file, flush=True)
+            t.report(loss=t.state["v"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "emptied"), [('"w"', ("curve.csv",)), ('"a" if t.step else "w"', ())], ids=["w", "the remedy"]
+)
+def test_a_log_that_a_resumed_process_empties_is_a_warning(
+    tmp_path: Path, mode: str, emptied: tuple[str, ...]
+) -> None:
+    report = checked(tmp_path, CURVE.replace("MODE", mode))
+    assert report.verdict is Verdict.PASSED, render(report)
+    assert report.emptied_files == emptied
+    said = render(report)
+    assert said.count("warning: curve.csv: a resumed process empties it") == len(emptied)
+    assert said.count('open it with mode "a" if t.step else "w"') == len(emptied)
 
 
 def test_a_script_that_is_not_shipped_cannot_be_checked(tmp_path: Path) -> None:

@@ -91,6 +91,43 @@ def test_it_deletes_all_but_the_best_ones_checkpoints(ended: Left, invoke: Invok
     assert "There is nothing to delete" in invoke("gc", "--best-too").out
 
 
+def test_what_it_deletes_is_shown_as_deleted(ended: Left, fake: FakeStudyService, invoke: Invoke) -> None:
+    final = ended.script.final
+    best = final.study.status.best.number
+    for trial in final.trials:
+        trial.checkpoint.step = 1
+        ended.script.reports.append(
+            study_pb2.TrialReport(trial_number=trial.number, step=1, checkpoint=trial.checkpoint)
+        )
+    assert invoke("gc", "--yes").code == 0
+    asked = [uri for request in fake.requests["ForgetCheckpoints"] for uri in request.uris]
+    assert len(asked) == len(final.trials) - 1
+    assert not any(f"/trials/{best}/" in uri for uri in asked)
+    shown = json.loads(invoke("trials", "digits", "--json").out)
+    assert [one["trial"] for one in shown if one["checkpoint"]] == [best]
+    assert invoke("export", "digits").out.count(f"file://{ended.root}") == 2, "the best one's, in two columns"
+    other = next(trial.number for trial in final.trials if trial.number != best)
+    assert "  deleted (it was of step 1)" in invoke("show", "digits", str(other)).out
+    refused = invoke("checkpoint", "get", "digits", str(other))
+    assert refused.code == 1
+    assert f"The checkpoint of trial {other} of study digits was deleted" in refused.err
+    final.study.status.best.ClearField("checkpoint")  # as after `gc --best-too`
+    assert "# checkpoint: deleted (it was of step 1)" in invoke("best", "digits").out
+    assert "deleted (it was of step 1)" in invoke("show", "digits").out
+
+
+def test_nothing_is_deleted_that_the_scheduler_does_not_forget(
+    ended: Left, fake: FakeStudyService, invoke: Invoke
+) -> None:
+    fake.fail_next("ForgetCheckpoints", PermissionDeniedError("a viewer may not change a study"))
+    store = ended.root / "store/studies" / ended.folder / "trials"
+    before = sorted(store.iterdir())
+    done = invoke("gc", "--yes")
+    assert done.code == 1
+    assert "are not deleted, or not all: a viewer may not change a study" in done.err
+    assert sorted(store.iterdir()) == before
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

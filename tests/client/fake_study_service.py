@@ -213,6 +213,16 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         self._finish(before, context)
         return study_pb2.CleanUpResponse()
 
+    def ForgetCheckpoints(self, request: Any, context: grpc.ServicerContext) -> Any:
+        before = self._begin("ForgetCheckpoints", request, context)
+        found = 0
+        for trial in self._moment(request.study, context).trials:
+            if trial.HasField("checkpoint") and trial.checkpoint.uri in request.uris:
+                trial.ClearField("checkpoint")
+                found += 1
+        self._finish(before, context)
+        return study_pb2.ForgetCheckpointsResponse(trials=found)
+
     # ---- trials
 
     def GetTrial(self, request: Any, context: grpc.ServicerContext) -> Any:

@@ -112,6 +112,25 @@ async def test_run_all_continues_with_every_trial_from_its_checkpoint(engine: As
     await replayed(site)
 
 
+async def test_a_completed_trial_that_is_not_promoted_says_that_it_completed(engine: AsyncEngine) -> None:
+    """Also after a second extension: it reads `stopped_early`, and must not look as if its result was lost."""
+    site = await ended(engine, policy=POLICIES["asha"], max_trials=27)
+    completed = {row.number: row.value for row in await site.trials() if row.reason == "COMPLETED"}
+    for steps in (27, 81):
+        await site.step(by_steps(steps))
+        await train(site)
+        waited = [row for row in await site.trials() if row.number in completed and row.step == 9]
+        assert waited
+        for row in waited:
+            assert row.reason == "STOPPED_EARLY"
+            assert row.detail == (
+                f"completed the full budget of 9 steps with loss {completed[row.number]:.5g}; not promoted to the new "
+                f"budget of {steps} steps before the study ended"
+            )
+    others = {row.detail for row in await site.trials() if row.step < 9}
+    assert others == {"not promoted before the study ended"}
+
+
 async def test_a_trial_that_trains_pauses_at_the_budget_that_it_was_told(engine: AsyncEngine) -> None:
     site = await StudySite(engine, make_spec(policy=RUN_ALL, max_trials=1)).create()
     await site.connect(slots=1)

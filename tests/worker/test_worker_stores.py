@@ -79,8 +79,12 @@ async def test_a_place_without_the_expected_marker_is_not_set_up_and_runs_nothin
 
 
 async def test_a_store_that_goes_away_keeps_reports_waiting_and_is_not_made_again(
-    site: Site, scheduler: ScriptedScheduler
+    site: Site,
+    scheduler: ScriptedScheduler,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    monkeypatch.setattr("headrace_worker.store_watch.LOOK_S", 0.5)
     stream = await greeted(site, scheduler, id=IDENTITY, set_up=True)
     body = """
         mark("up")
@@ -94,9 +98,13 @@ async def test_a_store_that_goes_away_keeps_reports_waiting_and_is_not_made_agai
     store.rename(site.root / "away")
     store.mkdir()  # the mount point
     (site.marks / "go").touch()
-    await until(lambda: "cannot be stored" in stream.all("heartbeat")[-1].trouble, "the trial waits")
+    await until(lambda: "cannot be stored" in caplog.text, "the trial waits")
     assert list(store.iterdir()) == []
     assert stream.all("report") == []
+    waits = f"store {site.settings.store_url} is away: "
+    await until(lambda: stream.all("heartbeat")[-1].trouble.startswith(waits), "the worker sees it too")
+    assert stream.all("heartbeat")[-1].trouble.count("is away") == 1
+    assert "cannot be stored" not in stream.all("heartbeat")[-1].trouble, "it would say the same again"
     store.rmdir()
     (site.root / "away").rename(store)
     report = await stream.get("report")

@@ -465,7 +465,7 @@ class Daemon:
         renewal = self._renewal.trouble if self._renewal is not None else ""
         own = [renewal, self._ground.trouble, self._store_watch.trouble, self._courier.outbox.trouble]
         found = [*own, self._no_room, *(one.trouble for one in hindered)]
-        return TROUBLE.kept("; ".join(dict.fromkeys(text for text in found if text)))
+        return TROUBLE.kept("; ".join(_each_once(found)))
 
     def rejected(self) -> str:
         """Says which rejected messages are kept, or nothing."""
@@ -576,6 +576,16 @@ def _shorten(writers: Sequence[Attempt | Bundle]) -> None:
             writer.shorten_log()
         except (OSError, ValueError) as error:  # a full disk; it is closed by now
             log.debug("a log is not cut: %s", error)
+
+
+def _each_once(texts: Sequence[str]) -> list[str]:
+    """The texts in order, without those that repeat another one in full: a trial that cannot store its checkpoint
+    quotes what the worker itself says about the store."""
+    told: list[str] = []
+    for text in texts:
+        if text and not any(other in text for other in told):
+            told.append(text)
+    return told
 
 
 def _estate(settings: WorkerSettings) -> Estate:

@@ -107,7 +107,7 @@ PERMISSIONS: Final[Mapping[str, Rule]] = {
         Permission.CHANGE,
         Reach.NAMED,
         "PauseStudy ResumeStudy StopStudy DeleteStudy AddTrials RetryTrials ExtendStudy PauseTrial ResumeTrial "
-        "StopTrial Annotate SuggestTrial ReportTrial RenewTrial CompleteTrial ReleaseTrial",
+        "StopTrial Annotate SuggestTrial ReportTrial RenewTrial CompleteTrial ReleaseTrial ForgetCheckpoints",
     ),
     **_methods(
         _STUDY,

@@ -71,6 +71,7 @@ CALLS: dict[str, Make] = {
     "FindRoom": lambda name, _: pb.FindRoomRequest(study=f"studies/{name}"),
     "MeasureImportance": lambda name, _: pb.MeasureImportanceRequest(study=f"studies/{name}"),
     "StopStudy": lambda name, _: pb.StopStudyRequest(name=f"studies/{name}"),
+    "ForgetCheckpoints": lambda name, _: pb.ForgetCheckpointsRequest(study=f"studies/{name}", uris=["a"]),
     "DeleteStudy": lambda name, _: pb.DeleteStudyRequest(name=f"studies/{name}"),
 }
 """The calls about one study. Those that end it come last."""

@@ -101,7 +101,39 @@ async def test_a_value_that_could_not_count_is_refused(
     (violation,) = refused.violations
     assert (violation.field, violation.value, violation.message) == ("step", str(step), message)
     assert violation.remedy == "A step counts once, with its first report: continue with step 3."
-    assert await stored(site) == [2, 2]
+    assert await stored(site) == [2]
+
+
+async def test_a_report_that_arrives_twice_is_stored_once(site: RpcSite) -> None:
+    """Under another request id, as when a program repeats a call of which it had no answer."""
+    await site.create(**RUNGS)
+    lease = (await site.suggest()).lease
+    for request_id in ("first", "second"):
+        found = await site.call("ReportTrial", tell(lease, 1, request_id=request_id, checkpoint_uri="mem:/1"))
+        assert (found.decision.action, found.decision.next_milestone) == (CONTINUE, 3)
+    assert (await site.report(lease, 1, 0.5, checkpoint_uri="")).action == CONTINUE, (
+        "it names no checkpoint, so none changes"
+    )
+    assert await stored(site) == [1]
+    why = await site.call("ExplainTrial", pb.ExplainTrialRequest(name="studies/s/trials/0"))
+    assert [one.report_recorded.step for one in why.events if one.HasField("report_recorded")] == [1]
+    assert why.trial.checkpoint.uri == "mem:/1"
+    await site.report(lease, 1, 0.5, checkpoint_uri="mem:/other")
+    assert await stored(site) == [1, 1], "another checkpoint is news"
+    assert (await site.report(lease, 2, 0.4)).action == CONTINUE
+
+
+async def test_a_report_that_arrives_twice_with_changed_code_is_stored_once(site: RpcSite) -> None:
+    """Each client call that had no answer sends the code again. The second trial runs other code than the first."""
+    await site.create(policy={"kind": "run_all"})
+    for number in (0, 1):
+        lease = (await site.suggest()).lease
+        file = event_pb2.SourceFile(path="train.py", digest=f"{number:x}" * 16)
+        code = event_pb2.AttemptCode(files=[file], digest=f"{number:x}" * 16)
+        for _ in range(2):
+            found = await site.call("ReportTrial", tell(lease, 1, code=code))
+            assert found.decision.action == CONTINUE
+    assert await stored(site) == [1, 1], "one of each trial"
 
 
 async def test_a_trial_that_starts_again_need_not_meet_the_rungs_behind_it(site: RpcSite) -> None:

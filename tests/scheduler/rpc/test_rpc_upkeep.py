@@ -9,7 +9,7 @@ from rpc_site import RpcSite
 from study_site import make_spec
 
 from headrace.ages import KINDS, Ages
-from headrace.errors import StudyNotFoundError
+from headrace.errors import StudyNotEndedError, StudyNotFoundError
 from headrace.v1 import study_pb2 as pb
 from headrace_services.identity.roles import Role
 from headrace_services.scheduler.analysis import AnalysisPools
@@ -162,3 +162,33 @@ async def test_a_call_has_the_janitor_begin_now(site: RpcSite) -> None:
             await asyncio.sleep(0.01)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_checkpoints_whose_files_were_deleted_are_forgotten(site: RpcSite) -> None:
+    """All references in trials that have ended: the last one, the best one, and those of earlier ends."""
+    await site.create(
+        objective={"metric": "loss", "goal": "minimize", "keep": "best"},
+        policy={"kind": "run_all"},
+        max_trials=2,
+    )
+    for number in (0, 1):
+        lease = (await site.suggest()).lease
+        for step, value in ((1, 0.1), (9, 0.5)):
+            await site.report(lease, step, value, checkpoint_uri=f"mem:/{number}/{step}")
+    forget = pb.ForgetCheckpointsRequest(study="studies/s", uris=["mem:/0/1", "mem:/0/9", "mem:/elsewhere"])
+    assert (await site.call("ForgetCheckpoints", forget)).trials == 1
+    assert (await site.call("ForgetCheckpoints", forget)).trials == 0, "it was done before"
+    first, second = (await site.call("ListTrials", pb.ListTrialsRequest(study="studies/s"))).trials
+    assert not first.HasField("checkpoint")
+    assert not first.HasField("best_checkpoint")
+    assert (second.checkpoint.uri, second.best_checkpoint.uri) == ("mem:/1/9", "mem:/1/1")
+    assert (first.best_value, first.best_step) == (0.1, 1), "the result stays"
+    await site.call("ExtendStudy", pb.ExtendStudyRequest(name="studies/s", steps=27))
+    assert isinstance(await site.refusal("ForgetCheckpoints", forget), StudyNotEndedError)
+    await site.call("StopStudy", pb.StopStudyRequest(name="studies/s"))
+    forget = pb.ForgetCheckpointsRequest(study="studies/s", uris=["mem:/1/1"])
+    assert (await site.call("ForgetCheckpoints", forget)).trials == 1
+    _, second = (await site.call("ListTrials", pb.ListTrialsRequest(study="studies/s"))).trials
+    assert second.checkpoint.uri == "mem:/1/9"
+    assert [end.HasField("checkpoint") for end in second.earlier_ends] == [False]
+    assert not second.HasField("best_checkpoint")

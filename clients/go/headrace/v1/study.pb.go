@@ -6898,6 +6898,105 @@ func (*CleanUpResponse) Descriptor() ([]byte, []int) {
 	return file_headrace_v1_study_proto_rawDescGZIP(), []int{101}
 }
 
+type ForgetCheckpointsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// `studies/{study}`; the study must have ended.
+	Study string `protobuf:"bytes,1,opt,name=study,proto3" json:"study,omitempty"`
+	// The URIs of the checkpoints.
+	Uris          []string `protobuf:"bytes,2,rep,name=uris,proto3" json:"uris,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetCheckpointsRequest) Reset() {
+	*x = ForgetCheckpointsRequest{}
+	mi := &file_headrace_v1_study_proto_msgTypes[102]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetCheckpointsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetCheckpointsRequest) ProtoMessage() {}
+
+func (x *ForgetCheckpointsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[102]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetCheckpointsRequest.ProtoReflect.Descriptor instead.
+func (*ForgetCheckpointsRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{102}
+}
+
+func (x *ForgetCheckpointsRequest) GetStudy() string {
+	if x != nil {
+		return x.Study
+	}
+	return ""
+}
+
+func (x *ForgetCheckpointsRequest) GetUris() []string {
+	if x != nil {
+		return x.Uris
+	}
+	return nil
+}
+
+type ForgetCheckpointsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number of trials that referred to one of them.
+	Trials        int64 `protobuf:"varint,1,opt,name=trials,proto3" json:"trials,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetCheckpointsResponse) Reset() {
+	*x = ForgetCheckpointsResponse{}
+	mi := &file_headrace_v1_study_proto_msgTypes[103]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetCheckpointsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetCheckpointsResponse) ProtoMessage() {}
+
+func (x *ForgetCheckpointsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[103]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetCheckpointsResponse.ProtoReflect.Descriptor instead.
+func (*ForgetCheckpointsResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{103}
+}
+
+func (x *ForgetCheckpointsResponse) GetTrials() int64 {
+	if x != nil {
+		return x.Trials
+	}
+	return 0
+}
+
 var File_headrace_v1_study_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_study_proto_rawDesc = "" +
@@ -7444,7 +7543,12 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"size_bytes\x18\x02 \x01(\x03R\tsizeBytes\x12\x12\n" +
 	"\x04rows\x18\x03 \x01(\x03R\x04rows\"\x10\n" +
 	"\x0eCleanUpRequest\"\x11\n" +
-	"\x0fCleanUpResponse*\xa5\x01\n" +
+	"\x0fCleanUpResponse\"D\n" +
+	"\x18ForgetCheckpointsRequest\x12\x14\n" +
+	"\x05study\x18\x01 \x01(\tR\x05study\x12\x12\n" +
+	"\x04uris\x18\x02 \x03(\tR\x04uris\"3\n" +
+	"\x19ForgetCheckpointsResponse\x12\x16\n" +
+	"\x06trials\x18\x01 \x01(\x03R\x06trials*\xa5\x01\n" +
 	"\n" +
 	"StudyState\x12\x1b\n" +
 	"\x17STUDY_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
@@ -7452,7 +7556,7 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\x12STUDY_STATE_PAUSED\x10\x02\x12\x19\n" +
 	"\x15STUDY_STATE_COMPLETED\x10\x03\x12\x17\n" +
 	"\x13STUDY_STATE_STOPPED\x10\x04\x12\x16\n" +
-	"\x12STUDY_STATE_FAILED\x10\x052\xc6\x17\n" +
+	"\x12STUDY_STATE_FAILED\x10\x052\xaa\x18\n" +
 	"\fStudyService\x12P\n" +
 	"\vCreateStudy\x12\x1f.headrace.v1.CreateStudyRequest\x1a .headrace.v1.CreateStudyResponse\x12G\n" +
 	"\bGetStudy\x12\x1c.headrace.v1.GetStudyRequest\x1a\x1d.headrace.v1.GetStudyResponse\x12P\n" +
@@ -7496,7 +7600,8 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\bFindRoom\x12\x1c.headrace.v1.FindRoomRequest\x1a\x1d.headrace.v1.FindRoomResponse\x12b\n" +
 	"\x11MeasureImportance\x12%.headrace.v1.MeasureImportanceRequest\x1a&.headrace.v1.MeasureImportanceResponse\x12J\n" +
 	"\tGetUpkeep\x12\x1d.headrace.v1.GetUpkeepRequest\x1a\x1e.headrace.v1.GetUpkeepResponse\x12D\n" +
-	"\aCleanUp\x12\x1b.headrace.v1.CleanUpRequest\x1a\x1c.headrace.v1.CleanUpResponseB@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
+	"\aCleanUp\x12\x1b.headrace.v1.CleanUpRequest\x1a\x1c.headrace.v1.CleanUpResponse\x12b\n" +
+	"\x11ForgetCheckpoints\x12%.headrace.v1.ForgetCheckpointsRequest\x1a&.headrace.v1.ForgetCheckpointsResponseB@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
 
 var (
 	file_headrace_v1_study_proto_rawDescOnce sync.Once
@@ -7511,7 +7616,7 @@ func file_headrace_v1_study_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_study_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_headrace_v1_study_proto_msgTypes = make([]protoimpl.MessageInfo, 105)
+var file_headrace_v1_study_proto_msgTypes = make([]protoimpl.MessageInfo, 107)
 var file_headrace_v1_study_proto_goTypes = []any{
 	(StudyState)(0),                   // 0: headrace.v1.StudyState
 	(*Study)(nil),                     // 1: headrace.v1.Study
@@ -7616,46 +7721,48 @@ var file_headrace_v1_study_proto_goTypes = []any{
 	(*TableSize)(nil),                 // 100: headrace.v1.TableSize
 	(*CleanUpRequest)(nil),            // 101: headrace.v1.CleanUpRequest
 	(*CleanUpResponse)(nil),           // 102: headrace.v1.CleanUpResponse
-	nil,                               // 103: headrace.v1.ReportTrialRequest.MetricsEntry
-	nil,                               // 104: headrace.v1.TrialReport.MetricsEntry
-	nil,                               // 105: headrace.v1.WorkerStatus.LabelsEntry
-	(*StudySpec)(nil),                 // 106: headrace.v1.StudySpec
-	(*timestamppb.Timestamp)(nil),     // 107: google.protobuf.Timestamp
-	(*Trial)(nil),                     // 108: headrace.v1.Trial
-	(*durationpb.Duration)(nil),       // 109: google.protobuf.Duration
-	(*Schedule)(nil),                  // 110: headrace.v1.Schedule
-	(*ParameterAssignment)(nil),       // 111: headrace.v1.ParameterAssignment
-	(TrialState)(0),                   // 112: headrace.v1.TrialState
-	(*Event)(nil),                     // 113: headrace.v1.Event
-	(*LeaseRef)(nil),                  // 114: headrace.v1.LeaseRef
-	(*AttemptCode)(nil),               // 115: headrace.v1.AttemptCode
-	(*Decision)(nil),                  // 116: headrace.v1.Decision
-	(*CheckpointRef)(nil),             // 117: headrace.v1.CheckpointRef
-	(TerminationReason)(0),            // 118: headrace.v1.TerminationReason
+	(*ForgetCheckpointsRequest)(nil),  // 103: headrace.v1.ForgetCheckpointsRequest
+	(*ForgetCheckpointsResponse)(nil), // 104: headrace.v1.ForgetCheckpointsResponse
+	nil,                               // 105: headrace.v1.ReportTrialRequest.MetricsEntry
+	nil,                               // 106: headrace.v1.TrialReport.MetricsEntry
+	nil,                               // 107: headrace.v1.WorkerStatus.LabelsEntry
+	(*StudySpec)(nil),                 // 108: headrace.v1.StudySpec
+	(*timestamppb.Timestamp)(nil),     // 109: google.protobuf.Timestamp
+	(*Trial)(nil),                     // 110: headrace.v1.Trial
+	(*durationpb.Duration)(nil),       // 111: google.protobuf.Duration
+	(*Schedule)(nil),                  // 112: headrace.v1.Schedule
+	(*ParameterAssignment)(nil),       // 113: headrace.v1.ParameterAssignment
+	(TrialState)(0),                   // 114: headrace.v1.TrialState
+	(*Event)(nil),                     // 115: headrace.v1.Event
+	(*LeaseRef)(nil),                  // 116: headrace.v1.LeaseRef
+	(*AttemptCode)(nil),               // 117: headrace.v1.AttemptCode
+	(*Decision)(nil),                  // 118: headrace.v1.Decision
+	(*CheckpointRef)(nil),             // 119: headrace.v1.CheckpointRef
+	(TerminationReason)(0),            // 120: headrace.v1.TerminationReason
 }
 var file_headrace_v1_study_proto_depIdxs = []int32{
-	106, // 0: headrace.v1.Study.spec:type_name -> headrace.v1.StudySpec
+	108, // 0: headrace.v1.Study.spec:type_name -> headrace.v1.StudySpec
 	0,   // 1: headrace.v1.Study.state:type_name -> headrace.v1.StudyState
 	5,   // 2: headrace.v1.Study.status:type_name -> headrace.v1.StudyStatus
-	107, // 3: headrace.v1.Study.create_time:type_name -> google.protobuf.Timestamp
-	107, // 4: headrace.v1.Study.end_time:type_name -> google.protobuf.Timestamp
+	109, // 3: headrace.v1.Study.create_time:type_name -> google.protobuf.Timestamp
+	109, // 4: headrace.v1.Study.end_time:type_name -> google.protobuf.Timestamp
 	2,   // 5: headrace.v1.Study.scale_choice:type_name -> headrace.v1.ScaleChoice
 	3,   // 6: headrace.v1.ScaleChoice.tried:type_name -> headrace.v1.ScaleTried
-	108, // 7: headrace.v1.StudyStatus.best:type_name -> headrace.v1.Trial
-	108, // 8: headrace.v1.StudyStatus.baseline:type_name -> headrace.v1.Trial
+	110, // 7: headrace.v1.StudyStatus.best:type_name -> headrace.v1.Trial
+	110, // 8: headrace.v1.StudyStatus.baseline:type_name -> headrace.v1.Trial
 	11,  // 9: headrace.v1.StudyStatus.rungs:type_name -> headrace.v1.RungStatus
-	108, // 10: headrace.v1.StudyStatus.front:type_name -> headrace.v1.Trial
+	110, // 10: headrace.v1.StudyStatus.front:type_name -> headrace.v1.Trial
 	10,  // 11: headrace.v1.StudyStatus.failures:type_name -> headrace.v1.TrialFailure
 	8,   // 12: headrace.v1.StudyStatus.bundle_sizes:type_name -> headrace.v1.BundleSize
 	7,   // 13: headrace.v1.StudyStatus.until:type_name -> headrace.v1.UntilProgress
 	6,   // 14: headrace.v1.StudyStatus.schedules:type_name -> headrace.v1.EndingSchedule
-	107, // 15: headrace.v1.StudyStatus.start_time:type_name -> google.protobuf.Timestamp
-	109, // 16: headrace.v1.StudyStatus.time_over:type_name -> google.protobuf.Duration
-	110, // 17: headrace.v1.EndingSchedule.schedule:type_name -> headrace.v1.Schedule
-	107, // 18: headrace.v1.UntilProgress.deadline:type_name -> google.protobuf.Timestamp
-	109, // 19: headrace.v1.UntilProgress.time_left:type_name -> google.protobuf.Duration
+	109, // 15: headrace.v1.StudyStatus.start_time:type_name -> google.protobuf.Timestamp
+	111, // 16: headrace.v1.StudyStatus.time_over:type_name -> google.protobuf.Duration
+	112, // 17: headrace.v1.EndingSchedule.schedule:type_name -> headrace.v1.Schedule
+	109, // 18: headrace.v1.UntilProgress.deadline:type_name -> google.protobuf.Timestamp
+	111, // 19: headrace.v1.UntilProgress.time_left:type_name -> google.protobuf.Duration
 	9,   // 20: headrace.v1.BundleSize.turns:type_name -> headrace.v1.BundleTurn
-	106, // 21: headrace.v1.CreateStudyRequest.spec:type_name -> headrace.v1.StudySpec
+	108, // 21: headrace.v1.CreateStudyRequest.spec:type_name -> headrace.v1.StudySpec
 	1,   // 22: headrace.v1.CreateStudyResponse.study:type_name -> headrace.v1.Study
 	1,   // 23: headrace.v1.GetStudyResponse.study:type_name -> headrace.v1.Study
 	1,   // 24: headrace.v1.ListStudiesResponse.studies:type_name -> headrace.v1.Study
@@ -7663,70 +7770,70 @@ var file_headrace_v1_study_proto_depIdxs = []int32{
 	1,   // 26: headrace.v1.PauseStudyResponse.study:type_name -> headrace.v1.Study
 	1,   // 27: headrace.v1.ResumeStudyResponse.study:type_name -> headrace.v1.Study
 	1,   // 28: headrace.v1.StopStudyResponse.study:type_name -> headrace.v1.Study
-	111, // 29: headrace.v1.AddTrialsRequest.parameters:type_name -> headrace.v1.ParameterAssignment
-	108, // 30: headrace.v1.AddTrialsResponse.trials:type_name -> headrace.v1.Trial
+	113, // 29: headrace.v1.AddTrialsRequest.parameters:type_name -> headrace.v1.ParameterAssignment
+	110, // 30: headrace.v1.AddTrialsResponse.trials:type_name -> headrace.v1.Trial
 	1,   // 31: headrace.v1.ExtendStudyResponse.study:type_name -> headrace.v1.Study
-	108, // 32: headrace.v1.GetTrialResponse.trial:type_name -> headrace.v1.Trial
-	112, // 33: headrace.v1.ListTrialsRequest.states:type_name -> headrace.v1.TrialState
-	108, // 34: headrace.v1.ListTrialsResponse.trials:type_name -> headrace.v1.Trial
+	110, // 32: headrace.v1.GetTrialResponse.trial:type_name -> headrace.v1.Trial
+	114, // 33: headrace.v1.ListTrialsRequest.states:type_name -> headrace.v1.TrialState
+	110, // 34: headrace.v1.ListTrialsResponse.trials:type_name -> headrace.v1.Trial
 	4,   // 35: headrace.v1.ListTrialsResponse.unshown:type_name -> headrace.v1.Unshown
-	108, // 36: headrace.v1.PauseTrialResponse.trial:type_name -> headrace.v1.Trial
-	108, // 37: headrace.v1.ResumeTrialResponse.trial:type_name -> headrace.v1.Trial
-	108, // 38: headrace.v1.StopTrialResponse.trial:type_name -> headrace.v1.Trial
-	113, // 39: headrace.v1.WatchStudyResponse.events:type_name -> headrace.v1.Event
+	110, // 36: headrace.v1.PauseTrialResponse.trial:type_name -> headrace.v1.Trial
+	110, // 37: headrace.v1.ResumeTrialResponse.trial:type_name -> headrace.v1.Trial
+	110, // 38: headrace.v1.StopTrialResponse.trial:type_name -> headrace.v1.Trial
+	115, // 39: headrace.v1.WatchStudyResponse.events:type_name -> headrace.v1.Event
 	1,   // 40: headrace.v1.WatchStudyResponse.study:type_name -> headrace.v1.Study
-	108, // 41: headrace.v1.ExplainTrialResponse.trial:type_name -> headrace.v1.Trial
-	113, // 42: headrace.v1.ExplainTrialResponse.events:type_name -> headrace.v1.Event
-	106, // 43: headrace.v1.PreviewStudyRequest.spec:type_name -> headrace.v1.StudySpec
+	110, // 41: headrace.v1.ExplainTrialResponse.trial:type_name -> headrace.v1.Trial
+	115, // 42: headrace.v1.ExplainTrialResponse.events:type_name -> headrace.v1.Event
+	108, // 43: headrace.v1.PreviewStudyRequest.spec:type_name -> headrace.v1.StudySpec
 	50,  // 44: headrace.v1.PreviewStudyResponse.rungs:type_name -> headrace.v1.PreviewRung
-	109, // 45: headrace.v1.PreviewStudyResponse.wall_time:type_name -> google.protobuf.Duration
-	109, // 46: headrace.v1.PreviewStudyResponse.slot_time:type_name -> google.protobuf.Duration
-	111, // 47: headrace.v1.PreviewStudyResponse.samples:type_name -> headrace.v1.ParameterAssignment
+	111, // 45: headrace.v1.PreviewStudyResponse.wall_time:type_name -> google.protobuf.Duration
+	111, // 46: headrace.v1.PreviewStudyResponse.slot_time:type_name -> google.protobuf.Duration
+	113, // 47: headrace.v1.PreviewStudyResponse.samples:type_name -> headrace.v1.ParameterAssignment
 	49,  // 48: headrace.v1.PreviewStudyResponse.sizes:type_name -> headrace.v1.PreviewSize
 	48,  // 49: headrace.v1.PreviewStudyResponse.companions:type_name -> headrace.v1.PreviewCompanion
-	109, // 50: headrace.v1.PreviewCompanion.wall_time:type_name -> google.protobuf.Duration
-	109, // 51: headrace.v1.PreviewCompanion.slot_time:type_name -> google.protobuf.Duration
-	109, // 52: headrace.v1.SuggestTrialRequest.lease_time:type_name -> google.protobuf.Duration
-	108, // 53: headrace.v1.SuggestTrialResponse.trial:type_name -> headrace.v1.Trial
-	114, // 54: headrace.v1.SuggestTrialResponse.lease:type_name -> headrace.v1.LeaseRef
-	114, // 55: headrace.v1.ReportTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	103, // 56: headrace.v1.ReportTrialRequest.metrics:type_name -> headrace.v1.ReportTrialRequest.MetricsEntry
-	115, // 57: headrace.v1.ReportTrialRequest.code:type_name -> headrace.v1.AttemptCode
-	116, // 58: headrace.v1.ReportTrialResponse.decision:type_name -> headrace.v1.Decision
-	114, // 59: headrace.v1.CompleteTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	108, // 60: headrace.v1.CompleteTrialResponse.trial:type_name -> headrace.v1.Trial
-	114, // 61: headrace.v1.RenewTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	114, // 62: headrace.v1.ReleaseTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	108, // 63: headrace.v1.ReleaseTrialResponse.trial:type_name -> headrace.v1.Trial
+	111, // 50: headrace.v1.PreviewCompanion.wall_time:type_name -> google.protobuf.Duration
+	111, // 51: headrace.v1.PreviewCompanion.slot_time:type_name -> google.protobuf.Duration
+	111, // 52: headrace.v1.SuggestTrialRequest.lease_time:type_name -> google.protobuf.Duration
+	110, // 53: headrace.v1.SuggestTrialResponse.trial:type_name -> headrace.v1.Trial
+	116, // 54: headrace.v1.SuggestTrialResponse.lease:type_name -> headrace.v1.LeaseRef
+	116, // 55: headrace.v1.ReportTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	105, // 56: headrace.v1.ReportTrialRequest.metrics:type_name -> headrace.v1.ReportTrialRequest.MetricsEntry
+	117, // 57: headrace.v1.ReportTrialRequest.code:type_name -> headrace.v1.AttemptCode
+	118, // 58: headrace.v1.ReportTrialResponse.decision:type_name -> headrace.v1.Decision
+	116, // 59: headrace.v1.CompleteTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	110, // 60: headrace.v1.CompleteTrialResponse.trial:type_name -> headrace.v1.Trial
+	116, // 61: headrace.v1.RenewTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	116, // 62: headrace.v1.ReleaseTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	110, // 63: headrace.v1.ReleaseTrialResponse.trial:type_name -> headrace.v1.Trial
 	63,  // 64: headrace.v1.ListReportsResponse.reports:type_name -> headrace.v1.TrialReport
 	4,   // 65: headrace.v1.ListReportsResponse.unshown:type_name -> headrace.v1.Unshown
-	104, // 66: headrace.v1.TrialReport.metrics:type_name -> headrace.v1.TrialReport.MetricsEntry
-	107, // 67: headrace.v1.TrialReport.time:type_name -> google.protobuf.Timestamp
-	117, // 68: headrace.v1.TrialReport.checkpoint:type_name -> headrace.v1.CheckpointRef
-	112, // 69: headrace.v1.ReadCurvesResponse.states:type_name -> headrace.v1.TrialState
-	118, // 70: headrace.v1.ReadCurvesResponse.reasons:type_name -> headrace.v1.TerminationReason
+	106, // 66: headrace.v1.TrialReport.metrics:type_name -> headrace.v1.TrialReport.MetricsEntry
+	109, // 67: headrace.v1.TrialReport.time:type_name -> google.protobuf.Timestamp
+	119, // 68: headrace.v1.TrialReport.checkpoint:type_name -> headrace.v1.CheckpointRef
+	114, // 69: headrace.v1.ReadCurvesResponse.states:type_name -> headrace.v1.TrialState
+	120, // 70: headrace.v1.ReadCurvesResponse.reasons:type_name -> headrace.v1.TerminationReason
 	66,  // 71: headrace.v1.ReadCurvesResponse.parameters:type_name -> headrace.v1.ParameterColumn
 	67,  // 72: headrace.v1.ReadCurvesResponse.metrics:type_name -> headrace.v1.MetricColumn
 	4,   // 73: headrace.v1.ReadCurvesResponse.unshown:type_name -> headrace.v1.Unshown
-	109, // 74: headrace.v1.ReadLogRequest.within:type_name -> google.protobuf.Duration
+	111, // 74: headrace.v1.ReadLogRequest.within:type_name -> google.protobuf.Duration
 	76,  // 75: headrace.v1.ListWorkersResponse.workers:type_name -> headrace.v1.WorkerStatus
 	82,  // 76: headrace.v1.ListWorkersResponse.shares:type_name -> headrace.v1.StudyShare
 	4,   // 77: headrace.v1.ListWorkersResponse.unshown:type_name -> headrace.v1.Unshown
 	79,  // 78: headrace.v1.WorkerStatus.slots:type_name -> headrace.v1.SlotStatus
-	105, // 79: headrace.v1.WorkerStatus.labels:type_name -> headrace.v1.WorkerStatus.LabelsEntry
-	107, // 80: headrace.v1.WorkerStatus.last_seen:type_name -> google.protobuf.Timestamp
+	107, // 79: headrace.v1.WorkerStatus.labels:type_name -> headrace.v1.WorkerStatus.LabelsEntry
+	109, // 80: headrace.v1.WorkerStatus.last_seen:type_name -> google.protobuf.Timestamp
 	78,  // 81: headrace.v1.WorkerStatus.reservation:type_name -> headrace.v1.SlotReservation
-	107, // 82: headrace.v1.WorkerStatus.certificate_end:type_name -> google.protobuf.Timestamp
-	107, // 83: headrace.v1.WorkerStatus.drain_time:type_name -> google.protobuf.Timestamp
+	109, // 82: headrace.v1.WorkerStatus.certificate_end:type_name -> google.protobuf.Timestamp
+	109, // 83: headrace.v1.WorkerStatus.drain_time:type_name -> google.protobuf.Timestamp
 	77,  // 84: headrace.v1.WorkerStatus.cordons:type_name -> headrace.v1.DeviceCordon
-	107, // 85: headrace.v1.WorkerStatus.next_try_time:type_name -> google.protobuf.Timestamp
-	107, // 86: headrace.v1.DeviceCordon.time:type_name -> google.protobuf.Timestamp
-	107, // 87: headrace.v1.SlotReservation.since:type_name -> google.protobuf.Timestamp
-	107, // 88: headrace.v1.SlotReservation.ready:type_name -> google.protobuf.Timestamp
+	109, // 85: headrace.v1.WorkerStatus.next_try_time:type_name -> google.protobuf.Timestamp
+	109, // 86: headrace.v1.DeviceCordon.time:type_name -> google.protobuf.Timestamp
+	109, // 87: headrace.v1.SlotReservation.since:type_name -> google.protobuf.Timestamp
+	109, // 88: headrace.v1.SlotReservation.ready:type_name -> google.protobuf.Timestamp
 	81,  // 89: headrace.v1.SlotStatus.holders:type_name -> headrace.v1.SlotHolder
 	80,  // 90: headrace.v1.SlotStatus.loads:type_name -> headrace.v1.SlotLoad
-	107, // 91: headrace.v1.SlotLoad.minute:type_name -> google.protobuf.Timestamp
-	109, // 92: headrace.v1.DrainWorkerRequest.grace:type_name -> google.protobuf.Duration
+	109, // 91: headrace.v1.SlotLoad.minute:type_name -> google.protobuf.Timestamp
+	111, // 92: headrace.v1.DrainWorkerRequest.grace:type_name -> google.protobuf.Duration
 	76,  // 93: headrace.v1.DrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
 	76,  // 94: headrace.v1.UndrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
 	76,  // 95: headrace.v1.CordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
@@ -7772,45 +7879,47 @@ var file_headrace_v1_study_proto_depIdxs = []int32{
 	93,  // 135: headrace.v1.StudyService.MeasureImportance:input_type -> headrace.v1.MeasureImportanceRequest
 	97,  // 136: headrace.v1.StudyService.GetUpkeep:input_type -> headrace.v1.GetUpkeepRequest
 	101, // 137: headrace.v1.StudyService.CleanUp:input_type -> headrace.v1.CleanUpRequest
-	13,  // 138: headrace.v1.StudyService.CreateStudy:output_type -> headrace.v1.CreateStudyResponse
-	15,  // 139: headrace.v1.StudyService.GetStudy:output_type -> headrace.v1.GetStudyResponse
-	17,  // 140: headrace.v1.StudyService.ListStudies:output_type -> headrace.v1.ListStudiesResponse
-	19,  // 141: headrace.v1.StudyService.PauseStudy:output_type -> headrace.v1.PauseStudyResponse
-	21,  // 142: headrace.v1.StudyService.ResumeStudy:output_type -> headrace.v1.ResumeStudyResponse
-	23,  // 143: headrace.v1.StudyService.StopStudy:output_type -> headrace.v1.StopStudyResponse
-	25,  // 144: headrace.v1.StudyService.DeleteStudy:output_type -> headrace.v1.DeleteStudyResponse
-	27,  // 145: headrace.v1.StudyService.AddTrials:output_type -> headrace.v1.AddTrialsResponse
-	29,  // 146: headrace.v1.StudyService.RetryTrials:output_type -> headrace.v1.RetryTrialsResponse
-	31,  // 147: headrace.v1.StudyService.ExtendStudy:output_type -> headrace.v1.ExtendStudyResponse
-	33,  // 148: headrace.v1.StudyService.GetTrial:output_type -> headrace.v1.GetTrialResponse
-	35,  // 149: headrace.v1.StudyService.ListTrials:output_type -> headrace.v1.ListTrialsResponse
-	37,  // 150: headrace.v1.StudyService.PauseTrial:output_type -> headrace.v1.PauseTrialResponse
-	39,  // 151: headrace.v1.StudyService.ResumeTrial:output_type -> headrace.v1.ResumeTrialResponse
-	41,  // 152: headrace.v1.StudyService.StopTrial:output_type -> headrace.v1.StopTrialResponse
-	43,  // 153: headrace.v1.StudyService.WatchStudy:output_type -> headrace.v1.WatchStudyResponse
-	45,  // 154: headrace.v1.StudyService.ExplainTrial:output_type -> headrace.v1.ExplainTrialResponse
-	47,  // 155: headrace.v1.StudyService.PreviewStudy:output_type -> headrace.v1.PreviewStudyResponse
-	52,  // 156: headrace.v1.StudyService.SuggestTrial:output_type -> headrace.v1.SuggestTrialResponse
-	54,  // 157: headrace.v1.StudyService.ReportTrial:output_type -> headrace.v1.ReportTrialResponse
-	56,  // 158: headrace.v1.StudyService.CompleteTrial:output_type -> headrace.v1.CompleteTrialResponse
-	58,  // 159: headrace.v1.StudyService.RenewTrial:output_type -> headrace.v1.RenewTrialResponse
-	60,  // 160: headrace.v1.StudyService.ReleaseTrial:output_type -> headrace.v1.ReleaseTrialResponse
-	62,  // 161: headrace.v1.StudyService.ListReports:output_type -> headrace.v1.ListReportsResponse
-	65,  // 162: headrace.v1.StudyService.ReadCurves:output_type -> headrace.v1.ReadCurvesResponse
-	69,  // 163: headrace.v1.StudyService.Annotate:output_type -> headrace.v1.AnnotateResponse
-	75,  // 164: headrace.v1.StudyService.ListWorkers:output_type -> headrace.v1.ListWorkersResponse
-	84,  // 165: headrace.v1.StudyService.DrainWorker:output_type -> headrace.v1.DrainWorkerResponse
-	86,  // 166: headrace.v1.StudyService.UndrainWorker:output_type -> headrace.v1.UndrainWorkerResponse
-	88,  // 167: headrace.v1.StudyService.CordonDevices:output_type -> headrace.v1.CordonDevicesResponse
-	90,  // 168: headrace.v1.StudyService.UncordonDevices:output_type -> headrace.v1.UncordonDevicesResponse
-	71,  // 169: headrace.v1.StudyService.ReadLog:output_type -> headrace.v1.ReadLogResponse
-	73,  // 170: headrace.v1.StudyService.GetServerInfo:output_type -> headrace.v1.GetServerInfoResponse
-	92,  // 171: headrace.v1.StudyService.FindRoom:output_type -> headrace.v1.FindRoomResponse
-	94,  // 172: headrace.v1.StudyService.MeasureImportance:output_type -> headrace.v1.MeasureImportanceResponse
-	98,  // 173: headrace.v1.StudyService.GetUpkeep:output_type -> headrace.v1.GetUpkeepResponse
-	102, // 174: headrace.v1.StudyService.CleanUp:output_type -> headrace.v1.CleanUpResponse
-	138, // [138:175] is the sub-list for method output_type
-	101, // [101:138] is the sub-list for method input_type
+	103, // 138: headrace.v1.StudyService.ForgetCheckpoints:input_type -> headrace.v1.ForgetCheckpointsRequest
+	13,  // 139: headrace.v1.StudyService.CreateStudy:output_type -> headrace.v1.CreateStudyResponse
+	15,  // 140: headrace.v1.StudyService.GetStudy:output_type -> headrace.v1.GetStudyResponse
+	17,  // 141: headrace.v1.StudyService.ListStudies:output_type -> headrace.v1.ListStudiesResponse
+	19,  // 142: headrace.v1.StudyService.PauseStudy:output_type -> headrace.v1.PauseStudyResponse
+	21,  // 143: headrace.v1.StudyService.ResumeStudy:output_type -> headrace.v1.ResumeStudyResponse
+	23,  // 144: headrace.v1.StudyService.StopStudy:output_type -> headrace.v1.StopStudyResponse
+	25,  // 145: headrace.v1.StudyService.DeleteStudy:output_type -> headrace.v1.DeleteStudyResponse
+	27,  // 146: headrace.v1.StudyService.AddTrials:output_type -> headrace.v1.AddTrialsResponse
+	29,  // 147: headrace.v1.StudyService.RetryTrials:output_type -> headrace.v1.RetryTrialsResponse
+	31,  // 148: headrace.v1.StudyService.ExtendStudy:output_type -> headrace.v1.ExtendStudyResponse
+	33,  // 149: headrace.v1.StudyService.GetTrial:output_type -> headrace.v1.GetTrialResponse
+	35,  // 150: headrace.v1.StudyService.ListTrials:output_type -> headrace.v1.ListTrialsResponse
+	37,  // 151: headrace.v1.StudyService.PauseTrial:output_type -> headrace.v1.PauseTrialResponse
+	39,  // 152: headrace.v1.StudyService.ResumeTrial:output_type -> headrace.v1.ResumeTrialResponse
+	41,  // 153: headrace.v1.StudyService.StopTrial:output_type -> headrace.v1.StopTrialResponse
+	43,  // 154: headrace.v1.StudyService.WatchStudy:output_type -> headrace.v1.WatchStudyResponse
+	45,  // 155: headrace.v1.StudyService.ExplainTrial:output_type -> headrace.v1.ExplainTrialResponse
+	47,  // 156: headrace.v1.StudyService.PreviewStudy:output_type -> headrace.v1.PreviewStudyResponse
+	52,  // 157: headrace.v1.StudyService.SuggestTrial:output_type -> headrace.v1.SuggestTrialResponse
+	54,  // 158: headrace.v1.StudyService.ReportTrial:output_type -> headrace.v1.ReportTrialResponse
+	56,  // 159: headrace.v1.StudyService.CompleteTrial:output_type -> headrace.v1.CompleteTrialResponse
+	58,  // 160: headrace.v1.StudyService.RenewTrial:output_type -> headrace.v1.RenewTrialResponse
+	60,  // 161: headrace.v1.StudyService.ReleaseTrial:output_type -> headrace.v1.ReleaseTrialResponse
+	62,  // 162: headrace.v1.StudyService.ListReports:output_type -> headrace.v1.ListReportsResponse
+	65,  // 163: headrace.v1.StudyService.ReadCurves:output_type -> headrace.v1.ReadCurvesResponse
+	69,  // 164: headrace.v1.StudyService.Annotate:output_type -> headrace.v1.AnnotateResponse
+	75,  // 165: headrace.v1.StudyService.ListWorkers:output_type -> headrace.v1.ListWorkersResponse
+	84,  // 166: headrace.v1.StudyService.DrainWorker:output_type -> headrace.v1.DrainWorkerResponse
+	86,  // 167: headrace.v1.StudyService.UndrainWorker:output_type -> headrace.v1.UndrainWorkerResponse
+	88,  // 168: headrace.v1.StudyService.CordonDevices:output_type -> headrace.v1.CordonDevicesResponse
+	90,  // 169: headrace.v1.StudyService.UncordonDevices:output_type -> headrace.v1.UncordonDevicesResponse
+	71,  // 170: headrace.v1.StudyService.ReadLog:output_type -> headrace.v1.ReadLogResponse
+	73,  // 171: headrace.v1.StudyService.GetServerInfo:output_type -> headrace.v1.GetServerInfoResponse
+	92,  // 172: headrace.v1.StudyService.FindRoom:output_type -> headrace.v1.FindRoomResponse
+	94,  // 173: headrace.v1.StudyService.MeasureImportance:output_type -> headrace.v1.MeasureImportanceResponse
+	98,  // 174: headrace.v1.StudyService.GetUpkeep:output_type -> headrace.v1.GetUpkeepResponse
+	102, // 175: headrace.v1.StudyService.CleanUp:output_type -> headrace.v1.CleanUpResponse
+	104, // 176: headrace.v1.StudyService.ForgetCheckpoints:output_type -> headrace.v1.ForgetCheckpointsResponse
+	139, // [139:177] is the sub-list for method output_type
+	101, // [101:139] is the sub-list for method input_type
 	101, // [101:101] is the sub-list for extension type_name
 	101, // [101:101] is the sub-list for extension extendee
 	0,   // [0:101] is the sub-list for field type_name
@@ -7834,7 +7943,7 @@ func file_headrace_v1_study_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_study_proto_rawDesc), len(file_headrace_v1_study_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   105,
+			NumMessages:   107,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -58,6 +58,7 @@ const (
 	StudyService_MeasureImportance_FullMethodName = "/headrace.v1.StudyService/MeasureImportance"
 	StudyService_GetUpkeep_FullMethodName         = "/headrace.v1.StudyService/GetUpkeep"
 	StudyService_CleanUp_FullMethodName           = "/headrace.v1.StudyService/CleanUp"
+	StudyService_ForgetCheckpoints_FullMethodName = "/headrace.v1.StudyService/ForgetCheckpoints"
 )
 
 // StudyServiceClient is the client API for StudyService service.
@@ -157,6 +158,9 @@ type StudyServiceClient interface {
 	GetUpkeep(ctx context.Context, in *GetUpkeepRequest, opts ...grpc.CallOption) (*GetUpkeepResponse, error)
 	// Makes the scheduler delete what is due now. On its own it checks every minute.
 	CleanUp(ctx context.Context, in *CleanUpRequest, opts ...grpc.CallOption) (*CleanUpResponse, error)
+	// Forgets checkpoints of an ended study, before their files are deleted: its trials no longer refer to them. A URI
+	// that no trial refers to is not an error.
+	ForgetCheckpoints(ctx context.Context, in *ForgetCheckpointsRequest, opts ...grpc.CallOption) (*ForgetCheckpointsResponse, error)
 }
 
 type studyServiceClient struct {
@@ -546,6 +550,16 @@ func (c *studyServiceClient) CleanUp(ctx context.Context, in *CleanUpRequest, op
 	return out, nil
 }
 
+func (c *studyServiceClient) ForgetCheckpoints(ctx context.Context, in *ForgetCheckpointsRequest, opts ...grpc.CallOption) (*ForgetCheckpointsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ForgetCheckpointsResponse)
+	err := c.cc.Invoke(ctx, StudyService_ForgetCheckpoints_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // StudyServiceServer is the server API for StudyService service.
 // All implementations must embed UnimplementedStudyServiceServer
 // for forward compatibility.
@@ -643,6 +657,9 @@ type StudyServiceServer interface {
 	GetUpkeep(context.Context, *GetUpkeepRequest) (*GetUpkeepResponse, error)
 	// Makes the scheduler delete what is due now. On its own it checks every minute.
 	CleanUp(context.Context, *CleanUpRequest) (*CleanUpResponse, error)
+	// Forgets checkpoints of an ended study, before their files are deleted: its trials no longer refer to them. A URI
+	// that no trial refers to is not an error.
+	ForgetCheckpoints(context.Context, *ForgetCheckpointsRequest) (*ForgetCheckpointsResponse, error)
 	mustEmbedUnimplementedStudyServiceServer()
 }
 
@@ -763,6 +780,9 @@ func (UnimplementedStudyServiceServer) GetUpkeep(context.Context, *GetUpkeepRequ
 }
 func (UnimplementedStudyServiceServer) CleanUp(context.Context, *CleanUpRequest) (*CleanUpResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CleanUp not implemented")
+}
+func (UnimplementedStudyServiceServer) ForgetCheckpoints(context.Context, *ForgetCheckpointsRequest) (*ForgetCheckpointsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ForgetCheckpoints not implemented")
 }
 func (UnimplementedStudyServiceServer) mustEmbedUnimplementedStudyServiceServer() {}
 func (UnimplementedStudyServiceServer) testEmbeddedByValue()                      {}
@@ -1444,6 +1464,24 @@ func _StudyService_CleanUp_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _StudyService_ForgetCheckpoints_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ForgetCheckpointsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StudyServiceServer).ForgetCheckpoints(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StudyService_ForgetCheckpoints_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StudyServiceServer).ForgetCheckpoints(ctx, req.(*ForgetCheckpointsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // StudyService_ServiceDesc is the grpc.ServiceDesc for StudyService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1594,6 +1632,10 @@ var StudyService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CleanUp",
 			Handler:    _StudyService_CleanUp_Handler,
+		},
+		{
+			MethodName: "ForgetCheckpoints",
+			Handler:    _StudyService_ForgetCheckpoints_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -36,9 +36,10 @@ _WHAT_HAPPENS = {
     Kind.VALUE: "its state starts from nothing",
 }
 _DECIDE_FIRST = (
-    "decide before a step, not after its report: keep what decides in t.state, and ask for it first in the loop, as in "
-    "`if t.state['bad'] >= 3: break`"
+    'decide before a step, not after its report: `if t.state.get("stop"): {leave}` as the first line of the loop, '
+    '`t.state["stop"] = {condition}` before each report'
 )
+_UNKNOWN_STOP = "break", "<whether to stop>"
 _LOOP = "loop over t.steps(), which hands out the steps that are left, and keep what ends the loop in t.state"
 _IN_FRAMEWORK = {
     Framework.LIGHTNING: "keep what ends the fit in what Lightning saves: the state_dict() of the callback that ends "
@@ -128,8 +129,12 @@ def end_difference(straight: SegmentResult, chain: Sequence[SegmentResult]) -> D
     return Difference(step=mine[1], what=THE_END, straight=_told_end(*mine), other=_told_end(*other))
 
 
-def ends_elsewhere(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
-    """The finding for a resumed run that ends at a different step, or in a different way."""
+def ends_elsewhere(
+    straight: SegmentResult, chain: Sequence[SegmentResult], stop: tuple[str, str] | None = None
+) -> tuple[Missing, ...]:
+    """The finding for a resumed run that ends at a different step, or in a different way. `stop` is how the script
+    leaves its loop, and the condition, if its source shows that.
+    """
     if end_difference(straight, chain) is None:
         return ()
     (kind, step), (other_kind, other) = _end_of([straight]), _end_of(chain)
@@ -139,7 +144,8 @@ def ends_elsewhere(straight: SegmentResult, chain: Sequence[SegmentResult]) -> t
         finding = (
             f"the script {_told_end(kind, step)}, and a trial that is resumed from that report trains on"
         )
-        remedy = _DECIDE_FIRST
+        leave, condition = stop or _UNKNOWN_STOP
+        remedy = _DECIDE_FIRST.format(leave=leave, condition=condition)
     elif not last.reports and last.end is End.RETURNED:
         finding, remedy = f"resumed after step {since}, the script reports nothing and ends: {trains}", _LOOP
     else:

@@ -38,6 +38,7 @@ class FolderReads:
         self._extended: set[str] = set()
         self._read: dict[str, None] = {}
         self._rebuilt: tuple[str, ...] = ()
+        self._emptied: dict[str, None] = {}
 
     def begin(self) -> None:
         """Watch from now on, until the process ends."""
@@ -65,7 +66,10 @@ class FolderReads:
     def found(self) -> FolderFiles:
         """All findings."""
         return FolderFiles(
-            written=tuple(sorted(self.written())), read=tuple(self._read), rebuilt=self._rebuilt
+            written=tuple(sorted(self.written())),
+            read=tuple(self._read),
+            rebuilt=self._rebuilt,
+            emptied=tuple(self._emptied),
         )
 
     def _name(self, path: str) -> str:
@@ -94,6 +98,8 @@ class FolderReads:
     def _opened(self, path: str, flags: int) -> None:
         reads = flags & os.O_ACCMODE != os.O_WRONLY
         if flags & os.O_TRUNC:
+            if not self._is_copy and self._is_older(path) and size_bytes(path):
+                self._emptied[self._name(path)] = None
             self._fresh.add(path)
             self._extended.discard(path)
         elif path in self._extended or self._is_older(path):
@@ -134,9 +140,22 @@ def _files(folder: str) -> Iterator[tuple[str, int]]:
             return
 
 
+def sizes_bytes(folder: str) -> dict[str, int]:
+    """The sizes of the watched files below a folder, by path relative to it."""
+    return {os.path.relpath(path, folder): size_bytes(path) for path, _ in _files(folder)}
+
+
+def size_bytes(path: str) -> int:
+    """The size of a file; 0 if it does not exist."""
+    try:
+        return os.stat(path).st_size  # noqa: PTH116  (a hook that every import passes)
+    except (OSError, ValueError):
+        return 0
+
+
 def written_ns(path: str) -> int:
     """When the file was last written or renamed; 0 if it does not exist."""
     try:
-        return os.stat(path).st_ctime_ns  # noqa: PTH116  (as above)
+        return os.stat(path).st_ctime_ns  # noqa: PTH116  (a hook that every import passes)
     except (OSError, ValueError):
         return 0

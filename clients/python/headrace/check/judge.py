@@ -29,9 +29,15 @@ class Judged:
         return self.trajectory or self.end
 
     @classmethod
-    def of(cls, straight: Ranks, chain: Sequence[Ranks]) -> "Judged":
-        """Compares the runs of all ranks."""
+    def of(cls, straight: Ranks, chain: Sequence[Ranks], *, whole: bool = True) -> "Judged":
+        """Compares the runs of all ranks; if the chain is not `whole`, up to where it was stopped."""
         world = len(straight)
+        if not whole:
+            reports = first_of(
+                world,
+                lambda rank: first_difference(straight[rank], chain_of(chain, rank), to_the_end=False),
+            )
+            return cls(trajectory=reports)
         end = first_of(world, lambda rank: end_difference(straight[rank], chain_of(chain, rank)))
         # If the runs have different lengths, only what both reported is compared.
         trajectory = first_of(

@@ -7,6 +7,7 @@ default, and set before each report.
 import ast
 from collections import Counter
 from collections.abc import Collection, Mapping
+from itertools import pairwise
 
 from headrace.check.plain_values import NAMED, is_choice
 from headrace.check.snapshot import Moment, Owner, OwnerKind, SegmentResult, by_name
@@ -33,6 +34,7 @@ class Keys:
         self._of_globals = set(at_loop.of_globals) if at_loop is not None else set()
         start, end = by_name(self._first), by_name(ended.variables if ended is not None else {})
         changed = Counter(_last(name) for name in end if start.get(name) != end[name])
+        self._late = _changed_after_report(straight)
         state = ended.by_key().get("t.state") if ended is not None else None
         self._taken = {name for name, count in changed.items() if count > 1} | set(
             state.parts if state else ()
@@ -52,6 +54,10 @@ class Keys:
     def is_global(self, name: str) -> bool:
         """Whether the loop's function can set the variable only after a `global` statement."""
         return name in self._of_globals
+
+    def is_late(self, name: str) -> bool:
+        """Whether the loop changes the variable after the report, when it is too late to save it."""
+        return name in self._late
 
     def is_set_before(self, name: str) -> bool:
         """Whether the variable has a value before the loop, in a process that starts from scratch."""
@@ -123,7 +129,20 @@ def _in_state(name: str, value: str, keys: Keys) -> str:
         load = f'if "{key}" in t.state: {load}'
     if keys.is_global(name):
         load = f"global {name}; {load}" if keys.is_set_before(name) else f"global {name}` and `{load}"
-    return f'keep it in t.state: `{load}` before the loop, `t.state["{key}"] = {save}` before each report'
+    remedy = f'keep it in t.state: `{load}` before the loop, `t.state["{key}"] = {save}` before each report'
+    if keys.is_late(name):
+        remedy += f", and move the lines that change `{name}` before that: after the report, a pause loses the change"
+    return remedy
+
+
+def _changed_after_report(straight: SegmentResult) -> set[str]:
+    """The variables that differ between a report and the end of the loop's body."""
+    late: set[str] = set()
+    for one, other in pairwise(straight.snapshots):
+        if (one.moment, other.moment) == (Moment.REPORTED, Moment.BODY_ENDED):
+            values = by_name(one.variables), by_name(other.variables)
+            late |= {name for name, value in values[1].items() if values[0].get(name, value) != value}
+    return late
 
 
 def _parts(name: str) -> list[str]:

@@ -93,6 +93,8 @@ class CheckReport:
     end_difference: Difference | None = None
     # Variables of the script that a restore resets, besides those that are missing.
     warnings: tuple[Missing, ...] = ()
+    # What the time limit left undecided, each as the rest of a sentence.
+    undecided: tuple[str, ...] = ()
     # Where two straight runs diverge. If they do, a difference says nothing about checkpoints.
     nondeterminism: Difference | None = None
     metrics: tuple[str, ...] = ()
@@ -119,6 +121,8 @@ class CheckReport:
     unread: tuple[str, ...] = ()
     # Files in that folder that a process read as an earlier process of the resumed run had left them.
     kept_files: tuple[str, ...] = ()
+    # Files in that folder that a resumed process emptied, and that ended up shorter than without a pause.
+    emptied_files: tuple[str, ...] = ()
     # The files that the runs wrote into the folder that all trials share.
     left_files: tuple[str, ...] = ()
     # If two straight runs differ: the files that the second read as an earlier run had left them.
@@ -136,6 +140,8 @@ class CheckReport:
         """The outcome in one word."""
         if self.missing or (self.trajectory or self.end_difference or self.nondeterminism) is not None:
             return Verdict.FAILED
+        if self.undecided:
+            return Verdict.UNDECIDED
         if self.limit in (Limit.TIME, Limit.GANG, Limit.UNKNOWN) or self.pointed_at:
             return Verdict.UNDECIDED
         if self.not_restored_after:
@@ -181,6 +187,8 @@ def _warnings(report: CheckReport) -> Iterator[str]:
 
 def _tested(report: CheckReport) -> str:
     """The text about a variable that a restore resets."""
+    if report.undecided and report.verdict is Verdict.UNDECIDED:
+        return "There was no time to confirm it"
     if report.verdict is Verdict.FAILED:
         return "Whether anything depends on it shows when the rest is fixed"
     if report.limit is None and _restored_everywhere(report):
@@ -236,6 +244,15 @@ def _left(report: CheckReport) -> Iterator[str]:
             f"last checkpoint, and by then {has} been written by later steps"
         )
         yield f"     remedy: {in_checkpoint(report.kept_files)}"
+    for name in report.emptied_files:
+        yield (
+            f'  warning: {name}: a resumed process empties it, as open(..., "w") does, so what was written before a '
+            "pause is lost"
+        )
+        yield (
+            '     remedy: open it with mode "a" if t.step else "w", and put t.id into its name, as all trials share '
+            "the folder"
+        )
     own = report.own_checkpoints
     shared = tuple(name for name in own if not is_numbered(name))
     if shared and report.nondeterminism is None:
@@ -254,6 +271,13 @@ def _left(report: CheckReport) -> Iterator[str]:
 
 
 def _lines(report: CheckReport) -> Iterator[str]:
+    if report.undecided and report.verdict is Verdict.UNDECIDED:
+        yield f"UNDECIDED  {report.script}: the time limit ended the check before its result was certain"
+        yield f"        {report.steps} steps straight, and again with {report.restores} restores"
+        for what in report.undecided:
+            yield f"        NOT COVERED: {what}"
+        yield from _coverage(report)
+        return
     if report.verdict is not Verdict.FAILED:
         yield f"{report.verdict.value.upper()}  {report.script}: {_in_what_was_covered(report)}"
         process = (

@@ -24,6 +24,8 @@ class ResumedRun:
     failure: SegmentResult | None = None
     # What else is known to have stopped them.
     stopped: tuple[Missing, ...] = ()
+    # Whether the time limit ended them.
+    out_of_time: bool = False
 
     @property
     def broken(self) -> bool:

@@ -101,6 +101,7 @@ def run_reuse_check(
             objectives=objectives,
             ignored=ignored,
             deadline_s=None if steps is not None else limit_s,
+            stop_s=None,
             clock=clock,
         )
         try:

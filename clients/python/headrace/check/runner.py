@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -26,18 +27,19 @@ from pydantic import TypeAdapter
 from headrace.check import lost_files
 from headrace.check.compare import ends_elsewhere, nothing_saved
 from headrace.check.copies import Copies, in_its_folder
-from headrace.check.folder_reads import stamp
+from headrace.check.folder_reads import sizes_bytes, stamp
 from headrace.check.gangs import Ranks, by_rank, chain_of, failed
 from headrace.check.judge import Judged, files_read, is_measured, metrics_of, noise_of, without
+from headrace.check.launch import OutOfTimeError
 from headrace.check.launch import launch as _launch
 from headrace.check.own_files import OwnFolders, new_id
 from headrace.check.plan import STRAIGHT_SHARE, Plan, affordable, limit_for_all, planned, possible, saved_at
 from headrace.check.populations import unused_parameter
-from headrace.check.report import CheckReport, Limit, Missing
+from headrace.check.report import CheckReport, Difference, Limit, Missing
 from headrace.check.resumed import ResumedRun
 from headrace.check.snapshot import LEAST, Control, End, SegmentResult, result_of
 from headrace.check.sound import CheckError, refuse_own_fault, require_sound
-from headrace.check.source import training_function
+from headrace.check.source import stop_of, training_function
 from headrace.trial.runtime import Value
 
 LIMIT_S = 60.0
@@ -45,7 +47,7 @@ LIMIT_S = 60.0
 
 Params = Mapping[str, Value]
 Progress = Callable[[str, int, int], None]
-Launch = Callable[[Path, Path, int], None]
+Launch = Callable[..., None]
 At = Callable[[Control], AbstractContextManager[Control]]
 
 
@@ -70,13 +72,16 @@ def run_check(
     progress: Progress | None = None,
     launch: Launch | None = None,
     limit_s: float = LIMIT_S,
+    stop_s: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> CheckReport:
     """Proves that pausing `script` changes nothing, or names what a pause loses.
 
     Each run reports `steps` steps, of a budget of `max_steps` (by default the script's own), and each step is
     followed by a restore. Without `steps` the whole budget is run, as far as `limit_s` allows: at least 3 steps,
-    and 3 in a gang, no matter how long they take. `params` override the script's defaults. `callable` is
+    and 3 in a gang, no matter how long they take. After `stop_s` seconds the process that runs is killed, and the
+    report says what was not covered; `CheckError` if no restore was tried by then. `params` override the
+    script's defaults. `callable` is
     `function` or `module:function`, for a script that does not call `trial.main` itself; by default, it is the
     function that takes a trial. At its `rungs` a study saves a trial; if it also `pauses` trials there, each
     rung is tried. `ranks` processes train together, as in a study with `processes: per_slot`. `mutations` are,
@@ -142,6 +147,7 @@ def run_check(
             objectives=objectives,
             ignored=ignored,
             deadline_s=None if steps is not None else limit_s,
+            stop_s=stop_s,
             clock=clock,
         )
         try:
@@ -169,6 +175,7 @@ class Check:
         objectives: Collection[str],
         ignored: Collection[str],
         deadline_s: float | None,
+        stop_s: float | None,
         clock: Callable[[], float],
     ) -> None:
         """`deadline_s` is the time limit; None if each of a given number of steps is followed by a restore."""
@@ -178,6 +185,7 @@ class Check:
         self._left_out = frozenset(ignored)
         self._reported: set[str] = set()
         self._deadline_s = deadline_s
+        self._stop_s = stop_s
         self._clock = clock
         self._began = clock()
         self._total = 0 if control.most is None else control.most + 1 + len(mutations)
@@ -193,7 +201,10 @@ class Check:
 
     def run(self) -> CheckReport:
         world = self._control.ranks
-        straight = self._process("straight run", replace(self._control, watched=True))
+        try:
+            straight = self._process("straight run", replace(self._control, watched=True))
+        except OutOfTimeError:
+            raise self._nothing_compared("the run without a pause") from None
         first = failed(straight) or straight[0]
         require_sound(first, self._control, self._reported, self._left_out)
         report = CheckReport(
@@ -209,6 +220,7 @@ class Check:
             params=first.params,
             unread=tuple({name: None for at in first.snapshots for name in at.unread}),
         )
+        sizes = {} if self._control.is_copy else sizes_bytes(self._control.folder)
         plan = self._plan(first)
         straight_s = self._clock() - self._began
         # All later runs have the same budget, and only as many extra steps as show that a run continues.
@@ -217,7 +229,11 @@ class Check:
         )
         self._control = replace(bounded, until=first.steps[-1] if first.end is End.CUT else 0)
         resumed = self._resumed_run(first, plan)
-        judged = Judged() if resumed.broken else Judged.of(straight, resumed.chain)
+        if resumed.out_of_time and len(resumed.chain) < 2:
+            raise self._nothing_compared("the first restore")
+        judged = (
+            Judged() if resumed.broken else Judged.of(straight, resumed.chain, whole=not resumed.out_of_time)
+        )
         made = resumed.resumed_at
         report = replace(
             report,
@@ -228,10 +244,26 @@ class Check:
             enough_s=self._enough_s(first, len(plan.order), straight_s, len(resumed.chain)),
             pauses=tuple(rung for rung in self._rungs if self._pauses),
             kept_files=() if self._control.is_copy else files_read(resumed.chain),
+            emptied_files=() if self._control.is_copy else self._shortened(resumed.chain, sizes),
         )
+        if resumed.out_of_time:
+            reached = resumed.chain[-1][0].steps
+            report = replace(
+                report,
+                end=End.CUT,
+                limit=Limit.TIME,
+                last_step=reached[-1] if reached else resumed.chain[-1][0].resume_step,
+            )
         missing = resumed.lost(straight)
         if missing or judged.first is not None:
-            again = self._straight_again(first, resumed)
+            try:
+                again = self._straight_again(first, resumed)
+            except OutOfTimeError:
+                return replace(
+                    report,
+                    warnings=missing or resumed.resets(straight),
+                    undecided=(unconfirmed(judged.first),),
+                )
             parting = Judged.of(straight, [again]).first
             if parting is not None:
                 noise = noise_of(straight, again)
@@ -249,10 +281,16 @@ class Check:
             if not missing and judged.first is not None:
                 missing = resumed.suspects(straight, again)
                 if judged.end is not None and (not missing or first.decides_after_report):
+                    stop = stop_of(Path(self._control.script))
                     missing += by_rank(
-                        world, lambda rank: ends_elsewhere(straight[rank], chain_of(resumed.chain, rank))
+                        world,
+                        lambda rank: ends_elsewhere(straight[rank], chain_of(resumed.chain, rank), stop),
                     )
-        missing = (*missing, *self._unused(resumed.chain))
+        try:
+            missing = (*missing, *self._unused(resumed.chain))
+        except OutOfTimeError:
+            mutated = ", ".join(self._mutations)
+            report = replace(report, undecided=(f"whether a change of {mutated} has an effect",))
         known = {found.remedy for found in missing}
         reset = resumed.resets(straight)
         return replace(
@@ -262,6 +300,12 @@ class Check:
             end_difference=judged.end,
             warnings=tuple(found for found in reset if found.remedy not in known),
         )
+
+    def _shortened(self, chain: Sequence[Ranks], sizes: Mapping[str, int]) -> tuple[str, ...]:
+        """The files that a resumed process emptied, and that are now shorter than the straight run left them."""
+        emptied = {name for results in chain for result in results for name in result.files.emptied}
+        now = sizes_bytes(self._control.folder) if emptied else {}
+        return tuple(sorted(name for name in emptied if now.get(name, 0) < sizes.get(name, 0)))
 
     def _straight_again(self, first: SegmentResult, resumed: ResumedRun) -> Ranks:
         """A second straight run, which captures the state after each restore."""
@@ -326,7 +370,10 @@ class Check:
             if chain and self._is_late():
                 ahead = tuple(step for step in ahead if step in plan.always)
             control = replace(control, pause_at=ahead[0] if ahead else 0)
-            results = self._process(f"resumed run, process {number}", control)
+            try:
+                results = self._process(f"resumed run, process {number}", control)
+            except OutOfTimeError:
+                return replace(resumed, out_of_time=True)
             if (broken := failed(results)) is not None:
                 lost = lost_files.named_by(broken, first, chain_of(chain, broken.rank or 0))
                 return replace(resumed, failure=None if lost else broken, stopped=lost)
@@ -372,6 +419,22 @@ class Check:
     def _is_late(self) -> bool:
         return self._deadline_s is not None and self._clock() - self._began > self._deadline_s
 
+    def _nothing_compared(self, what: str) -> CheckError:
+        stop_s = self._stop_s or 0.0
+        return CheckError(
+            f"the time limit of {stop_s:g} s ended {what}, so nothing was compared",
+            remedy=f"Allow more time: --time-limit {2 * max(30, ceil(stop_s))}.",
+        )
+
+    def _run_process(self, control_file: Path, log_file: Path, ranks: int) -> None:
+        if self._stop_s is None:
+            self._launch(control_file, log_file, ranks)
+            return
+        left_s = self._stop_s - (self._clock() - self._began)
+        if left_s <= 0:
+            raise OutOfTimeError
+        self._launch(control_file, log_file, ranks, timeout_s=left_s)
+
     def _process(self, what: str, control: Control) -> Ranks:
         self._progress(what, self._started, max(self._total, self._started) if self._total else 0)
         self._started += 1
@@ -380,7 +443,7 @@ class Check:
         log_file = self._folder / f"log-{self._started}.txt"
         with self._at(replace(control, result_file=str(result_file))) as placed:
             control_file.write_bytes(TypeAdapter(Control).dump_json(placed))
-            self._launch(control_file, log_file, control.ranks)
+            self._run_process(control_file, log_file, control.ranks)
         files = [result_of(str(result_file), rank) for rank in range(control.ranks)]
         results = tuple(
             TypeAdapter(SegmentResult).validate_json(file.read_bytes()) for file in files if file.exists()
@@ -392,6 +455,12 @@ class Check:
             refuse_own_fault(broken, Path(control.script).name)
         self._reported.update(metrics_of(results))
         return without(results, self._left_out)
+
+
+def unconfirmed(found: Difference | None) -> str:
+    """What a difference that no second straight run confirms leaves open."""
+    differs = f" ({found.what} at step {found.step}: {found.straight} and {found.other})" if found else ""
+    return f"a second run without a pause, which shows whether a pause makes the runs differ{differs}"
 
 
 def silent(what: str, done: int, total: int) -> None:

@@ -175,6 +175,9 @@ class FolderFiles:
     # The files that it read and that, in a copy, an earlier step wrote; otherwise, an earlier process of the
     # resumed run.
     read: tuple[str, ...] = ()
+    # In the script's own folder: the files of an earlier process of the resumed run that this one emptied, as
+    # opening them with mode "w" does.
+    emptied: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,16 @@ def unknown_parameters(script: Path, given: Collection[str], defaults: Collectio
     return tuple(name for name in given if name not in defaults and name not in strings)
 
 
+def stop_of(script: Path) -> tuple[str, str] | None:
+    """How the script leaves its loop after a report, as `break` or `return`, and the condition as code; None if it
+    does not do so in exactly one `if` of the loop's own body.
+    """
+    tree = parsed(script)
+    loops = [node for node in ast.walk(tree) if isinstance(node, ast.For)] if tree is not None else []
+    found = [stop for loop in loops for stop in _stops(loop)]
+    return found[0] if len(found) == 1 else None
+
+
 def parsed(script: Path) -> ast.Module | None:
     """The script's syntax tree; None if it has none."""
     try:
@@ -73,6 +83,18 @@ def names_to_ask_by(tree: ast.Module) -> Iterator[str]:
                     yield from (f"{trial}.{asks}" for trial in ("trial", "headrace.trial") for asks in _ASKS)
                     yield from _ASKS if package == "headrace.trial." else ()
                 yield from (name + rest for rest in _ASKING.get(package + alias.name, ()))
+
+
+def _stops(loop: ast.For) -> Iterator[tuple[str, str]]:
+    has_reported = False
+    for node in loop.body:
+        if has_reported and isinstance(node, ast.If) and not node.orelse:
+            match node.body[-1]:
+                case ast.Break() | ast.Return(value=None):
+                    yield ast.unparse(node.body[-1]), ast.unparse(node.test)
+        has_reported = has_reported or any(
+            isinstance(part, ast.Attribute) and part.attr == "report" for part in ast.walk(node)
+        )
 
 
 def _takes_a_trial(function: ast.FunctionDef) -> bool:

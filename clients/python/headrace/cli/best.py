@@ -7,7 +7,7 @@ from headrace.cli.failure import FAILED
 from headrace.cli.output import Cell
 from headrace.cli.populations import best_schedule, schedule_lines
 from headrace.cli.session import AsJson, Session, StudyArgument
-from headrace.cli.summary import exact, saved
+from headrace.cli.summary import deleted_of_best, exact, no_longer_saved, saved
 from headrace.cli.unshown import note_unshown
 from headrace.client.model import StudyInfo
 from headrace.client.outcome import Outcome
@@ -40,6 +40,7 @@ def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) 
     with session.client() as client:
         info = client.study(study).status()
         trained = () if as_json else best_schedule(client, info)
+        deleted = None if as_json else deleted_of_best(client, info)
     note_unshown(session.output, info, *([info.leader] if info.leader else []))
     if info.spec.further_objectives:
         if as_json:
@@ -78,6 +79,8 @@ def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) 
         if trial.kept_checkpoint is not None:
             kept = saved(trial, trial.kept_checkpoint, info.spec.objective.metric)
             session.output.line(f"# checkpoint: {kept}")
+        elif deleted is not None:
+            session.output.line(f"# checkpoint: {no_longer_saved(deleted)}")
         for label, said in schedule_lines(trained, info):
             session.output.line(f"# {label}: {said}")
         for name, given in trial.params.items():

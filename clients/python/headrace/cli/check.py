@@ -48,9 +48,10 @@ def check(
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="Approximate time limit if --steps is not given. Three steps always run, and the restores "
-            "after the first step, before the end and at the end are always tried.",
-            show_default="60",
+            help="The check ends after this time, and says what it did not cover. By default it plans for 60 seconds "
+            "without --steps, but takes longer for three steps and for the restores after the first step, before the "
+            "end and at the end. With --reuse the limit is approximate.",
+            show_default=False,
         ),
     ] = None,
     function: Annotated[
@@ -292,6 +293,7 @@ def _run(
             script,
             steps=length.steps,
             limit_s=limit_s,
+            stop_s=length.time_limit_s,
             params=values,
             callable=function,
             max_steps=max_steps,

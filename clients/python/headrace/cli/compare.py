@@ -54,20 +54,19 @@ def compare(
 
 
 def _row(info: StudyInfo, output: Output) -> list[Cell]:
-    best, outcome = info.best, Outcome(info)
-    several = bool(info.spec.further_objectives)
-    counts = best is not None and not several
+    outcome = Outcome(info)
+    best = None if outcome.several else info.best
     return [
         info.name,
         output.state(info.state.value),
         str(info.counts.total),
         info.spec.objective.metric,
-        "Pareto front" if several else wording.number(best.score) if best else "-",
-        str(best.score_step) if best and counts else "-",
+        "Pareto front" if outcome.several else wording.number(best.score) if best else "-",
+        str(best.score_step) if best else "-",
         _cost(info),
         wording.duration(outcome.wall_time_s),
         " ".join(info.tags) or "-",
-        wording.params(best.params) if best and counts else "-",
+        wording.params(best.params) if best else "-",
     ]
 
 
@@ -76,8 +75,10 @@ def _cost(info: StudyInfo) -> str:
 
 
 def _note_best(infos: list[StudyInfo], output: Output) -> None:
+    if any(info.spec.further_objectives for info in infos):
+        return
     scored = [(info, info.best.score) for info in infos if info.best and info.best.score is not None]
-    if len(scored) < 2 or any(info.spec.further_objectives for info in infos):
+    if len(scored) < 2:
         return
     sign = infos[0].spec.objective.sign
     first, score = min(scored, key=lambda one: sign * one[1])

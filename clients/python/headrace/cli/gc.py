@@ -14,7 +14,7 @@ from headrace.cli.output import Output
 from headrace.cli.session import AsJson, Session
 from headrace.client import Client, leftovers
 from headrace.client.upkeep import Upkeep
-from headrace.errors import InternalError, PermissionDeniedError
+from headrace.errors import HeadraceError, InternalError, PermissionDeniedError
 
 
 def gc(
@@ -49,8 +49,8 @@ def gc(
     lists the ages (set with `headrace scheduler --keep`) and what is due in your project, and if you are an admin,
     the scheduler deletes that now.
 
-    A trial whose checkpoint was deleted starts from scratch when `headrace retry` or `headrace extend` continues
-    it.
+    The scheduler forgets the checkpoints that this deletes, so that no command shows their addresses any more. A
+    trial whose checkpoint was deleted starts from scratch when `headrace retry` or `headrace extend` continues it.
 
     Only what this machine can access is listed: local and shared folders, and checkpoints on S3, with the
     workers' AWS_* variables. Run it on each machine that has its own files. The files of a deleted study are
@@ -167,7 +167,7 @@ def _delete(client: Client, found: leftovers.Found) -> tuple[int, list[str]]:
     for one in found.leftovers:
         try:
             one.delete(client)
-        except (leftovers.StudyMovedError, OSError) as error:
+        except (leftovers.StudyMovedError, HeadraceError, OSError) as error:
             why = error.strerror or error if isinstance(error, OSError) else error
             failed.append(f"{one.what} of {one.study} in {one.where} are not deleted, or not all: {why}.")
         else:

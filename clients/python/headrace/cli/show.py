@@ -14,10 +14,11 @@ from headrace.cli.output import Output
 from headrace.cli.populations import best_schedule
 from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.cli.shipping import described
-from headrace.cli.summary import Summary, show_summary, transferred
+from headrace.cli.summary import Summary, deleted_of_best, no_longer_saved, show_summary, transferred
 from headrace.cli.unshown import note_unshown
 from headrace.client.importance import importance_or_reason
-from headrace.client.model import EarlierEnd, StudyInfo, TrialInfo
+from headrace.client.kept import deleted_checkpoint
+from headrace.client.model import Checkpoint, EarlierEnd, StudyInfo, TrialInfo
 from headrace.first_few import first_few
 from headrace.last_words import printed_last
 from headrace.spec import BestOfSampler, Scope
@@ -51,6 +52,7 @@ def show(
         info = client.study(study).status()
         taken = transferred(client, info) if trial is None else None
         trained = best_schedule(client, info) if trial is None else ()
+        gone = deleted_of_best(client, info) if trial is None else None
         matters = importance_or_reason(client.study(study), info) if trial is None else ()
         handle = client.study(study).trial(trial) if trial is not None else None
         one = in_order(handle.info(), info) if handle is not None else None
@@ -64,7 +66,8 @@ def show(
             session.output.json(views.trial(one))
         else:
             heard = reports[-1].time if reports else None
-            _show_trial(one, info, wording.silence(one, info.spec, heard), session.output)
+            deleted = deleted_checkpoint(one, reports)
+            _show_trial(one, info, wording.silence(one, info.spec, heard), deleted, session.output)
     elif as_json:
         session.output.json(
             views.study(info)
@@ -74,7 +77,7 @@ def show(
             }
         )
     else:
-        _show_study(Summary(study=info, transferred=taken, schedule=trained), session.output)
+        _show_study(Summary(study=info, transferred=taken, schedule=trained, deleted=gone), session.output)
         if not (gates.is_gate(info) or scales.is_pilot(info)):  # these are not searches
             show_importance(matters, session.output)
     for line in said:
@@ -122,7 +125,9 @@ def _show_study(summary: Summary, output: Output) -> None:
     )
 
 
-def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output) -> None:
+def _show_trial(
+    trial: TrialInfo, study: StudyInfo, silence: str, deleted: Checkpoint | None, output: Output
+) -> None:
     output.line(
         Text.assemble(
             f"Trial {trial.number} of study {trial.study}"
@@ -205,6 +210,8 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
         lines.append(("bubbles", f"ran in bubbles of {'; '.join(trial.bubbles)}"))
     if trial.checkpoint:
         lines.append(("checkpoint", f"{trial.checkpoint.uri} (step {trial.checkpoint.step})"))
+    if deleted is not None:
+        lines.append(("checkpoint", no_longer_saved(deleted)))
     if trial.best_checkpoint and trial.best_checkpoint != trial.checkpoint:
         lines.append(("best checkpoint", f"{trial.best_checkpoint.uri} (step {trial.best_checkpoint.step})"))
     if trial.log_path:

@@ -13,6 +13,7 @@ from headrace.cli import gates, plans, scales, views, wording
 from headrace.cli.output import Output, clean
 from headrace.cli.populations import schedule_lines
 from headrace.client import Client
+from headrace.client.kept import deleted_checkpoint
 from headrace.client.lineage import Stretch
 from headrace.client.model import (
     Checkpoint,
@@ -42,6 +43,8 @@ class Summary:
     transferred: Transferred | None = None
     schedule: tuple[Stretch, ...] = ()
     """For a population: the values that its best state was trained with."""
+    deleted: Checkpoint | None = None
+    """The checkpoint that the best trial had, if it was deleted."""
 
     @property
     def outcome(self) -> Outcome:
@@ -190,6 +193,8 @@ class Summary:
     def _checkpoint_lines(self, best: TrialInfo) -> list[tuple[str, str]]:
         if best.kept_checkpoint is not None:
             return [("checkpoint", saved(best, best.kept_checkpoint, self.study.spec.objective.metric))]
+        if self.deleted is not None:
+            return [("checkpoint", no_longer_saved(self.deleted))]
         if self.study.spec.template is None or not (best.rungs or best.state is TrialState.TERMINATED):
             return []
         if not best.rungs and best.reason is not TerminationReason.COMPLETED:
@@ -301,6 +306,21 @@ class Summary:
         if live:
             parts.append(f"{live} live")
         return ", ".join(parts)
+
+
+def deleted_of_best(client: Client, study: StudyInfo) -> Checkpoint | None:
+    """The checkpoint that a study's best trial had; None if it has one to load or saved none, and with several
+    objectives.
+    """
+    best = None if study.spec.further_objectives else study.best
+    if best is None or best.kept_checkpoint is not None or best.state is not TrialState.TERMINATED:
+        return None
+    return deleted_checkpoint(best, client.study(study.name).trial(best.number).reports())
+
+
+def no_longer_saved(checkpoint: Checkpoint) -> str:
+    """What is shown in place of the address of a checkpoint that was deleted."""
+    return f"deleted (it was of step {checkpoint.step})"
 
 
 def saved(trial: TrialInfo, checkpoint: Checkpoint, metric: str) -> str:

@@ -49,6 +49,7 @@ from headrace.spec.values import params_to_proto
 from headrace.v1 import study_pb2 as pb
 
 PAGE_SIZE = 500
+_FORGOTTEN_AT_ONCE = 1000
 _RETRIED = "Give the numbers of trials, such as retry([3, 5])."
 
 AnySpec = StudySpec | Mapping[str, Any] | str | Path
@@ -396,6 +397,17 @@ def delete_study(study: StudyHandle) -> Flow[None]:
     """
     request = pb.DeleteStudyRequest(request_id=request_id(), name=study_name(study.name))
     yield from rpc(pb.DeleteStudyResponse, request)
+
+
+def forget_checkpoints(study: StudyHandle, uris: Iterable[str]) -> Flow[None]:
+    """Makes the scheduler forget these checkpoints, whose files are going to be deleted: the study's trials no longer
+    refer to them. Raises `StudyNotEndedError` if the study has not ended.
+    """
+    gone = list(uris)
+    for start in range(0, len(gone), _FORGOTTEN_AT_ONCE):
+        some = gone[start : start + _FORGOTTEN_AT_ONCE]
+        request = pb.ForgetCheckpointsRequest(study=study_name(study.name), uris=some)
+        yield from rpc(pb.ForgetCheckpointsResponse, request)
 
 
 def add_trials(study: StudyHandle, params: Iterable[Mapping[str, Value]]) -> Flow[list[TrialInfo]]:

@@ -22,7 +22,7 @@ from headrace.checkpoints.manifest import verify
 from headrace.client.arguments import whole_number
 from headrace.client.convert import checkpoint_to_proto
 from headrace.client.missing import MissingExtraError
-from headrace.client.model import Checkpoint, Report, StudyInfo, TrialInfo
+from headrace.client.model import Checkpoint, Report, StudyInfo, TrialInfo, TrialState
 from headrace.client.sync import Client
 from headrace.errors import HeadraceError
 
@@ -110,6 +110,11 @@ def choose(
     if rung is not None:
         return _at_rung(study, trial, rung, reports)
     meant = trial.checkpoint if last else trial.kept_checkpoint
+    if meant is None and (deleted := deleted_checkpoint(trial, reports())) is not None:
+        raise NoCheckpointError(
+            f"The checkpoint of trial {trial.number} of study {study.name} was deleted; it was of step {deleted.step}.",
+            remedy="`headrace gc` and retention ages delete checkpoints of ended studies. The trial's results stay.",
+        )
     if meant is None:
         end = None if last else trial.counted_end
         of = trial.outcome if end is None else f"its result is of step {end.step}, where none was saved"
@@ -126,6 +131,14 @@ def choose(
             remedy=_KEEPS_LAST,
         )
     return [meant]
+
+
+def deleted_checkpoint(trial: TrialInfo, reports: Iterable[Report]) -> Checkpoint | None:
+    """The last checkpoint of a trial that has ended, if nothing refers to it any more: its files were deleted, or soon
+    will be. None if the trial has a checkpoint to load, or reported none."""
+    if trial.kept_checkpoint is not None or trial.state is not TrialState.TERMINATED:
+        return None
+    return next((one.checkpoint for one in [*reports][::-1] if one.checkpoint is not None), None)
 
 
 def open_store(url: str) -> CheckpointStore:

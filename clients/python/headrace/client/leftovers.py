@@ -2,17 +2,18 @@
 
 Nothing of a live study is ever listed, nor anything of another study: each study has its own folders, named by
 its name and its `uid` (`headrace.folders`), and only those are searched. Files on other machines cannot be seen
-from here, and are not listed. The scheduler is not informed: it still says where a deleted checkpoint was.
+from here, and are not listed. The scheduler forgets the checkpoints that are deleted, so that nobody is sent to them.
 """
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from headrace.checkpoints import Place
+from headrace.client.flows import forget_checkpoints
 from headrace.client.kept import open_store
 from headrace.client.missing import MissingExtraError
 from headrace.client.model import StudyInfo, TrialInfo
@@ -38,6 +39,8 @@ class Leftover:
     size_bytes: int
     trials: tuple[str, ...] = ()
     """For checkpoints: the trials' folders in the store."""
+    uris: tuple[str, ...] = ()
+    """The checkpoints in these folders that trials of the study refer to."""
     uid: str
     """The study's uid."""
     cursor: int
@@ -45,15 +48,13 @@ class Leftover:
 
     def delete(self, client: Client) -> None:
         """Deletes it, if the study has ended and has not changed since this was found: the status is read again
-        before each place. Files that are already gone are not an error.
+        before each place. Files that are already gone are not an error. The scheduler forgets checkpoints before
+        they are deleted.
 
         Raises `StudyMovedError` if the study has changed, and `OSError` if something cannot be deleted.
         """
         if self.what == "checkpoints":
-            store = open_store(self.where)
-            for trial in self.trials:
-                self._require_unmoved(client)
-                store.clear(trial)
+            self._delete_checkpoints(client)
             return
         self._require_unmoved(client)
         path = Path(self.where)
@@ -62,6 +63,17 @@ class Leftover:
                 shutil.rmtree(path)
             else:
                 path.unlink()
+
+    def _delete_checkpoints(self, client: Client) -> None:
+        """Deletes checkpoints after the scheduler has forgotten them: if this is interrupted, files are left that the
+        next `gc` lists again, but no reference to files that are gone.
+        """
+        self._require_unmoved(client)
+        client.transport.run(forget_checkpoints(client.study(self.study), self.uris))
+        store = open_store(self.where)
+        for trial in self.trials:
+            self._require_unmoved(client)
+            store.clear(trial)
 
     def _require_unmoved(self, client: Client) -> None:
         try:
@@ -128,7 +140,7 @@ class _Looked:
             except (MissingExtraError, OSError):
                 self.elsewhere[store] = None
             else:
-                self._add_checkpoints(study, store, sizes, good)
+                self._add_checkpoints(study, trials, store, sizes, good)
         for folder in _log_folders(study, trials):
             if folder.is_dir() and not folder.is_symlink():
                 self.leftovers.append(_on_disk(study, "logs", folder))
@@ -139,7 +151,12 @@ class _Looked:
             self.leftovers.append(_on_disk(study, "report", report))
 
     def _add_checkpoints(
-        self, study: StudyInfo, store: str, sizes: Mapping[str, int], good: frozenset[str]
+        self,
+        study: StudyInfo,
+        trials: Iterable[TrialInfo],
+        store: str,
+        sizes: Mapping[str, int],
+        good: frozenset[str],
     ) -> None:
         self.kept_bytes += sum(size for trial, size in sizes.items() if trial in good)
         gone = {trial: size for trial, size in sizes.items() if trial not in good}
@@ -151,6 +168,7 @@ class _Looked:
                     where=store,
                     size_bytes=sum(gone.values()),
                     trials=tuple(sorted(gone)),
+                    uris=_referred(trials, store, gone),
                     uid=study.uid,
                     cursor=study.cursor,
                 )
@@ -181,6 +199,17 @@ def _stores(study: StudyInfo, trials: Iterable[TrialInfo]) -> list[str]:
     kept = [one for trial in trials for one in trial.checkpoints]
     places = [place for one in kept if one.manifest_sha256 and (place := Place.of(one.uri)) is not None]
     return list(dict.fromkeys(place.store for place in places if place.study == _place(study)))
+
+
+def _referred(trials: Iterable[TrialInfo], store: str, folders: Container[str]) -> tuple[str, ...]:
+    """The checkpoints in these folders of a store that trials refer to."""
+    kept = dict.fromkeys(one.uri for trial in trials for one in trial.checkpoints)
+    places = {uri: Place.of(uri) for uri in kept}
+    return tuple(
+        uri
+        for uri, place in places.items()
+        if place is not None and place.store == store and place.trial in folders
+    )
 
 
 def _sizes(url: str, study: str) -> dict[str, int]:

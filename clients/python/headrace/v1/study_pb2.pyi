@@ -3367,3 +3367,49 @@ class CleanUpResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CleanUpResponse: _TypeAlias = CleanUpResponse  # noqa: Y015
+
+@_typing.final
+class ForgetCheckpointsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STUDY_FIELD_NUMBER: _builtins.int
+    URIS_FIELD_NUMBER: _builtins.int
+    study: _builtins.str
+    """`studies/{study}`; the study must have ended."""
+    @_builtins.property
+    def uris(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The URIs of the checkpoints."""
+
+    def __init__(
+        self,
+        *,
+        study: _builtins.str = ...,
+        uris: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["study", b"study", "uris", b"uris"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetCheckpointsRequest: _TypeAlias = ForgetCheckpointsRequest  # noqa: Y015
+
+@_typing.final
+class ForgetCheckpointsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRIALS_FIELD_NUMBER: _builtins.int
+    trials: _builtins.int
+    """The number of trials that referred to one of them."""
+    def __init__(
+        self,
+        *,
+        trials: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["trials", b"trials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetCheckpointsResponse: _TypeAlias = ForgetCheckpointsResponse  # noqa: Y015

@@ -230,6 +230,11 @@ class StudyServiceStub(object):
                 request_serializer=headrace_dot_v1_dot_study__pb2.CleanUpRequest.SerializeToString,
                 response_deserializer=headrace_dot_v1_dot_study__pb2.CleanUpResponse.FromString,
                 _registered_method=True)
+        self.ForgetCheckpoints = channel.unary_unary(
+                '/headrace.v1.StudyService/ForgetCheckpoints',
+                request_serializer=headrace_dot_v1_dot_study__pb2.ForgetCheckpointsRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_study__pb2.ForgetCheckpointsResponse.FromString,
+                _registered_method=True)
 
 
 class StudyServiceServicer(object):
@@ -512,6 +517,14 @@ class StudyServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ForgetCheckpoints(self, request, context):
+        """Forgets checkpoints of an ended study, before their files are deleted: its trials no longer refer to them. A URI
+        that no trial refers to is not an error.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StudyServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -699,6 +712,11 @@ def add_StudyServiceServicer_to_server(servicer, server):
                     servicer.CleanUp,
                     request_deserializer=headrace_dot_v1_dot_study__pb2.CleanUpRequest.FromString,
                     response_serializer=headrace_dot_v1_dot_study__pb2.CleanUpResponse.SerializeToString,
+            ),
+            'ForgetCheckpoints': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetCheckpoints,
+                    request_deserializer=headrace_dot_v1_dot_study__pb2.ForgetCheckpointsRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_study__pb2.ForgetCheckpointsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1711,6 +1729,33 @@ class StudyService(object):
             '/headrace.v1.StudyService/CleanUp',
             headrace_dot_v1_dot_study__pb2.CleanUpRequest.SerializeToString,
             headrace_dot_v1_dot_study__pb2.CleanUpResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetCheckpoints(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.StudyService/ForgetCheckpoints',
+            headrace_dot_v1_dot_study__pb2.ForgetCheckpointsRequest.SerializeToString,
+            headrace_dot_v1_dot_study__pb2.ForgetCheckpointsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -130,6 +130,10 @@ class StudyServiceStub:
     """
     CleanUp: _grpc.UnaryUnaryMultiCallable[_study_pb2.CleanUpRequest, _study_pb2.CleanUpResponse]
     """Makes the scheduler delete what is due now. On its own it checks every minute."""
+    ForgetCheckpoints: _grpc.UnaryUnaryMultiCallable[_study_pb2.ForgetCheckpointsRequest, _study_pb2.ForgetCheckpointsResponse]
+    """Forgets checkpoints of an ended study, before their files are deleted: its trials no longer refer to them. A URI
+    that no trial refers to is not an error.
+    """
 
 @_typing.type_check_only
 class StudyServiceAsyncStub(StudyServiceStub):
@@ -233,6 +237,10 @@ class StudyServiceAsyncStub(StudyServiceStub):
     """
     CleanUp: _aio.UnaryUnaryMultiCallable[_study_pb2.CleanUpRequest, _study_pb2.CleanUpResponse]  # type: ignore[assignment]
     """Makes the scheduler delete what is due now. On its own it checks every minute."""
+    ForgetCheckpoints: _aio.UnaryUnaryMultiCallable[_study_pb2.ForgetCheckpointsRequest, _study_pb2.ForgetCheckpointsResponse]  # type: ignore[assignment]
+    """Forgets checkpoints of an ended study, before their files are deleted: its trials no longer refer to them. A URI
+    that no trial refers to is not an error.
+    """
 
 class StudyServiceServicer(metaclass=_abc_1.ABCMeta):
     """The service for users. The SDK, the CLI, the console and clients in other languages call it.
@@ -555,5 +563,15 @@ class StudyServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_study_pb2.CleanUpResponse, _abc.Awaitable[_study_pb2.CleanUpResponse]]:
         """Makes the scheduler delete what is due now. On its own it checks every minute."""
+
+    @_abc_1.abstractmethod
+    def ForgetCheckpoints(
+        self,
+        request: _study_pb2.ForgetCheckpointsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_study_pb2.ForgetCheckpointsResponse, _abc.Awaitable[_study_pb2.ForgetCheckpointsResponse]]:
+        """Forgets checkpoints of an ended study, before their files are deleted: its trials no longer refer to them. A URI
+        that no trial refers to is not an error.
+        """
 
 def add_StudyServiceServicer_to_server(servicer: StudyServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

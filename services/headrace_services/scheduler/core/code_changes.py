@@ -244,9 +244,10 @@ def _mark(state: CycleState, lease: Lease, code: AttemptCode, found: Compared) -
     trial = state.trials[lease.number]
     marked, news = other_code.runs(trial, lease, found.differing)
     new = [one for one in found.new if news or not not_known.is_marked(one)]  # an attempt may report it twice
+    if marked == trial and not new:
+        return
     # a later attempt changes the row too, and other replicas learn that only from the log
-    if marked != trial or new:
-        state.emit(events.code_changed(lease, code.digest, found.differing, new, refused=False))
+    state.emit(events.code_changed(lease, code.digest, found.differing, new, refused=False))
     state.update(lease.number, code_changed=marked.code_changed, other_code=marked.other_code)
 
 

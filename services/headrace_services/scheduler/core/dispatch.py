@@ -8,7 +8,16 @@ from collections.abc import Iterable
 from math import isfinite, isnan
 from typing import assert_never
 
-from headrace_services.scheduler.core import commands, exits, proposals, reports, stale_leases, study_launch
+from headrace.spec import StudySpec
+from headrace_services.scheduler.core import (
+    commands,
+    earlier_ends,
+    exits,
+    proposals,
+    reports,
+    stale_leases,
+    study_launch,
+)
 from headrace_services.scheduler.core.inputs import (
     Accepted,
     AddTrials,
@@ -99,7 +108,7 @@ def finish(state: CycleState, numbers: Iterable[int]) -> None:
         if trial.state is State.TERMINATED:
             continue
         waits = complete and trial.milestone is None
-        why = _never_promoted(trial) if waits else detail
+        why = _never_promoted(state.study.spec, trial) if waits else detail
         state.cancel(trial, why)
         if failed and exits.failed_early(state, trial):
             state.terminate(number, Reason.FAILED, exits.last_failure(state, trial))
@@ -107,8 +116,12 @@ def finish(state: CycleState, numbers: Iterable[int]) -> None:
             state.terminate(number, reason if trial.attempt else Reason.CANCELLED, why)
 
 
-def _never_promoted(trial: Trial) -> str:
-    """Why a trial that waited until the end did not continue."""
+def _never_promoted(spec: StudySpec, trial: Trial) -> str:
+    """Why a trial that waited until the end did not continue. One that had completed an earlier budget has lost
+    nothing, and this says so."""
+    if completed := earlier_ends.completed_in_words(spec, trial):
+        budget = f"{spec.max_steps} step{'s' * (spec.max_steps > 1)}"
+        return f"{completed}; not promoted to the new budget of {budget} before the study ended"
     if trial.value is None or isfinite(trial.value):
         return "not promoted before the study ended"
     said = "NaN" if isnan(trial.value) else str(trial.value)

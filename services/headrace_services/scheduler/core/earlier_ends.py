@@ -62,6 +62,20 @@ def kept(spec: StudySpec, trial: Trial, cursor: int) -> tuple[EarlierEnd, ...]:
     return tuple(ends)
 
 
+def completed_in_words(spec: StudySpec, trial: Trial) -> str:
+    """`completed the full budget of 3 steps with loss 0.5`, for a trial that has completed an earlier budget and has
+    not trained since; otherwise empty."""
+    done = next((end for end in reversed(trial.earlier_ends) if end.budget is not None), None)
+    if done is None or done.budget is None or done.step != trial.step:
+        return ""
+    values = {one.metric: done.metrics.get(one.metric) for one in spec.objectives}
+    if not spec.further_objectives:
+        values = {spec.objective.metric: done.score}
+    said = ", ".join(f"{name} {value:.5g}" for name, value in values.items() if value is not None)
+    budget = f"{done.budget} step{'s' * (done.budget > 1)}"
+    return f"completed the full budget of {budget}" + (f" with {said}" if said else "")
+
+
 class _Result(Struct, frozen=True, kw_only=True):
     """The values by which two results of a trial are compared."""
 

@@ -1,8 +1,10 @@
 """A report arrives: what it adds to the trial, and what the trial is to do next.
 
 A report counts once, however often it arrives. If it makes no progress in its attempt (the same step again, or a
-lower one), it is recorded and changes only the checkpoint, whose predecessor the worker may delete. If it is at or
-past the milestone, it is recorded at every rung it crosses, lowest first, and then the policy decides.
+lower one), it is recorded and changes only the checkpoint, whose predecessor the worker may delete. From an ask/tell
+client, such a report is a repeat: if it says nothing new, it is answered and not recorded, and if it differs, it is
+refused, so the first report of a step counts. If a report is at or past the milestone, it is recorded at every rung it
+crosses, lowest first, and then the policy decides.
 """
 
 from collections.abc import Mapping
@@ -88,6 +90,8 @@ def receive(state: CycleState, report: ReportArrived) -> Outcome:
     if state.trials[lease.number].unread is not None:
         state.update(lease.number, unread=None)
     before = state.trials[lease.number]
+    if report.sequence is None and _is_repeat(before, lease, report):
+        return Accepted(decision=_pinning(state, lease.number, _of_repeat(before, report)))
     progress = max(0, report.step - lease.step)
     lease = state.update_lease(lease, last_sequence=sequence, step=lease.step + progress)
     report = _with_marks(state, lease, report)
@@ -145,6 +149,20 @@ def _step_violations(state: CycleState, trial: Trial, lease: Lease, report: Repo
     if refused is None:
         return []
     return [Violation(field="step", value=show_value(step), message=refused.message, remedy=refused.remedy)]
+
+
+def _is_repeat(trial: Trial, lease: Lease, report: ReportArrived) -> bool:
+    """Whether a sound report of an ask/tell client was recorded before in this attempt and says nothing new: neither
+    another checkpoint nor other code."""
+    saved, code = report.checkpoint, report.code
+    known = saved is None or (trial.checkpoint is not None and trial.checkpoint.uri == saved.uri)
+    same_code = code is None or code.digest == trial.code
+    return lease.last_sequence > 0 and report.step == lease.step and known and same_code
+
+
+def _of_repeat(trial: Trial, report: ReportArrived) -> Decision:
+    """The answer to a repeat. Its caller still holds the trial, so the first report was answered with CONTINUE."""
+    return _go_on(trial.milestone or report.step, "this report was recorded before")
 
 
 def _told(metrics: Mapping[str, float]) -> set[tuple[str, str]]:

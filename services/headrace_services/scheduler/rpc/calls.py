@@ -15,7 +15,7 @@ import grpc
 from google.protobuf.message import Message
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from headrace.errors import HeadraceError, StudyNotFoundError, TrialNotFoundError
+from headrace.errors import HeadraceError, StudyNotEndedError, StudyNotFoundError, TrialNotFoundError
 from headrace.v1 import study_pb2 as pb
 from headrace.v1 import trial_pb2
 from headrace_services.scheduler.analysis import AnalysisPools
@@ -28,7 +28,7 @@ from headrace_services.scheduler.rpc import convert, pages
 from headrace_services.scheduler.rpc.caller import caller
 from headrace_services.scheduler.rpc.waiting import waits_for
 from headrace_services.scheduler.rpc.watching import Snapshots
-from headrace_services.scheduler.store import quarantine, requests, studies, trials
+from headrace_services.scheduler.store import load, quarantine, requests, studies, trials
 from headrace_services.scheduler.store.database import is_conflict, is_overtaken, transaction
 from headrace_services.scheduler.store.defects import Defect, is_transient, reason_of
 from headrace_services.scheduler.store.quarantine import Brief
@@ -189,6 +189,20 @@ async def find_brief(conn: AsyncConnection, study_id: str, *, lock: bool = False
     study = await quarantine.brief_named(conn, caller().project, study_id, lock=lock)
     if study is None:
         raise StudyNotFoundError(f"there is no study '{study_id}'")
+    return study
+
+
+async def find_ended(conn: AsyncConnection, study_id: str) -> Brief:
+    """A study that has ended with all of its trials, locked until the transaction ends. Raises StudyNotFoundError, or
+    StudyNotEndedError."""
+    study = await find_brief(conn, study_id, lock=True)
+    if not study.state.ended:
+        raise StudyNotEndedError(f"study '{study_id}' has not ended ({study.state.lower()})")
+    if await load.live_count(conn, study.id):
+        raise StudyNotEndedError(f"trials of study '{study_id}' are still on their workers")
+    head = await studies.head(conn, study.id)
+    if head is not None and head.ending:
+        raise StudyNotEndedError(f"trials of study '{study_id}' are still being ended")
     return study
 
 

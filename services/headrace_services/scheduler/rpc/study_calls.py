@@ -8,7 +8,7 @@ from functools import partial
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace.errors import StudyNotEndedError, StudyNotFoundError
+from headrace.errors import StudyNotFoundError
 from headrace.spec import from_proto
 from headrace.v1 import study_pb2 as pb
 from headrace_services.identity.admitted import who_pays
@@ -30,6 +30,7 @@ from headrace_services.scheduler.rpc.calls import (
     Calls,
     Context,
     find_brief,
+    find_ended,
     find_study,
     identity_of,
     new_study,
@@ -50,7 +51,6 @@ from headrace_services.scheduler.samplers.history import Result
 from headrace_services.scheduler.samplers.spread import pilot_configurations
 from headrace_services.scheduler.store import (
     cluster,
-    load,
     placement,
     proposals,
     quotas,
@@ -161,14 +161,7 @@ class StudyCalls(Calls):
         study_id = names.parse_study(request.name)
 
         async def delete(conn: AsyncConnection) -> pb.DeleteStudyResponse:
-            study = await find_brief(conn, study_id, lock=True)
-            if not study.state.ended:
-                raise StudyNotEndedError(f"study '{study_id}' has not ended ({study.state.lower()})")
-            if await load.live_count(conn, study.id):
-                raise StudyNotEndedError(f"trials of study '{study_id}' are still on their workers")
-            head = await studies.head(conn, study.id)
-            if head is not None and head.ending:
-                raise StudyNotEndedError(f"trials of study '{study_id}' are still being ended")
+            study = await find_ended(conn, study_id)
             await removal.mark_deleted(conn, study.id)
             return pb.DeleteStudyResponse()
 

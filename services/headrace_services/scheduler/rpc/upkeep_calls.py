@@ -5,9 +5,10 @@ from typing import Final
 
 from headrace.ages import told
 from headrace.v1 import study_pb2 as pb
+from headrace_services.scheduler.rpc import names
 from headrace_services.scheduler.rpc.caller import caller, governs
-from headrace_services.scheduler.rpc.calls import Calls, Context
-from headrace_services.scheduler.store import leftovers
+from headrace_services.scheduler.rpc.calls import Calls, Context, find_ended
+from headrace_services.scheduler.store import aging, leftovers
 from headrace_services.scheduler.store.database import transaction
 
 WHAT: Final = {
@@ -51,3 +52,13 @@ class UpkeepCalls(Calls):
         """Start the next round of the janitor now."""
         self.janitor.wake()
         return pb.CleanUpResponse()
+
+    async def ForgetCheckpoints(
+        self, request: pb.ForgetCheckpointsRequest, context: Context
+    ) -> pb.ForgetCheckpointsResponse:
+        """Forget checkpoints of an ended study whose files were deleted."""
+        study_id = names.parse_study(request.study, field="study")
+        async with transaction(self.hub.engine) as conn:
+            study = await find_ended(conn, study_id)
+            trials = await aging.forget_deleted(conn, study.id, request.uris)
+        return pb.ForgetCheckpointsResponse(trials=trials)

@@ -24,6 +24,7 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
+    text,
     update,
 )
 from sqlalchemy.dialects.postgresql import JSONB
@@ -149,6 +150,13 @@ async def forget_checkpoints(
     return Batch(rows=done.rowcount, through=None if last is None else (last,))
 
 
+async def forget_deleted(conn: AsyncConnection, study_id: int, uris: Sequence[str]) -> int:
+    """Clear the references of a study's trials to these checkpoints, whose files are gone. Returns the number of
+    trials that had one."""
+    done = await conn.execute(_FORGET_DELETED, {"study_id": study_id, "uris": list(uris)})
+    return done.rowcount
+
+
 async def forget_tombstones(conn: AsyncConnection, age: timedelta, most: int) -> int:
     """Delete the tombstones of at most this many studies that were deleted long ago."""
     t = tables.tombstone
@@ -177,6 +185,17 @@ _checkpoints_of_ends: ColumnElement[Any] = literal_column("'$[*].checkpoint.uri'
 _ends_without_checkpoints: ColumnElement[Any] = literal_column(
     "(SELECT coalesce(jsonb_agg(one || '{\"checkpoint\": null}' ORDER BY place), '[]')"
     " FROM jsonb_array_elements(trial.earlier_ends) WITH ORDINALITY AS ends (one, place))"
+)
+_FORGET_DELETED = text(
+    "UPDATE trial SET"
+    " checkpoint = CASE WHEN checkpoint->>'uri' = ANY(:uris) THEN NULL ELSE checkpoint END,"
+    " best_checkpoint = CASE WHEN best_checkpoint->>'uri' = ANY(:uris) THEN NULL ELSE best_checkpoint END,"
+    " earlier_ends = (SELECT coalesce(jsonb_agg(CASE WHEN one->'checkpoint'->>'uri' = ANY(:uris)"
+    " THEN one || '{\"checkpoint\": null}' ELSE one END ORDER BY place), '[]')"
+    " FROM jsonb_array_elements(trial.earlier_ends) WITH ORDINALITY AS ends (one, place))"
+    " WHERE study_id = :study_id AND state = 'TERMINATED' AND (checkpoint->>'uri' = ANY(:uris)"
+    " OR best_checkpoint->>'uri' = ANY(:uris) OR EXISTS (SELECT FROM jsonb_array_elements(trial.earlier_ends) AS one"
+    " WHERE one->'checkpoint'->>'uri' = ANY(:uris)))"
 )
 _ended: ColumnElement[str] = cast(func.extract("epoch", _s.c.end_time), Text)
 is_ending = _s.c.standing.op("->>")("ended_through").is_not(None)
