@@ -71,6 +71,7 @@ class AsyncStudy(StudyBase[AsyncTransport]):
     best = awaiting(flows.best)
     front = awaiting(flows.front)
     trials = awaiting(flows.trials)
+    trials_page = awaiting(flows.trials_page)
     reports = awaiting(flows.reports)
     curves = awaiting(flows.curves)
     annotate = awaiting(flows.annotate_study)
@@ -179,6 +180,15 @@ class AsyncClient:
         patience = Patience(timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
         target = Target.of_user(address, tls_ca=tls_ca, token=token, project=project)
         self.transport = AsyncTransport(target, patience)
+
+    @classmethod
+    def to(cls, target: Target, *, timeout_s: float = 30.0, connect_timeout_s: float = 5.0) -> Self:
+        """A connection to this target, whatever the environment and `headrace login` say."""
+        client = cls.__new__(cls)
+        client.transport = AsyncTransport(
+            target, Patience(timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
+        )
+        return client
 
     async def __aenter__(self) -> Self:
         return self

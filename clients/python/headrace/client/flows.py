@@ -265,25 +265,45 @@ def trials(
     chosen = _chosen_states(states)
     order = tuple((yield from status(study)).spec.space)
     over = {TrialState.TERMINATED} if chosen & set(TerminationReason) else set()
-    wanted = [number for number, state in convert.TRIAL_STATES.items() if state in chosen | over]
+    request = pb.ListTrialsRequest(
+        page_size=PAGE_SIZE,
+        states=[number for number, state in convert.TRIAL_STATES.items() if state in chosen | over],
+        filter=filter,
+        order_by=order_by,
+    )
     found = Listing[TrialInfo]()
-    token = ""
     while True:
-        request = pb.ListTrialsRequest(
-            study=study_name(study.name),
-            page_size=PAGE_SIZE,
-            page_token=token,
-            states=wanted,
-            filter=filter,
-            order_by=order_by,
-        )
-        page = yield from rpc(pb.ListTrialsResponse, request)
-        shown = [convert.trial(trial, order=order) for trial in page.trials]
-        found += [trial for trial in shown if not chosen or {trial.state, trial.reason} & chosen]
-        found.unshown += map(convert.unshown, page.unshown)
-        token = page.next_page_token
-        if not token:
+        page, request.page_token = yield from _trials_page(study, request, order)
+        found += [trial for trial in page if not chosen or {trial.state, trial.reason} & chosen]
+        found.unshown += page.unshown
+        if not request.page_token:
             return found
+
+
+def trials_page(
+    study: StudyHandle,
+    space: Iterable[str],
+    *,
+    size: int,
+    token: str = "",
+    filter: str = "",  # noqa: A002  # the name of the field
+    order_by: str = "",
+) -> Flow[tuple[Listing[TrialInfo], str]]:
+    """One page of what `trials` returns, and the token of the next one; empty on the last page. `space` names the
+    study's parameters in order.
+    """
+    request = pb.ListTrialsRequest(page_size=size, page_token=token, filter=filter, order_by=order_by)
+    return (yield from _trials_page(study, request, tuple(space)))
+
+
+def _trials_page(
+    study: StudyHandle, request: pb.ListTrialsRequest, order: tuple[str, ...]
+) -> Flow[tuple[Listing[TrialInfo], str]]:
+    request.study = study_name(study.name)
+    page = yield from rpc(pb.ListTrialsResponse, request)
+    found = Listing(convert.trial(trial, order=order) for trial in page.trials)
+    found.unshown += map(convert.unshown, page.unshown)
+    return found, page.next_page_token
 
 
 def _chosen_states(states: Iterable[str] | str) -> set[str]:

@@ -73,6 +73,7 @@ class Study(StudyBase[BlockingTransport]):
     best = blocking(flows.best)
     front = blocking(flows.front)
     trials = blocking(flows.trials)
+    trials_page = blocking(flows.trials_page)
     reports = blocking(flows.reports)
     curves = blocking(flows.curves)
     annotate = blocking(flows.annotate_study)

@@ -1,0 +1,167 @@
+"""The application: its routes, and what errors look like."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from headrace.client import AsyncClient
+from headrace.errors import (
+    DeadlineError,
+    HeadraceError,
+    InvalidFieldError,
+    PermissionDeniedError,
+    StudyNotFoundError,
+    TrialNotFoundError,
+    UnauthenticatedError,
+    UnreachableError,
+)
+from headrace_services.console import access
+from headrace_services.console.guard import Guard
+from headrace_services.console.live import Watches
+from headrace_services.console.pages import cluster, studies, study, trial
+from headrace_services.console.rendering import HERE, Content, answer
+from headrace_services.console.sessions import Sessions
+from headrace_services.console.settings import Settings
+
+log = logging.getLogger(__name__)
+
+Page = Callable[[Request, AsyncClient], Awaitable[Content | Response]]
+
+PAGES: Final[dict[str, Page]] = {
+    "/": studies.studies,
+    "/studies": studies.studies,
+    "/compare": studies.compare,
+    "/studies/{study}": study.study,
+    "/studies/{study}/importance": study.importance,
+    "/studies/{study}/trials/{trial:int}": trial.trial,
+    "/studies/{study}/trials/{trial:int}/log": trial.log_page,
+    "/cluster": cluster.cluster,
+    "/about": cluster.about,
+}
+"""Each also answers in JSON, under its path with `.json`."""
+DATA: Final[dict[str, Page]] = {
+    "/studies/{study}/curves.bin": study.curves,
+    "/studies/{study}/trials/{trial:int}/log.txt": trial.log,
+}
+STATUS: Final[dict[type[HeadraceError], int]] = {
+    StudyNotFoundError: 404,
+    TrialNotFoundError: 404,
+    PermissionDeniedError: 403,
+    InvalidFieldError: 400,
+    UnreachableError: 503,
+    DeadlineError: 503,
+}
+SWEEP_S: Final = 60.0
+
+
+def build(settings: Settings) -> Starlette:
+    """The application for a scheduler."""
+    routes = [
+        *(Route(f"{path}.json", _page(page)) for path, page in PAGES.items() if path != "/"),
+        *(Route(path, _page(page)) for path, page in DATA.items()),
+        Route("/studies/{study}/live", live),
+        *(Route(path, _page(page)) for path, page in PAGES.items()),
+        Route("/login", access.login, methods=["GET", "POST"]),
+        Route("/logout", access.logout, methods=["POST"]),
+        Mount("/static", StaticFiles(directory=HERE / "static"), name="static"),
+    ]
+    app = Starlette(
+        routes=routes,
+        lifespan=_lifespan,
+        middleware=[
+            Middleware(Guard, settings=settings),
+            Middleware(GZipMiddleware, minimum_size=1000, compresslevel=1),
+        ],
+        exception_handlers={HTTPException: _http_error, Exception: _failure},
+    )
+    app.state.settings = settings
+    app.state.sessions = Sessions(settings.target)
+    app.state.watches = Watches()
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: Starlette) -> AsyncIterator[None]:
+    async def sweep() -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            await app.state.sessions.close_idle(app.state.watches.uses)
+
+    sweeping = asyncio.create_task(sweep())
+    yield
+    sweeping.cancel()
+    await app.state.watches.close()
+    await app.state.sessions.close()
+
+
+def _page(page: Page) -> Callable[[Request], Awaitable[Response]]:
+    """A page as a handler: it gets its caller's connection, and its errors are shown."""
+
+    async def handle(request: Request) -> Response:
+        try:
+            client = access.client_of(request, access.token_of(request))
+            found = await page(request, client)
+        except UnauthenticatedError as error:
+            return await access.not_logged_in(request, error)
+        except HeadraceError as error:
+            return _shown(request, error)
+        return found if isinstance(found, Response) else answer(request, found)
+
+    return handle
+
+
+async def live(request: Request) -> Response:
+    """The stream that tells a page of a study that something changed."""
+    try:
+        token = access.token_of(request)
+        client = access.client_of(request, token)
+        await client.study(request.path_params["study"]).status()  # a refusal is an answer, not a stream
+    except UnauthenticatedError as error:
+        return await access.not_logged_in(request, error)
+    except HeadraceError as error:
+        return _shown(request, error)
+    messages = request.app.state.watches.messages(client, token, request.path_params["study"])
+    headers = {"x-accel-buffering": "no"}  # proxies such as nginx then pass each message on at once
+    return StreamingResponse(messages, media_type="text/event-stream", headers=headers)
+
+
+def _shown(request: Request, error: HeadraceError) -> Response:
+    status = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 502)
+    data = {"error": error.message, "remedy": error.remedy or ""}
+    return answer(
+        request, Content(template="error.html", title="Something is wrong", data=data, status=status)
+    )
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    said = "There is no such page." if status == 404 else "This page cannot be called like that."
+    return answer(
+        request,
+        Content(
+            template="error.html",
+            title="Something is wrong",
+            data={"error": said, "remedy": ""},
+            status=status,
+        ),
+    )
+
+
+async def _failure(request: Request, error: Exception) -> Response:
+    log.error("%s failed", request.url.path, exc_info=error)
+    data = {
+        "error": "The console failed on this page.",
+        "remedy": "Its log has the details; please report them.",
+    }
+    return answer(request, Content(template="error.html", title="Something is wrong", data=data, status=500))

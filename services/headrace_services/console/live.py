@@ -1,0 +1,130 @@
+"""Following studies for open pages: one watch for each study and token, however many pages show it.
+
+A page gets the numbers of the trials that changed, and then asks for what it shows. It is told at most once a
+second; while nothing happens, a comment keeps proxies from closing the stream.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from headrace.client import AsyncClient
+from headrace.client.events import Event
+from headrace.errors import HeadraceError
+
+log = logging.getLogger(__name__)
+
+EVERY_S: Final = 1.0
+QUIET_S: Final = 20.0
+MOST_TRIALS: Final = 64
+"""How many trials a message names; with more, the page reads everything again."""
+
+
+@dataclass(slots=True)
+class _Change:
+    """What happened since a page was told last."""
+
+    cursor: int = 0
+    trials: set[int] = field(default_factory=set)
+    ended: bool = False
+    error: str = ""
+
+    def message(self) -> str:
+        """It as a server-sent event."""
+        trials = sorted(self.trials) if len(self.trials) <= MOST_TRIALS else None
+        data = {"cursor": self.cursor, "trials": trials, "ended": self.ended, "error": self.error}
+        return f"data: {json.dumps(data)}\n\n"
+
+
+class _Page:
+    """An open page."""
+
+    def __init__(self) -> None:
+        self.change = _Change()
+        self.told = asyncio.Event()
+
+    def add(self, events: tuple[Event, ...], cursor: int, *, ended: bool) -> None:
+        self.change.cursor = cursor
+        self.change.trials |= {event.trial for event in events if event.trial is not None}
+        self.change.ended |= ended
+        self.told.set()
+
+    def fail(self, why: str) -> None:
+        self.change.error = why
+        self.told.set()
+
+
+class Watches:
+    """The watches of a console."""
+
+    def __init__(self) -> None:
+        self._pages: dict[tuple[str, str], set[_Page]] = {}
+        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+
+    def uses(self, token: str) -> bool:
+        """Whether a page is followed with a token."""
+        return any(token == one for one, _ in self._pages)
+
+    async def messages(self, client: AsyncClient, token: str, study: str) -> AsyncIterator[str]:
+        """The messages for one page: server-sent events, until the study has ended or cannot be followed."""
+        key, page = (token, study), _Page()
+        self._pages.setdefault(key, set()).add(page)
+        if key not in self._tasks:
+            self._tasks[key] = asyncio.create_task(self._follow(client, key))
+        try:
+            yield "retry: 2000\n\n"
+            while True:
+                try:
+                    await asyncio.wait_for(page.told.wait(), QUIET_S)
+                except TimeoutError:
+                    yield ": quiet\n\n"
+                    continue
+                page.told.clear()
+                change, page.change = page.change, _Change()
+                yield change.message()
+                if change.ended or change.error:
+                    return
+                await asyncio.sleep(EVERY_S)  # the rate of messages, not a wait for anything
+        finally:
+            pages = self._pages[key]
+            pages.discard(page)
+            if not pages:
+                del self._pages[key]
+                task = self._tasks.pop(key, None)
+                if task is not None:
+                    task.cancel()
+
+    async def _follow(self, client: AsyncClient, key: tuple[str, str]) -> None:
+        try:
+            study = client.study(key[1])
+            now = await study.status()
+            self._tell(key, (), now.cursor, ended=now.state.ended)
+            if not now.state.ended:
+                async for update in study.watch(now.cursor):
+                    self._tell(key, update.events, update.study.cursor, ended=update.study.state.ended)
+        except HeadraceError as error:
+            for page in self._pages.get(key, ()):
+                page.fail(error.message)
+        except Exception:
+            log.exception("the watch of study %s failed", key[1])
+            for page in self._pages.get(key, ()):
+                page.fail("the console failed to follow this study; its log has the details")
+        finally:
+            self._tasks.pop(key, None)
+
+    def _tell(self, key: tuple[str, str], events: tuple[Event, ...], cursor: int, *, ended: bool) -> None:
+        for page in self._pages.get(key, ()):
+            page.add(events, cursor, ended=ended)
+
+    async def close(self) -> None:
+        """End all watches."""
+        tasks = [*self._tasks.values()]
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task

@@ -1,0 +1,100 @@
+"""A study: its state, its trials, and the curves that the page's scripts draw."""
+
+from dataclasses import asdict
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headrace.cli import views
+from headrace.client import AsyncClient
+from headrace.client.importance import about
+from headrace.client.model import StudyInfo
+from headrace.client.outcome import Outcome
+from headrace.client.wording import kept_result, left_out
+from headrace.errors import HeadraceError, InvalidFieldError
+from headrace_services.console.columns import packed
+from headrace_services.console.rendering import Content
+
+PAGE_SIZE: Final = 50
+MOST_POINTS: Final = 200
+"""How many points of each trial a picture of many trials shows."""
+MOST_POINTS_OF_FEW: Final = 2000
+MOST_PARAMS: Final = 8
+"""How many parameters are columns of the table; the others are in one cell."""
+
+
+async def study(request: Request, client: AsyncClient) -> Content:
+    """A study with one page of its trials: filter `q`, order `sort`, page `page`."""
+    handle = client.study(request.path_params["study"])
+    info = await handle.status()
+    asked = request.query_params
+    text, sort = asked.get("q", ""), asked.get("sort", _best_first(info))
+    wrong, token = "", ""
+    try:
+        trials, token = await handle.trials_page(
+            info.spec.space, size=PAGE_SIZE, token=asked.get("page", ""), filter=text, order_by=sort
+        )
+    except InvalidFieldError as error:
+        wrong = str(error)
+        trials, _ = await handle.trials_page(info.spec.space, size=0, filter="number<0")
+    names = [*info.spec.space][:MOST_PARAMS]
+    return Content(
+        template="study.html",
+        title=info.name,
+        data={
+            "study": views.study(info),
+            "filter": text,
+            "sort": sort,
+            "error": wrong,
+            "trials": [views.trial(one) for one in trials],
+            "next_page": token,
+        },
+        more={
+            "study": info,
+            "outcome": Outcome(info),
+            "trials": trials,
+            "columns": names,
+            "others": len(info.spec.space) > len(names),
+            "unshown": [*left_out(info), *left_out(trials)],
+            "kept": kept_result,
+        },
+        status=400 if wrong else 200,
+    )
+
+
+def _best_first(info: StudyInfo) -> str:
+    if info.spec.further_objectives:
+        return "number"
+    return "-score" if Outcome(info).maximize else "score"
+
+
+async def importance(request: Request, client: AsyncClient) -> Content:
+    """How much each parameter matters: a part of the study's page, as it may take seconds."""
+    handle = client.study(request.path_params["study"])
+    try:
+        found, why = await handle.importance(), ""
+    except HeadraceError as error:
+        found, why = (), error.message
+    return Content(
+        template="importance.html",
+        title="Importance",
+        data={"importance": [asdict(one) for one in found], "error": why},
+        more={"about": about, "found": found},
+    )
+
+
+async def curves(request: Request, client: AsyncClient) -> Response:
+    """The columns of the trials that match `q`; of `numbers` alone, if they are given."""
+    handle = client.study(request.path_params["study"])
+    text, numbers = request.query_params.get("q", ""), request.query_params.get("numbers", "")
+    few = numbers.count(",") < MOST_COMPARED_TRIALS and bool(numbers)
+    found = await handle.curves(
+        filter=f"{text} number:{numbers}" if numbers else text,
+        most_points=MOST_POINTS_OF_FEW if few else MOST_POINTS,
+    )
+    spec = (await handle.status()).spec
+    return Response(packed(found, spec), media_type="application/octet-stream")
+
+
+MOST_COMPARED_TRIALS: Final = 4

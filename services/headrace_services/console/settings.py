@@ -1,0 +1,58 @@
+"""What a console is started with, and what that allows."""
+
+import ipaddress
+from dataclasses import dataclass, field
+
+from headrace.errors import InvalidFieldError, Violation
+from headrace.target import Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """A console's settings."""
+
+    target: Target
+    """The scheduler, without a token: each user's own is added."""
+    host: str = "127.0.0.1"
+    port: int = 7450
+    root_path: str = ""
+    """The path under which a proxy serves it, such as `/headrace`; empty for `/`."""
+    hosts: tuple[str, ...] = ()
+    """Further names under which browsers reach it."""
+    https: bool = False
+    """Whether browsers reach it over HTTPS, through a proxy: the cookie is then sent over nothing else."""
+    allowed: frozenset[str] = field(init=False)
+    """The values of `Host`, without a port, that are answered."""
+
+    def __post_init__(self) -> None:
+        own = {self.host, "localhost", "127.0.0.1", "[::1]"} if self.is_local else {self.host}
+        object.__setattr__(self, "allowed", frozenset(name.lower() for name in own | set(self.hosts)))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches it."""
+        return self.host == "localhost" or _is_loopback(self.host)
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """`127.0.0.1:7450` as a host and a port. Raises InvalidFieldError."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise InvalidFieldError(
+            [
+                Violation(
+                    field="--listen",
+                    value=f"'{text}'",
+                    message="is not HOST:PORT",
+                    remedy="Write 127.0.0.1:7450; port 0 takes a free one.",
+                )
+            ]
+        )
+    return host.strip("[]") if "]" in host else host, int(port)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,156 @@
+// A canvas with axes: scales, ticks, colours of the page's theme, a tooltip, and zooming by dragging.
+
+export const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+export const colorOf = (outcome) =>
+  css({ completed: "--completed", running: "--running", resumed: "--running", failed: "--failed" }[outcome] ?? "--paused");
+
+export const short = (value) => {
+  if (!Number.isFinite(value)) return Number.isNaN(value) ? "" : value > 0 ? "∞" : "-∞";
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e5)) return value.toExponential(2).replace(/\.?0+e/, "e");
+  return String(Number(value.toPrecision(4)));
+};
+
+/** A linear or logarithmic scale from values to pixels. */
+export class Scale {
+  constructor([low, high], [from, to], log = false) {
+    this.log = log && low > 0;
+    if (!(low < high)) [low, high] = this.log ? [low / 2, low * 2] : [low - 0.5, low + 0.5];
+    Object.assign(this, { low, high, from, to });
+    const [a, b] = [this.raw(low), this.raw(high)];
+    this.scale = (to - from) / (b - a);
+    this.offset = from - a * this.scale;
+  }
+  raw(value) { return this.log ? Math.log(value) : value; }
+  at(value) { return this.offset + this.raw(value) * this.scale; }
+  of(pixel) { const raw = (pixel - this.offset) / this.scale; return this.log ? Math.exp(raw) : raw; }
+  ticks(count = 6) {
+    if (this.log) {
+      const [a, b] = [Math.ceil(Math.log10(this.low) - 1e-9), Math.floor(Math.log10(this.high) + 1e-9)];
+      const every = Math.max(1, Math.ceil((b - a + 1) / count));
+      const found = [];
+      for (let power = a; power <= b; power += every) found.push(10 ** power);
+      if (found.length > 1) return found;
+    }
+    const rough = (this.high - this.low) / count, base = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].map((n) => n * base).find((n) => n >= rough) ?? rough;
+    const found = [];
+    for (let n = Math.ceil(this.low / step); n * step <= this.high * (1 + 1e-12) && found.length < 50; n++) found.push(n * step);
+    return found;
+  }
+}
+
+/** The smallest and the largest finite value; positive ones alone for a logarithmic scale. */
+export function extent(lists, log = false) {
+  let low = Infinity, high = -Infinity;
+  for (const list of lists) for (const value of list) {
+    if (!Number.isFinite(value) || (log && value <= 0)) continue;
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return low <= high ? [low, high] : [log ? 0.1 : 0, 1];
+}
+
+export class Chart {
+  /** `draw(chart)` draws inside; `title` is what a screen reader says. */
+  constructor(element, { height = 340, title, draw, margin = { left: 62, right: 12, top: 8, bottom: 28 } }) {
+    Object.assign(this, { element, height, draw, margin });
+    this.canvas = document.createElement("canvas");
+    this.canvas.setAttribute("role", "img");
+    this.canvas.setAttribute("aria-label", title);
+    this.tip = Object.assign(document.createElement("div"), { className: "tip" });
+    element.append(this.canvas, this.tip);
+    this.context = this.canvas.getContext("2d");
+    new ResizeObserver(() => this.redraw()).observe(element);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
+  }
+
+  /** Draws before the next frame, once however often it is asked. */
+  redraw() {
+    if (this.asked) return;
+    this.asked = requestAnimationFrame(() => {
+      this.asked = 0;
+      const ratio = devicePixelRatio || 1, width = this.element.clientWidth - 18;
+      if (width <= 0) return;
+      this.width = width;
+      this.canvas.width = width * ratio;
+      this.canvas.height = this.height * ratio;
+      this.canvas.style.height = `${this.height}px`;
+      this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
+      this.context.font = "12px system-ui, sans-serif";
+      this.context.clearRect(0, 0, width, this.height);
+      this.draw(this);
+    });
+  }
+
+  get box() {
+    const { left, right, top, bottom } = this.margin;
+    return { left, right: this.width - right, top, bottom: this.height - bottom };
+  }
+
+  axes(x, y, xLabel, yLabel, at = this.box) {
+    const c = this.context;
+    c.strokeStyle = css("--line");
+    c.fillStyle = css("--muted");
+    c.lineWidth = 1;
+    c.textAlign = "right";
+    c.textBaseline = "middle";
+    for (const tick of y.ticks(5)) {
+      const py = Math.round(y.at(tick)) + 0.5;
+      this.line(at.left, py, at.right, py);
+      c.fillText(short(tick), at.left - 6, py);
+    }
+    c.textAlign = "center";
+    c.textBaseline = "top";
+    for (const tick of x.ticks(Math.max(2, Math.floor((at.right - at.left) / 90)))) c.fillText(short(tick), x.at(tick), at.bottom + 5);
+    c.textAlign = "right";
+    c.textBaseline = "bottom";
+    c.fillText(xLabel, at.right, at.bottom - 3);
+    c.textAlign = "left";
+    c.textBaseline = "top";
+    c.fillText(yLabel, at.left + 4, at.top + 2);
+  }
+
+  line(x1, y1, x2, y2) {
+    this.context.beginPath();
+    this.context.moveTo(x1, y1);
+    this.context.lineTo(x2, y2);
+    this.context.stroke();
+  }
+
+  clip(at = this.box) {
+    this.context.save();
+    this.context.beginPath();
+    this.context.rect(at.left, at.top, at.right - at.left, at.bottom - at.top);
+    this.context.clip();
+  }
+
+  /** The place of a pointer in the canvas. */
+  place(event) {
+    const box = this.canvas.getBoundingClientRect();
+    return [event.clientX - box.left, event.clientY - box.top];
+  }
+
+  say(text, x = 0, y = 0) {
+    this.tip.textContent = text;
+    this.tip.style.left = `${Math.min(x + 18, this.width - 180)}px`;
+    this.tip.style.top = `${y + 24}px`;
+  }
+}
+
+/** A row of controls above a chart. */
+export function bar(element) {
+  const row = Object.assign(document.createElement("div"), { className: "bar" });
+  element.prepend(row);
+  return row;
+}
+
+export function choice(row, label, names, chosen, change) {
+  const select = document.createElement("select");
+  select.setAttribute("aria-label", label);
+  const fill = (list, value) => select.replaceChildren(...list.map((name) => new Option(name, name, false, name === value)));
+  fill(names, chosen);
+  select.addEventListener("change", () => change(select.value));
+  row.append(select);
+  return fill;
+}
