@@ -301,7 +301,8 @@ def _trials_page(
 ) -> Flow[tuple[Listing[TrialInfo], str]]:
     request.study = study_name(study.name)
     page = yield from rpc(pb.ListTrialsResponse, request)
-    found = Listing(convert.trial(trial, order=order) for trial in page.trials)
+    found = Listing[TrialInfo]()
+    found += [convert.trial(trial, order=order) for trial in page.trials]
     found.unshown += map(convert.unshown, page.unshown)
     return found, page.next_page_token
 
