@@ -126,6 +126,8 @@ class Samples:
                 request.parameters.append(spec_pb2.ParameterAssignment(values={"x": value}))
             case "ExtendStudy":
                 request.trials = 9
+            case "Annotate":
+                request.add_tags.append(MARK)
             case "ReportTrial":
                 request.step, request.metrics["loss"] = 1, 1.0
         if "spec" in fields:

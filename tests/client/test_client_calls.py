@@ -109,7 +109,8 @@ def test_a_method_of_a_handle_is_one_to_python() -> None:
     assert best.__name__ == "best"
     assert best.__doc__ == flows.best.__doc__
     assert not inspect.signature(best).parameters
-    assert list(inspect.signature(Study(NOWHERE, "a").trials).parameters) == ["states"]
+    parameters = list(inspect.signature(Study(NOWHERE, "a").trials).parameters)
+    assert parameters == ["states", "filter", "order_by"]
     assert inspect.iscoroutinefunction(AsyncStudy(NOWHERE, "a").best)
 
 

@@ -52,7 +52,7 @@ def test_pins_are_exact_and_name_no_build() -> None:
 
 def test_every_entry_point_leads_to_a_function() -> None:
     commands = PROJECT["entry-points"]["headrace.commands"]
-    serving = {"up", "scheduler", "worker", "planner", "bubble-agent"}
+    serving = {"up", "scheduler", "worker", "planner", "console", "bubble-agent"}
     assert set(commands) == serving | {"ca", "migrate", "plan", "replay", "simulate", "bubbles"}
     for target in [*commands.values(), *PROJECT["scripts"].values()]:
         module, _, name = target.partition(":")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import uvicorn
 
-from headrace.client import AsyncClient
+from headrace.client.aio import connected_to
 from headrace.errors import HeadraceError, InvalidFieldError, UnauthenticatedError, Violation
 from headrace.target import Target
 from headrace_services.console.app import build
@@ -88,7 +88,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 async def _require_tokens(settings: Settings) -> None:
     """Raises InvalidFieldError if the scheduler serves everybody: other machines could then use it through this one."""
-    async with AsyncClient.to(settings.target) as client:
+    async with connected_to(settings.target) as client:
         try:
             await client.who_am_i()
         except UnauthenticatedError:

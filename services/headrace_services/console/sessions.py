@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from headrace.client import AsyncClient
+from headrace.client.aio import connected_to
 from headrace.target import Target
 
 MOST_SESSIONS: Final = 256
@@ -82,7 +83,7 @@ class Sessions:
         connection = self._connections.get(token)
         if connection is None:
             target = replace(self._target, token=token or None)
-            connection = self._connections[token] = _Connection(AsyncClient.to(target), 0.0)
+            connection = self._connections[token] = _Connection(connected_to(target), 0.0)
         connection.used_at = self._clock()
         return connection.client
 

@@ -181,15 +181,6 @@ class AsyncClient:
         target = Target.of_user(address, tls_ca=tls_ca, token=token, project=project)
         self.transport = AsyncTransport(target, patience)
 
-    @classmethod
-    def to(cls, target: Target, *, timeout_s: float = 30.0, connect_timeout_s: float = 5.0) -> Self:
-        """A connection to this target, whatever the environment and `headrace login` say."""
-        client = cls.__new__(cls)
-        client.transport = AsyncTransport(
-            target, Patience(timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
-        )
-        return client
-
     async def __aenter__(self) -> Self:
         return self
 
@@ -320,3 +311,12 @@ class AsyncClient:
     async def close(self) -> None:
         """Closes the connection. Watches end, and calls in progress raise `CallCancelledError`."""
         await self.transport.close()
+
+
+def connected_to(target: Target, *, timeout_s: float = 30.0, connect_timeout_s: float = 5.0) -> AsyncClient:
+    """A connection to a target, whatever the environment and `headrace login` say."""
+    client = AsyncClient.__new__(AsyncClient)
+    client.transport = AsyncTransport(
+        target, Patience(timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
+    )
+    return client
