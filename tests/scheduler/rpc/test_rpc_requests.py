@@ -3,6 +3,7 @@ arrive."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -124,6 +125,7 @@ MUTATIONS: dict[str, Make] = {
     "PauseTrial": _of_trial(pb.PauseTrialRequest),
     "ResumeTrial": _of_trial(pb.ResumeTrialRequest),
     "StopTrial": _of_trial(pb.StopTrialRequest),
+    "Annotate": _of_trial(partial(pb.AnnotateRequest, note="a note")),
     "SuggestTrial": _suggest,
     "ReportTrial": _report,
     "CompleteTrial": _complete,

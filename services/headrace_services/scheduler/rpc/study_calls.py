@@ -97,9 +97,9 @@ class StudyCalls(Calls):
             keys = await studies.newest(
                 conn,
                 caller().project,
-                which,
                 before_id=None if before is None else int(before),
                 limit=window.limit,
+                which=which if request.filter else None,
             )
             first = keys[: min(window.size, within([key.size for key in keys], studies.MOST_SPEC_BYTES))]
             found = await each(conn, first, partial(studies.with_figures, conn))

@@ -205,13 +205,20 @@ class Key:
 
 
 async def newest(
-    conn: AsyncConnection, project: str, which: ColumnElement[bool], *, before_id: int | None, limit: int
+    conn: AsyncConnection,
+    project: str,
+    *,
+    before_id: int | None,
+    limit: int,
+    which: ColumnElement[bool] | None = None,
 ) -> list[Key]:
-    """A project's studies that meet a condition, newest first, after the one with `before_id`."""
+    """A project's studies, or those that meet a condition, newest first, after the one with `before_id`."""
     s = tables.study
     size = func.pg_column_size(s.c.spec).label("size")
     query = select(s.c.id, s.c.name, size).where(s.c.project == project, s.c.delete_time.is_(None))
-    query = query.where(which).order_by(s.c.id.desc()).limit(limit)
+    query = query.order_by(s.c.id.desc()).limit(limit)
+    if which is not None:
+        query = query.where(which)
     if before_id is not None:
         query = query.where(s.c.id < before_id)
     return [Key(id=row.id, name=row.name, size=row.size) for row in await conn.execute(query)]
