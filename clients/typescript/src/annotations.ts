@@ -23,6 +23,11 @@ export async function annotate(
   options?: CallOptions,
 ): Promise<Annotation> {
   const tags = { addTags: [...addTags], removeTags: [...removeTags] };
-  const request = create(AnnotateRequestSchema, { requestId: requestId(), name, ...tags, ...(note === undefined ? {} : { note }) });
+  const request = create(AnnotateRequestSchema, {
+    requestId: requestId(),
+    name,
+    ...tags,
+    ...(note === undefined ? {} : { note }),
+  });
   return plain(await connection.call(StudyService.method.annotate, request, options));
 }
