@@ -4198,7 +4198,7 @@ type ReadCurvesRequest struct {
 	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Only trials that match, as in `ListTrialsRequest`; empty means all.
 	Filter string `protobuf:"bytes,4,opt,name=filter,proto3" json:"filter,omitempty"`
-	// The metrics to read; empty means all that were reported, at most 64.
+	// The metrics to read; empty means all that the trials of the page have reported, at most 64.
 	Metrics []string `protobuf:"bytes,5,rep,name=metrics,proto3" json:"metrics,omitempty"`
 	// The maximum number of points of each trial: 2 to 10,000; 0 means 1000. The first and the last point are kept,
 	// and the rest are evenly spaced.
@@ -4297,7 +4297,8 @@ type ReadCurvesResponse struct {
 	// so on. Where attempts repeated a step, the last attempt counts.
 	Steps []int64 `protobuf:"varint,7,rep,packed,name=steps,proto3" json:"steps,omitempty"`
 	// When the step was reported, in seconds since the study was created.
-	TimesS  []float64       `protobuf:"fixed64,8,rep,packed,name=times_s,json=timesS,proto3" json:"times_s,omitempty"`
+	TimesS []float64 `protobuf:"fixed64,8,rep,packed,name=times_s,json=timesS,proto3" json:"times_s,omitempty"`
+	// The metrics that were requested or, if none were, those that these trials have reported.
 	Metrics []*MetricColumn `protobuf:"bytes,9,rep,name=metrics,proto3" json:"metrics,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,10,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`

@@ -2051,7 +2051,7 @@ class ReadCurvesRequest(_message.Message):
     """
     @_builtins.property
     def metrics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The metrics to read; empty means all that were reported, at most 64."""
+        """The metrics to read; empty means all that the trials of the page have reported, at most 64."""
 
     def __init__(
         self,
@@ -2123,7 +2123,9 @@ class ReadCurvesResponse(_message.Message):
         """When the step was reported, in seconds since the study was created."""
 
     @_builtins.property
-    def metrics(self) -> _containers.RepeatedCompositeFieldContainer[Global___MetricColumn]: ...
+    def metrics(self) -> _containers.RepeatedCompositeFieldContainer[Global___MetricColumn]:
+        """The metrics that were requested or, if none were, those that these trials have reported."""
+
     @_builtins.property
     def unshown(self) -> _containers.RepeatedCompositeFieldContainer[Global___Unshown]:
         """The trials on this page that cannot be shown."""

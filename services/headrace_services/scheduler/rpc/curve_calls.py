@@ -41,16 +41,18 @@ class CurveCalls(Calls):
             wanted_names = _valid_metrics(request.metrics)
             which = trial_keys.filtered(study.spec, request.filter, datetime.now(UTC))
             window = pages.window(request, (int,), default=pages.MAX_SIZE)
+            after = int(window.after[0]) if window.after else -1
+            if not wanted_names:
+                wanted_names = await curves.metrics(conn, study.id, which, number=after, limit=window.size)
             wanted = Wanted(
                 study_id=study.id,
                 since=study.create_time,
                 which=which,
-                metrics=wanted_names or await curves.metrics(conn, study.id),
+                metrics=wanted_names,
                 most_points=request.most_points or POINTS,
             )
         _check_points(wanted)
         columns = _Columns(study, wanted)
-        after = int(window.after[0]) if window.after else -1
         async for found in self._batches(wanted, after, window.limit):
             if len(columns) == window.size or not columns.take(found):
                 columns.message.next_page_token = window.token_after((columns.last,))

@@ -64,13 +64,20 @@ class Wanted:
         return 2 + len(self.metrics)
 
 
-async def metrics(conn: AsyncConnection, study_id: int) -> list[str]:
-    """The names of the metrics that the study's trials have reported, in alphabetical order; at most
-    `MOST_METRICS`."""
-    r = tables.report
-    name = func.jsonb_object_keys(r.c.metrics).label("name")
-    query = select(name).where(r.c.study_id == study_id).distinct().order_by(name).limit(MOST_METRICS)
-    return [row.name for row in await conn.execute(query)]
+async def metrics(
+    conn: AsyncConnection, study_id: int, which: ColumnElement[bool], *, number: int, limit: int
+) -> list[str]:
+    """The names of the metrics that the next trials have reported, in alphabetical order; at most `MOST_METRICS`."""
+    r, t = tables.report, tables.trial
+    numbers = (
+        select(t.c.number)
+        .where(t.c.study_id == study_id, t.c.number > number, which)
+        .order_by(t.c.number)
+        .limit(limit)
+    )
+    name = func.jsonb_object_keys(cast(r.c.metrics, JSONB)).label("name")
+    query = select(name).where(r.c.study_id == study_id, r.c.number.in_(numbers)).distinct()
+    return [row.name for row in await conn.execute(query.order_by(name).limit(MOST_METRICS))]
 
 
 async def after(conn: AsyncConnection, wanted: Wanted, *, number: int, limit: int) -> list[Curves | Unread]:
