@@ -11,7 +11,8 @@ def console(
         str | None,
         typer.Option(
             metavar="HOST:PORT[,HOST:PORT…]",
-            help="The schedulers; tls:// before the first for TLS. Default: HEADRACE_ADDRESS, else that of `headrace up`.",
+            help="The schedulers; tls:// before the first for TLS. "
+            "Default: HEADRACE_ADDRESS, else that of `headrace up`.",
             show_default=False,
         ),
     ] = None,
