@@ -158,6 +158,8 @@ def _shown(request: Request, error: HeadraceError) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
+    # In a mounted folder it is that folder's path, but the links on the page are those of the whole.
+    request.scope["root_path"] = request.app.state.settings.root_path
     said = SAID.get(status, "This page cannot be called like that.")
     return access.failed(request, said, "", status)
 

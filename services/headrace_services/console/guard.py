@@ -44,14 +44,14 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        size = 0
+        size, static = 0, _is_static(scope)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
-                headers.setdefault("cache-control", "no-cache" if _is_static(scope) else "no-store")
+                headers.setdefault("cache-control", "no-cache" if static else "no-store")
             await send(message)
 
         async def receive_bounded() -> Message:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from headrace.client import AsyncClient
+from headrace.errors import UnauthenticatedError
 from headrace.target import Target
 
 MOST_SESSIONS: Final = 256
@@ -97,8 +98,10 @@ class Sessions:
     @contextmanager
     def using(self, token: str) -> Iterator[Connection]:
         """The connection of a token, kept open meanwhile; an empty token is that of everybody, for schedulers that
-        ask for none. Raises FullError.
+        ask for none. Raises FullError, and UnauthenticatedError for what cannot be a token.
         """
+        if not token.isascii() or not token.isprintable():  # gRPC fails on it without a status
+            raise UnauthenticatedError("this is not a token")
         connection = self._connections.get(token)
         if connection is None:
             if token and not self._has_session(token):

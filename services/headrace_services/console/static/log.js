@@ -32,7 +32,7 @@ async function follow() {
     try {
       const { more, complete, part } = await read();
       unshown += part;
-      if (unshown.length > MOST) unshown = unshown.slice(-MOST);
+      if (unshown.length > MOST) [unshown, cut] = [unshown.slice(-MOST), true];
       if (unshown && (!more || performance.now() - shown_at > 300)) show(unshown);
       state.textContent = complete ? "The trial has ended." : cut ? "Only the last part is shown; `headrace logs` prints all." : "";
       if (complete && !more) return;
