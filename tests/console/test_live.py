@@ -128,20 +128,18 @@ async def test_a_study_deleted_while_watched(console: Console) -> None:
     assert (await console.http.get("/studies/s/live")).status_code == 404
 
 
+@pytest.mark.full
 async def test_a_scheduler_that_comes_back(console: Console) -> None:
     """An open page goes through it, and a first request that came too early shows an error that polls."""
     await make_study(console.scheduler)
     async with following(console) as stream:
         await stream.next()
         await console.scheduler.stop()
-        page = await console.http.get("/studies/s")
-        assert page.status_code == 503
+        paths = ("/studies/s", "/studies/s.json", "/studies/s/live", "/studies/s/curves.bin")
+        page, twin, *others = await asyncio.gather(*(console.http.get(path) for path in paths))
+        assert {answer.status_code for answer in (page, twin, *others)} == {503}
         assert 'data-poll="5"' in page.text
-        twin = await console.http.get("/studies/s.json")
-        assert twin.status_code == 503
         assert twin.json()["error"]
-        assert (await console.http.get("/studies/s/live")).status_code == 503
-        assert (await console.http.get("/studies/s/curves.bin")).status_code == 503
         await console.scheduler.start()
         number = await report(console.scheduler)
         changed: set[int] = set()

@@ -22,6 +22,8 @@ from headrace.target import Target
 MOST_SESSIONS: Final = 256
 MOST_STRANGERS: Final = 32
 """How many connections there are for tokens without a session."""
+ANSWER_S: Final = 12.0
+"""For how long a page waits for the scheduler. The SDK's half a minute is for programs: people reload sooner."""
 IDLE_S: Final = 600.0
 """After this time without a request, a connection is closed."""
 LONGEST_S: Final = 12 * 3600.0
@@ -107,7 +109,7 @@ class Sessions:
             if token and not self._has_session(token):
                 self._make_room()
             target = replace(self._target, token=token or None)
-            connection = self._connections[token] = Connection(AsyncClient.to(target), 0.0)
+            connection = self._connections[token] = Connection(AsyncClient.to(target, timeout_s=ANSWER_S), 0.0)
         connection.users += 1
         try:
             yield connection
