@@ -3,12 +3,12 @@
 from console_site import Console
 from hostile import ALL, LONG, MARKUP, METRICS, PARAMS, VALUES
 from rpc_site import make_spec
-from sqlalchemy import insert, text, update
+from sqlalchemy import insert, update
 
 from headrace_services.scheduler.store import tables
 from headrace_services.scheduler.store.database import transaction
 
-TRIALS = 6
+TRIALS = 5
 
 
 async def fill(console: Console, name: str = "s") -> None:
@@ -20,21 +20,23 @@ async def fill(console: Console, name: str = "s") -> None:
     spec = make_spec(space=space, max_trials=TRIALS, policy={"kind": "run_all"})
     async with console.scheduler.sdk() as client:
         study = await client.create_study(name, spec)
-        await study.annotate(add_tags=["t" * 64, "a:b/c"], note=ALL[:900])
+        await study.annotate(add_tags=["t" * 64, "a:b/c"], note=MARKUP + "W" * 500)
         for place in range(TRIALS - 1):
             trial = await study.ask(client_id=f"c{place}")
             assert trial is not None
             for step in (1, 2):
                 values = {one: float("nan") if place == 1 else 0.1 * step for one in METRICS}
                 await trial.report(step, {"loss": 0.5 + place, **values})
-            if place == 2:
-                await trial.fail(ALL[:4000])
-        await study.trial(0).annotate(add_tags=["x" * 64], note=ALL[:900])
     async with transaction(console.scheduler.engine) as conn:
-        await conn.execute(update(tables.trial).where(tables.trial.c.number < 4).values(detail=ALL, log_tail=ALL))
-        await conn.execute(update(tables.study).values(detail=ALL))
-        await conn.execute(text("UPDATE event SET detail = :text"), {"text": MARKUP + LONG}) if False else None
-        labels = {"zone": ALL, "x" * 128: MARKUP}
-        await conn.execute(
-            insert(tables.worker).values(name="w1", labels=labels, version=ALL, trouble=ALL) if False else text("SELECT 1")
-        )
+        await conn.execute(update(tables.trial).values(detail=ALL, log_tail=ALL, note=ALL))
+        await conn.execute(update(tables.study).values(detail=ALL, note=ALL))
+        await conn.execute(update(tables.event).values(message=ALL))
+        row = {
+            "name": "w1",
+            "incarnation": "i",
+            "labels": {"zone": ALL, "x" * 128: MARKUP},
+            **dict.fromkeys(
+                ("version", "trouble", "rejected", "reused", "mps", "host", "hold_why"), MARKUP + LONG
+            ),
+        }
+        await conn.execute(insert(tables.worker).values(row))
