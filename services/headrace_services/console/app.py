@@ -17,14 +17,23 @@ from starlette.staticfiles import StaticFiles
 
 from headrace.client import AsyncClient
 from headrace.errors import (
+    BadPageTokenError,
+    BusyError,
+    DatabaseUnavailableError,
     DeadlineError,
+    DrainingError,
     HeadraceError,
     InvalidFieldError,
+    LogGoneError,
     PermissionDeniedError,
+    StoreAwayError,
+    StudyEndedError,
     StudyNotFoundError,
+    TrialEndedError,
     TrialNotFoundError,
     UnauthenticatedError,
     UnreachableError,
+    WorkerAwayError,
 )
 from headrace_services.console import access
 from headrace_services.console.guard import TOO_LARGE, Guard
@@ -59,8 +68,17 @@ STATUS: Final[dict[type[HeadraceError], int]] = {
     TrialNotFoundError: 404,
     PermissionDeniedError: 403,
     InvalidFieldError: 400,
+    BadPageTokenError: 400,
+    LogGoneError: 404,
+    StudyEndedError: 409,
+    TrialEndedError: 409,
     UnreachableError: 503,
     DeadlineError: 503,
+    BusyError: 503,
+    DatabaseUnavailableError: 503,
+    DrainingError: 503,
+    StoreAwayError: 503,
+    WorkerAwayError: 503,
 }
 SAID: Final = {404: "There is no such page.", 413: TOO_LARGE}
 SWEEP_S: Final = 60.0

@@ -44,6 +44,10 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        root = scope.get("root_path", "")
+        if root and scope["path"].startswith(f"{root}{root}/"):
+            # The server puts the root path in front, for a proxy that removed it. This one passed it on.
+            scope["path"] = scope["path"].removeprefix(root)
         size, static = 0, _is_static(scope)
 
         async def send_with_headers(message: Message) -> None:
