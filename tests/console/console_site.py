@@ -18,8 +18,8 @@ from headrace.client import AsyncClient
 from headrace.target import Target
 from headrace_services.console.app import build
 from headrace_services.console.guard import Guard
-from headrace_services.console.settings import Settings
 from headrace_services.console.server import config
+from headrace_services.console.settings import Settings
 from headrace_services.identity.roles import Auth, Role
 from headrace_services.identity.tokens import new_token
 from headrace_services.scheduler import process

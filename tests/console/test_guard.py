@@ -5,10 +5,10 @@ import asyncio
 import pytest
 from console_site import Console, make_study
 
+from headrace.target import Target
 from headrace_services.console import app
 from headrace_services.console.guard import HEADERS, MOST_BODY
 from headrace_services.console.settings import Settings
-from headrace.target import Target
 
 NAVIGATES = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
 

@@ -69,4 +69,4 @@ async def test_texts_stay_texts(console: Console) -> None:
     assert len(page.content) < 1_000_000
     whole = (await console.http.get("/studies/s/trials/0.json")).json()
     assert LONG in whole["trial"]["detail"]
-    assert ALL == whole["trial"]["note"]
+    assert whole["trial"]["note"] == ALL

@@ -101,14 +101,13 @@ async def test_a_watch_that_ends_does_not_take_its_successor_along(console: Cons
 
 async def test_an_ended_study_says_so_and_closes(console: Console) -> None:
     await make_study(console.scheduler)
-    async with console.scheduler.sdk() as client:
-        async with following(console) as stream:
-            await stream.next()
-            await client.study("s").stop()
-            while not (message := await stream.next())["ended"]:
-                pass
-            assert message["error"] == ""
-            assert await stream.over()
+    async with console.scheduler.sdk() as client, following(console) as stream:
+        await stream.next()
+        await client.study("s").stop()
+        while not (message := await stream.next())["ended"]:
+            pass
+        assert message["error"] == ""
+        assert await stream.over()
     async with following(console) as stream:
         assert (await stream.next())["ended"]
         assert await stream.over()

@@ -109,7 +109,9 @@ class Sessions:
             if token and not self._has_session(token):
                 self._make_room()
             target = replace(self._target, token=token or None)
-            connection = self._connections[token] = Connection(AsyncClient.to(target, timeout_s=ANSWER_S), 0.0)
+            connection = self._connections[token] = Connection(
+                AsyncClient.to(target, timeout_s=ANSWER_S), 0.0
+            )
         connection.users += 1
         try:
             yield connection
