@@ -111,12 +111,8 @@ async def measure(page: Any, url: str) -> None:
     print(f"JS heap {heap / 1e6:.0f} MB", flush=True)
 
 
-async def tabs(
-    browser: Any, url: str, scheduler: psutil.Process, client: AsyncClient, seconds: int = 15
-) -> None:
+async def tabs(browser: Any, url: str, scheduler: psutil.Process, trial: Any, seconds: int = 15) -> None:
     """Print what ten open tabs cost the scheduler while a trial reports every half second."""
-    trial = await client.study("s").ask()
-    assert trial is not None
 
     async def running(step: int) -> None:
         began, used = time.monotonic(), sum(scheduler.cpu_times()[:2])
@@ -157,6 +153,7 @@ async def main(options: argparse.Namespace, database: str) -> None:
             await client.create_study("s", {**SPEC, "max_trials": options.trials + 100, "max_steps": 1000})
             while not (await client.study("s").status()).counts.pending:  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.1)
+            trial = await client.study("s").ask()
             fill(database, options.trials, options.reports)
             async with async_playwright() as playwright:
                 browser = await playwright.chromium.launch(
@@ -169,7 +166,7 @@ async def main(options: argparse.Namespace, database: str) -> None:
                 browser = await playwright.chromium.launch(
                     executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
                 )
-                await tabs(browser, url, psutil.Process(scheduler.pid), client)
+                await tabs(browser, url, psutil.Process(scheduler.pid), trial)
                 await browser.close()
     finally:
         for process in (console, scheduler):
