@@ -26,7 +26,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start a thousand interpreters. Without cached bytecode, each would compile everything that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: gpu gpu-kit test-compose help setup demo up test test-all costs faults lint types verify pytest proto proto-baseline constraints hashes images diagram docs bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials hdet-jobs wheel bench chaos gangs test-clients test-metrics test-trackers node-modules restores clean
+.PHONY: gpu gpu-kit test-compose help setup demo up test test-all costs faults lint types verify pytest proto proto-baseline constraints hashes images diagram docs bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials hdet-jobs wheel bench chaos gangs test-clients test-console test-metrics test-trackers node-modules restores clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ pytest: setup
 	@echo "pytest"
 	@# Many tests wait, so three processes are needed to fill two cores.
 	@.ci/pytest.sh -n 3 --dist worksteal --tier $(TIER) $(ARGS)
+
+test-console: setup ## The web console's tests, with those in Chromium (/usr/bin/chromium and playwright; skipped without)
+	@pytest -n 2 tests/console $(ARGS)
 
 costs: setup ## Print the processor time of the tests, by file, test and fixture (TIER=first)
 	@.ci/pytest.sh -q -n 3 --dist worksteal --tier $(TIER) --costs $(ARGS)

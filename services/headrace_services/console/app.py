@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Final
 
 from starlette.applications import Starlette
@@ -17,21 +17,30 @@ from starlette.staticfiles import StaticFiles
 
 from headrace.client import AsyncClient
 from headrace.errors import (
+    BadPageTokenError,
+    BusyError,
+    DatabaseUnavailableError,
     DeadlineError,
+    DrainingError,
     HeadraceError,
     InvalidFieldError,
+    LogGoneError,
     PermissionDeniedError,
+    StoreAwayError,
+    StudyEndedError,
     StudyNotFoundError,
+    TrialEndedError,
     TrialNotFoundError,
     UnauthenticatedError,
     UnreachableError,
+    WorkerAwayError,
 )
 from headrace_services.console import access
-from headrace_services.console.guard import Guard
+from headrace_services.console.guard import TOO_LARGE, Guard
 from headrace_services.console.live import Watches
 from headrace_services.console.pages import cluster, studies, study, trial
 from headrace_services.console.rendering import HERE, Content, answer
-from headrace_services.console.sessions import Sessions
+from headrace_services.console.sessions import FullError, Sessions
 from headrace_services.console.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -59,14 +68,24 @@ STATUS: Final[dict[type[HeadraceError], int]] = {
     TrialNotFoundError: 404,
     PermissionDeniedError: 403,
     InvalidFieldError: 400,
+    BadPageTokenError: 400,
+    LogGoneError: 404,
+    StudyEndedError: 409,
+    TrialEndedError: 409,
     UnreachableError: 503,
     DeadlineError: 503,
+    BusyError: 503,
+    DatabaseUnavailableError: 503,
+    DrainingError: 503,
+    StoreAwayError: 503,
+    WorkerAwayError: 503,
 }
+SAID: Final = {404: "There is no such page.", 413: TOO_LARGE}
 SWEEP_S: Final = 60.0
 
 
-def build(settings: Settings) -> Starlette:
-    """The application for a scheduler."""
+def build(settings: Settings) -> Guard:
+    """The application for a scheduler, behind its guard."""
     routes = [
         *(Route(f"{path}.json", _page(page)) for path, page in PAGES.items() if path != "/"),
         *(Route(path, _page(page)) for path, page in DATA.items()),
@@ -79,16 +98,13 @@ def build(settings: Settings) -> Starlette:
     app = Starlette(
         routes=routes,
         lifespan=_lifespan,
-        middleware=[
-            Middleware(Guard, settings=settings),
-            Middleware(GZipMiddleware, minimum_size=1000, compresslevel=1),
-        ],
+        middleware=[Middleware(GZipMiddleware, minimum_size=1000, compresslevel=1)],
         exception_handlers={HTTPException: _http_error, Exception: _failure},
     )
     app.state.settings = settings
     app.state.sessions = Sessions(settings.target)
     app.state.watches = Watches()
-    return app
+    return Guard(app, settings)
 
 
 @asynccontextmanager
@@ -110,10 +126,12 @@ def _page(page: Page) -> Callable[[Request], Awaitable[Response]]:
 
     async def handle(request: Request) -> Response:
         try:
-            client = access.client_of(request, access.token_of(request))
-            found = await page(request, client)
+            async with access.connected(request, access.token_of(request)) as client:
+                found = await page(request, client)
         except UnauthenticatedError as error:
             return await access.not_logged_in(request, error)
+        except FullError:
+            return _full(request)
         except HeadraceError as error:
             return _shown(request, error)
         return found if isinstance(found, Response) else answer(request, found)
@@ -125,43 +143,46 @@ async def live(request: Request) -> Response:
     """The stream that tells a page of a study that something changed."""
     try:
         token = access.token_of(request)
-        client = access.client_of(request, token)
-        await client.study(request.path_params["study"]).status()  # a refusal is an answer, not a stream
+        async with access.connected(request, token) as client:
+            await client.study(request.path_params["study"]).status()  # a refusal is an answer, not a stream
     except UnauthenticatedError as error:
         return await access.not_logged_in(request, error)
+    except FullError:
+        return _full(request)
     except HeadraceError as error:
         return _shown(request, error)
-    messages = request.app.state.watches.messages(client, token, request.path_params["study"])
+    messages = _messages(request, token)
     headers = {"x-accel-buffering": "no"}  # proxies such as nginx then pass each message on at once
     return StreamingResponse(messages, media_type="text/event-stream", headers=headers)
 
 
+async def _messages(request: Request, token: str) -> AsyncIterator[str]:
+    """The stream's messages; the connection stays open meanwhile."""
+    watches: Watches = request.app.state.watches
+    with access.sessions_of(request).using(token) as connection:
+        async with aclosing(watches.messages(connection.client, token, request.path_params["study"])) as told:
+            async for message in told:
+                yield message
+
+
+def _full(request: Request) -> Response:
+    return access.failed(request, "Too many tokens are in use at once.", "Try again in a while.", 503)
+
+
 def _shown(request: Request, error: HeadraceError) -> Response:
     status = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 502)
-    data = {"error": error.message, "remedy": error.remedy or ""}
-    return answer(
-        request, Content(template="error.html", title="Something is wrong", data=data, status=status)
-    )
+    return access.failed(request, error.message, error.remedy or "", status)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    said = "There is no such page." if status == 404 else "This page cannot be called like that."
-    return answer(
-        request,
-        Content(
-            template="error.html",
-            title="Something is wrong",
-            data={"error": said, "remedy": ""},
-            status=status,
-        ),
-    )
+    # In a mounted folder it is that folder's path, but the links on the page are those of the whole.
+    request.scope["root_path"] = request.app.state.settings.root_path
+    said = SAID.get(status, "This page cannot be called like that.")
+    return access.failed(request, said, "", status)
 
 
 async def _failure(request: Request, error: Exception) -> Response:
     log.error("%s failed", request.url.path, exc_info=error)
-    data = {
-        "error": "The console failed on this page.",
-        "remedy": "Its log has the details; please report them.",
-    }
-    return answer(request, Content(template="error.html", title="Something is wrong", data=data, status=500))
+    why, remedy = "The console failed on this page.", "Its log has the details; please report them."
+    return access.failed(request, why, remedy, 500)

@@ -26,14 +26,14 @@ def packed(curves: Curves, spec: StudySpec) -> bytes:
     columns: list[tuple[str, array[Any]]] = [
         ("numbers", array("i", curves.numbers)),
         ("starts", array("i", curves.starts)),
-        ("scores", array("f", curves.scores)),
+        ("scores", _floats(curves.scores)),
         ("steps", array("i", [min(step, 2**31 - 1) for step in curves.steps])),
-        ("times", array("f", curves.times_s)),
+        ("times", _floats(curves.times_s)),
         *((f"metric:{name}", _floats(values)) for name, values in curves.metrics.items()),
     ]
     params: list[dict[str, Any]] = []
     for name, domain in spec.space.items():
-        values = curves.params.get(name, [])
+        values = curves.params.get(name) or [None] * len(curves)
         if isinstance(domain, CategoricalDomain):
             choices: list[Value] = list(domain.values)
             columns.append((f"param:{name}", array("f", _places(values, choices))))

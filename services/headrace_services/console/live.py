@@ -7,7 +7,7 @@ second; while nothing happens, a comment keeps proxies from closing the stream.
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -29,13 +29,14 @@ class _Change:
     """What happened since a page was told last."""
 
     cursor: int = 0
-    trials: set[int] = field(default_factory=set)
+    trials: set[int] | None = field(default_factory=set)
+    """None if there are too many to be named. A page that reads slowly then costs no memory."""
     ended: bool = False
     error: str = ""
 
     def message(self) -> str:
         """It as a server-sent event."""
-        trials = sorted(self.trials) if len(self.trials) <= MOST_TRIALS else None
+        trials = None if self.trials is None else sorted(self.trials)
         data = {"cursor": self.cursor, "trials": trials, "ended": self.ended, "error": self.error}
         return f"data: {json.dumps(data)}\n\n"
 
@@ -49,7 +50,10 @@ class _Page:
 
     def add(self, events: tuple[Event, ...], cursor: int, *, ended: bool) -> None:
         self.change.cursor = cursor
-        self.change.trials |= {event.trial for event in events if event.trial is not None}
+        if self.change.trials is not None:
+            self.change.trials |= {event.trial for event in events if event.trial is not None}
+            if len(self.change.trials) > MOST_TRIALS:
+                self.change.trials = None
         self.change.ended |= ended
         self.told.set()
 
@@ -69,7 +73,7 @@ class Watches:
         """Whether a page is followed with a token."""
         return any(token == one for one, _ in self._pages)
 
-    async def messages(self, client: AsyncClient, token: str, study: str) -> AsyncIterator[str]:
+    async def messages(self, client: AsyncClient, token: str, study: str) -> AsyncGenerator[str]:
         """The messages for one page: server-sent events, until the study has ended or cannot be followed."""
         key, page = (token, study), _Page()
         self._pages.setdefault(key, set()).add(page)
@@ -114,7 +118,10 @@ class Watches:
             for page in self._pages.get(key, ()):
                 page.fail("the console failed to follow this study; its log has the details")
         finally:
-            self._tasks.pop(key, None)
+            if (
+                self._tasks.get(key) is asyncio.current_task()
+            ):  # a later watch of the same study may have its place
+                del self._tasks[key]
 
     def _tell(self, key: tuple[str, str], events: tuple[Event, ...], cursor: int, *, ended: bool) -> None:
         for page in self._pages.get(key, ()):

@@ -12,6 +12,7 @@ from headrace.client.aio import connected_to
 from headrace.errors import HeadraceError, InvalidFieldError, UnauthenticatedError, Violation
 from headrace.target import Target
 from headrace_services.console.app import build
+from headrace_services.console.guard import Guard
 from headrace_services.console.settings import Settings, parse_listen
 
 log = logging.getLogger(__name__)
@@ -58,15 +59,20 @@ def serve(options: Options) -> None:
     settings = replace(settings, port=listening.getsockname()[1])
     shown = f"[{host}]" if ":" in host else host
     print(f"The console is on http://{shown}:{settings.port}{root}/", flush=True)
-    config = uvicorn.Config(
-        build(settings),
-        root_path=root,
+    uvicorn.Server(config(build(settings), root)).run(sockets=[listening])
+
+
+def config(app: Guard, root_path: str = "") -> uvicorn.Config:
+    """How the application is served."""
+    return uvicorn.Config(
+        app,
+        root_path=root_path,
         log_level="warning",
         access_log=False,
+        ws="none",
         timeout_graceful_shutdown=2,
         server_header=False,
     )
-    uvicorn.Server(config).run(sockets=[listening])
 
 
 def _listen(host: str, port: int) -> socket.socket:

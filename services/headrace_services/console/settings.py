@@ -25,7 +25,11 @@ class Settings:
     """The values of `Host`, without a port, that are answered."""
 
     def __post_init__(self) -> None:
-        own = {self.host, "localhost", "127.0.0.1", "[::1]"} if self.is_local else {self.host}
+        own = (
+            {self.host, "localhost", "127.0.0.1", "[::1]"}
+            if self.is_local
+            else {f"[{self.host}]" if ":" in self.host else self.host}
+        )
         object.__setattr__(self, "allowed", frozenset(name.lower() for name in own | set(self.hosts)))
 
     @property

@@ -12,7 +12,7 @@ from headrace.client.importance import about
 from headrace.client.model import StudyInfo
 from headrace.client.outcome import Outcome
 from headrace.client.wording import kept_result, left_out
-from headrace.errors import HeadraceError, InvalidFieldError
+from headrace.errors import BadPageTokenError, HeadraceError, InvalidFieldError
 from headrace_services.console.columns import packed
 from headrace_services.console.rendering import Content
 
@@ -35,7 +35,7 @@ async def study(request: Request, client: AsyncClient) -> Content:
         trials, token = await handle.trials_page(
             info.spec.space, size=PAGE_SIZE, token=asked.get("page", ""), filter=text, order_by=sort
         )
-    except InvalidFieldError as error:
+    except (InvalidFieldError, BadPageTokenError) as error:
         wrong = str(error)
         trials, _ = await handle.trials_page(info.spec.space, size=0, filter="number<0")
     names = [*info.spec.space][:MOST_PARAMS]

@@ -15,7 +15,7 @@ export async function fetchTrials(url, signal) {
   }
   const trials = head.outcomes.map((outcome, place) => {
     const [from, to] = [columns.starts[place], columns.starts[place + 1]];
-    const metrics = {};
+    const metrics = Object.create(null); // a metric may be called "constructor"
     for (const name of head.metrics) metrics[name] = columns[`metric:${name}`].subarray(from, to);
     return {
       number: columns.numbers[place],

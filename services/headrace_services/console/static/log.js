@@ -3,6 +3,7 @@ const pre = document.getElementById("log"), state = document.getElementById("log
 const MOST = 1 << 20;
 const decoder = new TextDecoder();
 let after = "", text = "", cut = false;
+let unshown = "", shown_at = -Infinity; // a long log arrives in thousands of parts
 
 async function read() {
   const answer = await fetch(`${pre.dataset.src}?after=${encodeURIComponent(after)}`);
@@ -15,8 +16,11 @@ async function read() {
 function show(part) {
   const atEnd = pre.scrollHeight - pre.scrollTop - pre.clientHeight < 30;
   text += part;
+  unshown = "";
+  shown_at = performance.now();
   if (text.length > MOST) {
-    text = text.slice(text.indexOf("\n", text.length - MOST) + 1);
+    const end = text.indexOf("\n", text.length - MOST); // a log may have no lines at all
+    text = text.slice(end < 0 ? text.length - MOST : end + 1);
     cut = true;
   }
   pre.textContent = text;
@@ -24,11 +28,12 @@ function show(part) {
 }
 
 async function follow() {
-  for (let read_ = 0; ; ) {
+  for (;;) {
     try {
       const { more, complete, part } = await read();
-      if (part) show(part);
-      read_ += part.length;
+      unshown += part;
+      if (unshown.length > MOST) [unshown, cut] = [unshown.slice(-MOST), true];
+      if (unshown && (!more || performance.now() - shown_at > 300)) show(unshown);
       state.textContent = complete ? "The trial has ended." : cut ? "Only the last part is shown; `headrace logs` prints all." : "";
       if (complete && !more) return;
       if (!more) await new Promise((resume) => setTimeout(resume, document.hidden ? 10000 : 1500));
@@ -49,9 +54,10 @@ let place = -1;
 function find(word, from) {
   const found = document.getElementById("found");
   if (!word) return (found.textContent = "");
-  const lower = text.toLowerCase(), count = lower.split(word.toLowerCase()).length - 1;
-  place = lower.indexOf(word.toLowerCase(), from);
-  if (place < 0 && from) place = lower.indexOf(word.toLowerCase());
+  // Letters such as İ have another length in lower case, so the text itself is searched.
+  const places = [...text.matchAll(new RegExp(word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "gi"))].map(({ index }) => index);
+  const count = places.length;
+  place = places.find((one) => one >= from) ?? places[0] ?? -1;
   found.textContent = count ? `${count} found` : "nothing found";
   if (place < 0 || !pre.firstChild) return;
   const range = document.createRange();

@@ -92,7 +92,9 @@ function changed(detail) {
 function follow(url) {
   const hear = (message) => {
     if (message.lost) link.textContent = "The connection is lost. Trying again.";
-    else if (message.link) link.textContent = "";
+    if (message.refused) load(location.href); // the page says why, or asks for a token
+    if (message.lost) return;
+    if (message.link) link.textContent = "";
     else if (message.error) link.textContent = message.error;
     else changed(message);
   };
@@ -106,7 +108,11 @@ function follow(url) {
   } else {
     const source = new EventSource(url);
     source.onmessage = ({ data }) => hear(JSON.parse(data));
-    source.onerror = () => hear({ lost: true });
+    source.onerror = () => {
+      const refused = source.readyState === EventSource.CLOSED;
+      hear({ lost: true, refused });
+      if (refused) setTimeout(follow, 5000, url);
+    };
     source.onopen = () => hear({ link: true });
   }
 }

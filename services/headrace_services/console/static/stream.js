@@ -1,5 +1,7 @@
 // A shared worker: one stream of a study for all tabs, as a browser opens six connections to a host.
-const streams = new Map(); // URL -> {source, ports, last}
+const streams = new Map(); // URL -> {source, ports, wait}
+
+const FIRST_WAIT_MS = 2000, LONGEST_WAIT_MS = 30000;
 
 self.onconnect = ({ ports: [port] }) => {
   let url;
@@ -12,17 +14,33 @@ self.onconnect = ({ ports: [port] }) => {
 
 function join(url, port) {
   if (!streams.has(url)) {
-    const stream = { source: new EventSource(url), ports: new Set() };
-    streams.set(url, stream);
-    stream.source.onmessage = ({ data }) => {
-      const message = JSON.parse(data);
-      tell(stream, message);
-      if (message.ended || message.error) stop(url);
-    };
-    stream.source.onopen = () => tell(stream, { link: true });
-    stream.source.onerror = () => tell(stream, { link: stream.source.readyState !== EventSource.CLOSED && undefined, lost: true });
+    streams.set(url, { ports: new Set(), wait: FIRST_WAIT_MS });
+    open(url);
   }
   streams.get(url).ports.add(port);
+}
+
+function open(url) {
+  const stream = streams.get(url);
+  if (!stream) return; // all tabs left meanwhile
+  const source = (stream.source = new EventSource(url));
+  source.onmessage = ({ data }) => {
+    const message = JSON.parse(data);
+    tell(stream, message);
+    if (message.ended) stop(url); // after an error the browser connects again by itself
+  };
+  source.onopen = () => {
+    stream.wait = FIRST_WAIT_MS;
+    tell(stream, { link: true });
+  };
+  source.onerror = () => {
+    // A browser gives up on a stream that was refused: the scheduler may be away, the study deleted, the session over.
+    const refused = source.readyState === EventSource.CLOSED;
+    tell(stream, { lost: true, refused });
+    if (!refused) return;
+    setTimeout(() => streams.get(url) === stream && open(url), stream.wait);
+    stream.wait = Math.min(LONGEST_WAIT_MS, 2 * stream.wait);
+  };
 }
 
 function leave(url, port) {

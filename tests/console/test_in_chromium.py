@@ -1,0 +1,72 @@
+"""The pages in a real browser: hostile texts run nothing and break no layout; pages recover."""
+
+import pytest
+from browsers import Tab, chromium, needs_chromium
+from console_site import Console, make_study
+from hostile_study import fill
+
+pytestmark = [pytest.mark.full, pytest.mark.browser, needs_chromium]
+
+PAGES = (
+    "/",
+    "/studies/s",
+    "/studies/s?q=%3Cscript%3Ealert(7)%3C/script%3E",
+    "/studies/s/trials/0",
+    "/studies/s/trials/1",
+    "/studies/s/trials/0/log",
+    "/studies/s/importance",
+    "/compare?study=s&study=s",
+    "/cluster",
+    "/about",
+    "/login?next=%22%3E%3Cscript%3Ealert(8)%3C/script%3E",
+    "/studies/none",
+)
+
+
+async def test_hostile_texts_do_nothing(console: Console) -> None:
+    await fill(console)
+    async with chromium() as browser:
+        for width in (400, 1400):
+            context = await browser.new_context(viewport={"width": width, "height": 900})
+            tab = Tab(await context.new_page())
+            for path in PAGES:
+                await tab.page.goto(console.url + path)
+                await tab.page.wait_for_timeout(500)
+                await tab.page.mouse.move(width / 2, 450)
+                assert await tab.overflow() <= 0, (path, width, await tab.widest())
+                assert (
+                    await tab.page.evaluate(
+                        "document.querySelectorAll('main script, main img, main svg[onload]').length"
+                    )
+                    == 0
+                )
+            loads = (
+                "Failed to load resource",
+            )  # the pages that are refused on purpose, and the log of no worker
+            assert [fault for fault in tab.faults if not fault.startswith(loads)] == []
+            assert {url.split("/")[2] for url in tab.urls if url.startswith("http")} == {
+                console.url.split("/")[2]
+            }
+            await context.close()
+
+
+async def test_a_page_recovers_when_the_scheduler_comes_back(console: Console) -> None:
+    await make_study(console.scheduler)
+    await console.scheduler.stop()
+    async with chromium() as browser:
+        tab = Tab(await browser.new_page())
+        await tab.page.goto(console.url + "/studies/s")
+        await tab.page.wait_for_selector("#error")
+        await console.scheduler.start()
+        await tab.page.wait_for_selector("h1:has-text('s') #state", timeout=60_000)
+
+
+async def test_a_deleted_study_is_told(console: Console) -> None:
+    await make_study(console.scheduler)
+    async with chromium() as browser, console.scheduler.sdk() as client:
+        tab = Tab(await browser.new_page())
+        await tab.page.goto(console.url + "/studies/s")
+        await tab.page.wait_for_selector("#trials td")
+        await client.study("s").stop()
+        await client.study("s").delete()
+        await tab.page.wait_for_selector("#link:not(:empty)", timeout=60_000)
