@@ -2,7 +2,10 @@
 
 import asyncio
 import logging
+import signal
 import socket
+import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -66,7 +69,10 @@ def serve(options: Options) -> None:
         timeout_graceful_shutdown=2,
         server_header=False,
     )
-    uvicorn.Server(config).run(sockets=[listening])
+    # Uvicorn sends the signal that ended it to this process once more, at its end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listening])
 
 
 def _listen(host: str, port: int) -> socket.socket:

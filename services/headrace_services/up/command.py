@@ -22,12 +22,14 @@ from headrace_services.instance import NAMED_IN as INSTANCE
 from headrace_services.up import home as up_home
 from headrace_services.up.child import ChildFailedError, ChildSpec
 from headrace_services.up.notices import Notices
-from headrace_services.up.ports import free_ports
+from headrace_services.up.ports import free_ports, next_free_port
 from headrace_services.up.postgres import EmbeddedPostgres
-from headrace_services.up.probe import scheduler_serves, worker_connected
+from headrace_services.up.probe import console_serves, scheduler_serves, worker_connected
 from headrace_services.up.supervisor import BACKOFF_LONGEST_S, Supervisor
 
 WORKER_NAME = "local"
+CONSOLE_PORT = 7450
+"""The console's port, or else the next free one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,8 @@ class Options:
     worker: bool = True
     planner_port: int | None = None
     """Where a planner listens; None: there is no planner."""
+    console_port: int | None = None
+    """Where the console listens; None: there is none."""
     heartbeat_interval_s: float | None = None
     lease_ttl_s: float | None = None
     track: tuple[tuple[str, dict[str, str]], ...] = ()
@@ -56,6 +60,11 @@ class Options:
     def addresses(self) -> list[str]:
         """One per scheduler."""
         return [f"{HOST}:{port}" for port in self.ports]
+
+    @property
+    def console(self) -> str | None:
+        """The console's address."""
+        return None if self.console_port is None else f"http://{HOST}:{self.console_port}"
 
 
 def up(
@@ -116,6 +125,18 @@ def up(
             show_default=False,
         ),
     ] = None,
+    console: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="Where the console, a web page, listens on this machine; 0: any free port. Default: 7450, or the "
+            "next free one.",
+            show_default=False,
+        ),
+    ] = None,
+    no_console: Annotated[bool, typer.Option("--no-console", help="Run no console.")] = False,
     lease_ttl: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", help="How long a worker may be silent before it loses its trials."),
@@ -139,7 +160,7 @@ def up(
         ),
     ] = None,
 ) -> None:
-    """Run all of Headrace on this machine: Postgres, a scheduler and a worker, until Ctrl-C.
+    """Run all of Headrace on this machine: Postgres, a scheduler, a worker and a web page, until Ctrl-C.
 
     Nothing needs to be installed or set up first. Whatever dies is restarted. Studies, checkpoints and logs are
     kept in the home folder, so the next `headrace up` continues where this one stopped.
@@ -170,6 +191,7 @@ def up(
             pass_env=",".join(names_to_pass(pass_env)) or None,
             worker=worker,
             planner_port=None if planner is None else free_ports(planner, 1)[0],
+            console_port=None if no_console else _console_port(console),
             heartbeat_interval_s=heartbeat_interval,
             lease_ttl_s=lease_ttl,
             track=tracked,
@@ -198,8 +220,13 @@ async def run(options: Options, notices: Notices, began: float) -> None:
     with ExitStack() as advertisement:
 
         def on_ready() -> None:
-            advertisement.enter_context(up_home.advertised(options.home, options.addresses))
-            notices.ready(seconds=time.monotonic() - began, addresses=options.addresses, home=options.home)
+            advertisement.enter_context(up_home.advertised(options.home, options.addresses, options.console))
+            notices.ready(
+                seconds=time.monotonic() - began,
+                addresses=options.addresses,
+                home=options.home,
+                console=options.console,
+            )
 
         try:
             await supervisor.run(stopping, on_ready)
@@ -276,7 +303,25 @@ def children(options: Options) -> list[ChildSpec]:
                 steady_after_s=60,
             )
         )
+    if options.console_port is not None:
+        listen = f"{HOST}:{options.console_port}"
+        specs.append(
+            ChildSpec(
+                name="console",
+                command=_headrace("console", "--listen", listen, "--address", ",".join(options.addresses)),
+                env=env,
+                log_path=logs / "console.log",
+                ready=console_serves(options.console_port),
+                needed=False,  # studies run without it
+                longest_pause_s=BACKOFF_LONGEST_S,
+                stop_grace_s=5,
+            )
+        )
     return specs
+
+
+def _console_port(given: int | None) -> int:
+    return next_free_port(CONSOLE_PORT) if given is None else free_ports(given, 1)[0]
 
 
 def _tracked(given: list[str], home: Path) -> tuple[tuple[str, dict[str, str]], ...]:

@@ -13,11 +13,15 @@ from headrace.errors import HeadraceError
 
 GROUP = "headrace.commands"
 SERVICES = {
-    "up": ("services", "Run all of Headrace on this machine: Postgres, a scheduler and a worker."),
+    "up": (
+        "services",
+        "Run all of Headrace on this machine: Postgres, a scheduler, a worker and a web page.",
+    ),
     "scheduler": ("services", "Run a scheduler over a Postgres database."),
     "worker": ("worker", "Run trials on this machine's GPUs or CPU slots for a scheduler."),
     "ca": ("services", "Create the certificate authority of a cluster whose workers join with tokens."),
     "migrate": ("services", "Upgrade the database schema, or report what an upgrade would do."),
+    "console": ("services", "Serve web pages that show studies, trials and the cluster, live."),
     "planner": ("services", "Serve training plans over gRPC."),
     "plan": ("services", "Plan how to split a training job over a cluster."),
     "bubble-agent": ("services", "Let trials run in the idle windows of this machine's pipelines."),
@@ -39,8 +43,8 @@ ELSEWHERE = {
     "history": "events",
     "clean": "gc",
     "prune": "gc",
-    "dashboard": "report",
-    "ui": "report",
+    "dashboard": "console",
+    "ui": "console",
     "cancel": "stop",
     "remove": "delete",
     "rerun": "retry",
