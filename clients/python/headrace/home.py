@@ -2,8 +2,8 @@
 
 `HEADRACE_HOME` (default `~/.headrace`) is the folder of `headrace up`: the embedded database, the checkpoint
 store, the workers' logs and outboxes, and the files `address` and `console`, which contain the addresses of the
-scheduler and the console while `up` serves and are removed at a clean stop. After a crash the file may be stale. That costs one failed connection,
-whose error names the address and the remedy.
+scheduler and the console while `up` serves and are removed at a clean stop. After a crash a file may be stale. That
+costs one failed connection, whose error names the address and the remedy.
 
 `up` locks the home while it runs. If a home is locked and has no address, `up` is starting there. A command that
 needs the scheduler then says so; it never uses the default address, where another Headrace may run.

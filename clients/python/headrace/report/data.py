@@ -125,7 +125,7 @@ class StudyData:
 
     def stays(self) -> list[Stay]:
         """Every attempt on a slot, ordered by end; running ones end with the last event."""
-        return list(_stays(self.events))
+        return list(stays(self.events))
 
 
 def gather(study: Study) -> StudyData:
@@ -158,16 +158,16 @@ def _other(study: Study, info: StudyInfo) -> Other | None:
         transfer = search.spec.transfer
         if transfer is None or transfer.study_name(search.name) != target.name:
             return None  # it uses an earlier study, and may have started long after it
-        stays = tuple(_stays(tuple(_events_until(handle, found.cursor))))
+        others = tuple(stays(tuple(_events_until(handle, found.cursor))))
     except StudyNotFoundError:
         return None
-    return Other(name=found.name, stays=stays, search_ended=search.ended)
+    return Other(name=found.name, stays=others, search_ended=search.ended)
 
 
 def _devices(study: Study, info: StudyInfo, events: tuple[Event, ...]) -> tuple[SlotHistory, ...]:
     """The loads of the slots that trials were on within the last hour; the scheduler keeps no older ones."""
     began, ended = info.created, info.ended
-    used = {(stay.worker, index) for stay in _stays(events) for index in stay.slots}
+    used = {(stay.worker, index) for stay in stays(events) for index in stay.slots}
     if not used:
         return ()
     return tuple(
@@ -194,7 +194,8 @@ def _events_until(study: Study, cursor: int) -> Iterator[Event]:
             return
 
 
-def _stays(events: tuple[Event, ...]) -> Iterator[Stay]:
+def stays(events: tuple[Event, ...]) -> Iterator[Stay]:
+    """Every attempt on a slot, ordered by end; running ones end with the last event."""
     open_since: dict[int, tuple[Event, TrialMoved]] = {}
     for event in events:
         moved = event.detail

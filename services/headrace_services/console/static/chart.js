@@ -11,6 +11,8 @@ export const short = (value) => {
   return String(Number(value.toPrecision(4)));
 };
 
+export const cut = (name, letters) => (name.length > letters ? `${name.slice(0, letters - 1)}…` : name);
+
 /** A linear or logarithmic scale from values to pixels. */
 export class Scale {
   constructor([low, high], [from, to], log = false) {
@@ -88,21 +90,25 @@ export class Chart {
     return { left, right: this.width - right, top, bottom: this.height - bottom };
   }
 
-  axes(x, y, xLabel, yLabel, at = this.box) {
+  /** `choices` names the values of the horizontal axis, `names` those of the vertical one; `whole` leaves out ticks between whole numbers. */
+  axes(x, y, xLabel, yLabel, { at = this.box, choices = null, whole = false, names = null } = {}) {
     const c = this.context;
     c.strokeStyle = css("--line");
     c.fillStyle = css("--muted");
     c.lineWidth = 1;
     c.textAlign = "right";
     c.textBaseline = "middle";
-    for (const tick of y.ticks(5)) {
+    for (const tick of names ? names.keys() : y.ticks(5)) {
       const py = Math.round(y.at(tick)) + 0.5;
       this.line(at.left, py, at.right, py);
-      c.fillText(short(tick), at.left - 6, py);
+      c.fillText(names ? cut(names[tick], 8) : short(tick), at.left - 6, py);
     }
     c.textAlign = "center";
     c.textBaseline = "top";
-    for (const tick of x.ticks(Math.max(2, Math.floor((at.right - at.left) / 90)))) c.fillText(short(tick), x.at(tick), at.bottom + 5);
+    const room = Math.max(2, Math.floor((at.right - at.left) / 90));
+    const ticks = choices ? choices.map((_, place) => place) : x.ticks(room).filter((tick) => !whole || Number.isInteger(tick));
+    const letters = choices && Math.max(3, Math.floor((at.right - at.left) / choices.length / 7));
+    for (const tick of ticks) c.fillText(choices ? cut(choices[tick], letters) : short(tick), x.at(tick), at.bottom + 5);
     c.textAlign = "right";
     c.textBaseline = "bottom";
     c.fillText(xLabel, at.right, at.bottom - 3);
@@ -136,6 +142,19 @@ export class Chart {
     this.tip.style.left = `${Math.min(x + 18, this.width - 180)}px`;
     this.tip.style.top = `${y + 24}px`;
   }
+}
+
+/** Says which colour stands for which outcome, for those that there are. */
+export function legend(row, outcomes) {
+  const kinds = new Map(); // one entry for outcomes of the same colour
+  for (const one of outcomes) kinds.set(colorOf(one), (kinds.get(colorOf(one)) ?? new Set()).add(one.replace("_", " ")));
+  row.replaceChildren(...[...kinds.values()].map((names) => {
+    const entry = document.createElement("span"), mark = document.createElement("span");
+    mark.className = `state ${[...names][0].replace(" ", "_")}`;
+    mark.textContent = "■ ";
+    entry.append(mark, [...names].sort().join(", "));
+    return entry;
+  }));
 }
 
 /** A row of controls above a chart. */
