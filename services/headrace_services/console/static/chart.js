@@ -55,7 +55,7 @@ export function extent(lists, log = false) {
 
 export class Chart {
   /** `draw(chart)` draws inside; `title` is what a screen reader says. */
-  constructor(element, { height = 340, title, draw, margin = { left: 62, right: 12, top: 8, bottom: 28 } }) {
+  constructor(element, { height = 340, title, draw, margin = { left: 62, right: 12, top: 24, bottom: 40 } }) {
     Object.assign(this, { element, height, draw, margin });
     this.canvas = document.createElement("canvas");
     this.canvas.setAttribute("role", "img");
@@ -110,11 +110,10 @@ export class Chart {
     const letters = choices && Math.max(3, Math.floor((at.right - at.left) / choices.length / 7));
     for (const tick of ticks) c.fillText(choices ? cut(choices[tick], letters) : short(tick), x.at(tick), at.bottom + 5);
     c.textAlign = "right";
-    c.textBaseline = "bottom";
-    c.fillText(xLabel, at.right, at.bottom - 3);
+    c.fillText(xLabel, at.right, at.bottom + 22);
     c.textAlign = "left";
-    c.textBaseline = "top";
-    c.fillText(yLabel, at.left + 4, at.top + 2);
+    c.textBaseline = "bottom";
+    c.fillText(yLabel, at.left - 4, at.top - 7);
   }
 
   line(x1, y1, x2, y2) {
