@@ -11,7 +11,7 @@ import pytest
 from headrace.home import console_of
 from headrace_services.up import home as up_home
 from headrace_services.up.child import ChildSpec
-from headrace_services.up.command import Options, children
+from headrace_services.up.children import Options, children
 from headrace_services.up.ports import next_free_port
 from headrace_services.up.probe import console_serves
 
