@@ -166,7 +166,11 @@ export function bar(element) {
 export function choice(row, label, names, chosen, change) {
   const select = document.createElement("select");
   select.setAttribute("aria-label", label);
-  const fill = (list, value) => select.replaceChildren(...list.map((name) => new Option(name, name, false, name === value)));
+  const fill = (list, value) => {
+    const same = list.length === select.options.length && list.every((name, place) => select.options[place].value === name);
+    if (same) select.value = value; // an open list stays open while a study changes
+    else select.replaceChildren(...list.map((name) => new Option(name, name, false, name === value)));
+  };
   fill(names, chosen);
   select.addEventListener("change", () => change(select.value));
   row.append(select);
