@@ -11,6 +11,7 @@ from tables import table
 
 from headrace import optimize, trial
 from headrace.client import events, identities, machines, model
+from headrace.client.plots import Plots
 from headrace.client.result import Result
 from headrace.client.sync import AskedTrial, Client, Study, Trial
 
@@ -39,7 +40,7 @@ def sdk() -> str:
     """The only function, and the blocking client's classes; the async ones have the same methods."""
     rows = [(f"`headrace.{_call(optimize)}`", _summary(optimize))]
     parts = ["### Functions", table(("call", "meaning"), rows)]
-    for kind in (Client, Study, Trial, AskedTrial, Result):
+    for kind in (Client, Study, Plots, Trial, AskedTrial, Result):
         parts += [f"### {kind.__name__}", _summary(kind), members(kind)]
     return "\n\n".join(parts)
 

@@ -57,7 +57,7 @@ secrets)
   certified serving planner $hosts
   # shellcheck disable=SC2086
   certified watching grafana $hosts
-  for folder in serving access joining; do
+  for folder in serving access joining trust; do
     put "$folder/ca.pem" <authority/ca/ca.pem
   done
   ;;

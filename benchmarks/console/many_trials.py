@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import psycopg
 
-from headrace.client import AsyncClient
+from headrace.client.aio import connected_to
 from headrace.target import Target
 
 SPEC = {
@@ -149,7 +149,7 @@ async def main(options: argparse.Namespace, database: str) -> None:
     scheduler = start([*command, "scheduler", "--listen", address], environment)
     console = start([*command, "console", "--listen", listen], environment)
     try:
-        async with AsyncClient.to(Target(replicas=(address,)), connect_timeout_s=60, timeout_s=60) as client:
+        async with connected_to(Target(replicas=(address,)), connect_timeout_s=60, timeout_s=60) as client:
             await client.create_study("s", {**SPEC, "max_trials": options.trials + 100, "max_steps": 1000})
             while not (await client.study("s").status()).counts.pending:  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.1)

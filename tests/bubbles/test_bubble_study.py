@@ -54,7 +54,7 @@ class Cluster:
             "HEADRACE_HOME": str(folder / "home"),
             "OMP_NUM_THREADS": "1",
         }
-        self.start("up", "--no-worker", "--port", "0", "--heartbeat-interval", "0.5")
+        self.start("up", "--no-worker", "--no-console", "--port", "0", "--heartbeat-interval", "0.5")
         address = folder / "home" / "address"
         self.env["HEADRACE_ADDRESS"] = until(lambda: address.exists() and address.read_text().strip(), "up")
         self.client = Client(self.env["HEADRACE_ADDRESS"])

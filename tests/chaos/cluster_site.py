@@ -119,7 +119,7 @@ def cluster(
     home = folder / "home"
     if database_url is None:
         furnish(home)
-    command = [sys.executable, "-m", "headrace.cli", "up", "--home", str(home), "--port", "0"]
+    command = [sys.executable, "-m", "headrace.cli", "up", "--home", str(home), "--port", "0", "--no-console"]
     command += ["--slots", str(slots), "--replicas", str(replicas)]
     command += [] if worker else ["--no-worker"]
     command += ["--database-url", database_url] if database_url else []

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from commands_run import Invoke
 
-from headrace_services.up.command import Options, children
+from headrace_services.up.children import Options, children
 
 
 @pytest.mark.parametrize("command", ["scheduler", "up"])

@@ -88,7 +88,7 @@ def test_delete(fake: FakeStudyService, invoke: Invoke) -> None:
     assert "no study digits" in result.err
 
 
-@pytest.mark.parametrize(("word", "meant"), [("list", "studies"), ("dashboard", "report")])
+@pytest.mark.parametrize(("word", "meant"), [("list", "studies"), ("dashboard", "console")])
 def test_other_tools_names_of_commands_lead_to_ours(invoke: Invoke, word: str, meant: str) -> None:
     result = invoke(word)
     assert result.code == 2

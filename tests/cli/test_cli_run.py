@@ -170,6 +170,18 @@ def test_attach_exits_like_run(fake: FakeStudyService, invoke: Invoke) -> None:
     assert len(lines) == len(fake.scripts["studies/digits"].events) + 1
 
 
+def test_the_consoles_page_is_named_if_it_shows_this_scheduler(
+    fake: FakeStudyService, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, study_file: Path
+) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+    (tmp_path / "console").write_text("http://127.0.0.1:7450\n")
+    (tmp_path / "address").write_text("127.0.0.1:1\n")
+    assert "Watch it at" not in invoke("--address", fake.address, "attach", "digits").err
+    (tmp_path / "address").write_text(f"{fake.address}\n")
+    assert "Watch it at http://127.0.0.1:7450/studies/digits\n" in invoke("attach", "digits").err
+    assert "/studies/fresh\n" in invoke("run", str(study_file), "--name", "fresh", "--detach").err
+
+
 def test_pauses_without_a_checkpoint_are_warned_of_once(
     fake: FakeStudyService, invoke: Invoke, study_file: Path
 ) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "headrace-test"
 KILLED = ("scheduler-1", "scheduler-2", "worker", "postgres", "planner")
-OPEN = {7440, 7441, 7443}
+OPEN = {7440, 7441, 7443, 7450}
 GRAFANA = 3000
 SCRAPED = {f"{name}:9464" for name in ("scheduler-1", "scheduler-2", "planner")}
 WORKERS = {"compose", "compose-2"}

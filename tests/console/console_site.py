@@ -15,6 +15,7 @@ from sqlalchemy import func, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace.client import AsyncClient
+from headrace.client.aio import connected_to
 from headrace.target import Target
 from headrace_services.console.app import build
 from headrace_services.console.guard import Guard
@@ -83,7 +84,7 @@ class Scheduler:
 
     @asynccontextmanager
     async def sdk(self, token: str | None = None) -> AsyncIterator[AsyncClient]:
-        async with AsyncClient.to(Target(replicas=(self.address,), token=token)) as client:
+        async with connected_to(Target(replicas=(self.address,), token=token)) as client:
             yield client
 
 

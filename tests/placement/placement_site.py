@@ -110,7 +110,7 @@ def site(folder: Path, own_slots: int = 0, **workers: int) -> Iterator[Site]:
     """Run `headrace up` with `own_slots` CPU slots of its own, or none, and workers with that many fake GPUs."""
     home = folder / "home"
     furnish(home)
-    command = [sys.executable, "-m", "headrace.cli", "up", "--home", str(home), "--port", "0"]
+    command = [sys.executable, "-m", "headrace.cli", "up", "--home", str(home), "--port", "0", "--no-console"]
     command += ["--slots", str(own_slots)] if own_slots else ["--no-worker"]
     command += ["--heartbeat-interval", "0.5", "--lease-ttl", "8"]
     with (folder / "up.log").open("wb") as log:

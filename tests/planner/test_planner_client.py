@@ -19,7 +19,7 @@ from headrace.cli import doctor
 from headrace.client import AsyncClient, Client, Planner, SearchProgress
 from headrace.errors import HeadraceError, InvalidFieldError, UnreachableError
 from headrace.ports import any_port
-from headrace_services.up.command import Options, children
+from headrace_services.up.children import Options, children
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "plan-a-training-job.md"
 

@@ -40,7 +40,9 @@ def test_images_of_others_are_pinned_by_digest() -> None:
 def test_ports_are_open_to_this_machine_unless_somebody_says_otherwise() -> None:
     ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
     assert ports
-    assert all(port.startswith("${HEADRACE_BIND:-127.0.0.1}:") for port in ports)
+    (console,) = SERVICES["console"]["ports"]
+    assert console.startswith("127.0.0.1:"), "it has no TLS, so it is never open to others"
+    assert all(port.startswith("${HEADRACE_BIND:-127.0.0.1}:") for port in ports if port != console)
     assert "ports" not in SERVICES["postgres"]
     assert "ports" not in SERVICES["prometheus"]
 
@@ -73,11 +75,12 @@ def test_each_secret_is_where_it_is_used_alone() -> None:
     assert holders("scraping") == {"init-secrets", "planner", "prometheus", *schedulers}
     assert holders("serving") == {"init-secrets", "planner"}
     assert holders("watching") == {"init-secrets", "grafana"}
+    assert holders("trust") == {"init-secrets", "console"}
     assert holders("worker") == {"worker"}
     assert holders("joining", writing=True) == {"init-secrets", "init-token", "worker"}, (
         "it removes its token"
     )
-    for volume in ("authority", "secrets", "database", "scraping", "serving", "watching"):
+    for volume in ("authority", "secrets", "database", "scraping", "serving", "watching", "trust"):
         assert holders(volume, writing=True) == {"init-secrets"}, volume
 
 
@@ -96,6 +99,7 @@ def test_what_trials_reach_asks_for_tokens() -> None:
     assert neighbours("worker") == {"scheduler-1", "scheduler-2", "planner"}
     assert neighbours("postgres") == {"init-database", "init-token", "scheduler-1", "scheduler-2"}
     assert COMPOSE["networks"]["database"]["internal"]
+    assert neighbours("console") == {"scheduler-1", "scheduler-2"}
     assert "--metrics-listen" not in SERVICES["worker"]["command"]
     for name in neighbours("worker"):
         assert SERVICES[name]["environment"][METRICS_TOKEN] == "/run/headrace/scraping/token"

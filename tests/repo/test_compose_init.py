@@ -25,7 +25,17 @@ from headrace_services.scheduler.store.migrate import migrate
 from headrace_services.up import pgwheel
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("authority", "serving", "secrets", "database", "access", "joining", "scraping", "watching")
+FOLDERS = (
+    "authority",
+    "serving",
+    "secrets",
+    "database",
+    "access",
+    "joining",
+    "scraping",
+    "watching",
+    "trust",
+)
 SCHEMAS = "SELECT count(*), count(*) FILTER (WHERE tableowner = 'scheduler') FROM pg_tables WHERE schemaname = 'public'"
 
 

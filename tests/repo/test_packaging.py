@@ -69,6 +69,9 @@ def test_the_wheel_holds_the_packages_and_their_types(tmp_path: Path) -> None:
     assert {name.partition("/")[0] for name in names if ".dist-info" not in name} == packages | plugins
     assert {f"{package}/py.typed" for package in packages} <= set(names)
     assert "headrace/v1/study_pb2.py" in names
+    pages = ROOT / "services/headrace_services/console"
+    shown = {*(pages / "static").iterdir(), *(pages / "templates").iterdir()}
+    assert {str(file.relative_to(ROOT / "services")) for file in shown} <= set(names)
 
 
 def lower_bound(name: str) -> Version:

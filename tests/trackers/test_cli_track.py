@@ -13,7 +13,7 @@ from test_track_mlflow import points
 
 from headrace.track.targets import Destination, TargetInUseError, locked, parse
 from headrace_services.identity.permissions import PERMISSIONS, Permission
-from headrace_services.up.command import Options, children
+from headrace_services.up.children import Options, children
 
 
 def test_a_study_is_copied_to_mlflow(

@@ -15,7 +15,7 @@ from headrace.errors import HeadraceError
 from headrace.home import address_in
 from headrace.ports import any_port, outgoing_from
 from headrace_services.up import home as up_home
-from headrace_services.up.command import Options, children
+from headrace_services.up.children import Options, children
 from headrace_services.up.ports import free_ports
 
 HOLDER = """

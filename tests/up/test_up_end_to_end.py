@@ -1,6 +1,7 @@
 """The real thing: `headrace up` with its own Postgres, scheduler and worker, killed at every point."""
 
 import ast
+import json
 import os
 import re
 import signal
@@ -11,12 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 import psutil
 import pytest
 
 from headrace import Client
-from headrace.home import address_in
+from headrace.home import address_in, console_of
 from headrace.spec import parse_spec
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]
@@ -43,7 +45,7 @@ class Up:
         self.home = home
         self.output = home.with_suffix(".out")
         with self.output.open("ab") as output:
-            options = ["--home", str(home), "--port", "0", "--slots", str(slots)]
+            options = ["--home", str(home), "--port", "0", "--console", "0", "--slots", str(slots)]
             timing = ["--heartbeat-interval", "0.5", "--lease-ttl", "3"]
             self.process = psutil.Popen(
                 [sys.executable, "-m", "headrace.cli", "up", *options, *timing],
@@ -104,10 +106,16 @@ def test_it_serves_survives_kills_and_continues_after_a_stop(tmp_path: Path) -> 
                 ("scheduler", " scheduler "),
                 ("worker", " worker "),
                 ("postgres", "bin/postgres"),
+                ("console", " console "),
             ):
                 first.child(word).kill()
                 first.until(lambda name=name: first.came_back(name), f"{name} is back")
             assert [study.name for study in client.studies()] == ["kept"]
+        assert address is not None
+        console = console_of(address, home)
+        assert console is not None
+        with urlopen(f"{console}/studies.json") as answer:
+            assert [study["name"] for study in json.load(answer)["studies"]] == ["kept"]
         children = first.process.children(recursive=True)
 
         second = subprocess.run(
@@ -169,4 +177,4 @@ def test_a_wrong_database_is_one_clear_line_and_nothing_is_left(tmp_path: Path) 
     assert not [
         p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])
     ]
-    assert [path.name for path in (tmp_path / "logs").iterdir()] == ["scheduler.log"]
+    assert {path.name for path in (tmp_path / "logs").iterdir()} == {"console.log", "scheduler.log"}

@@ -16,7 +16,7 @@ from headrace_services.instance import NAMED_IN, tell_instance
 from headrace_services.serving.health import Health
 from headrace_services.up import command
 from headrace_services.up.child import ChildFailedError
-from headrace_services.up.command import Options, children
+from headrace_services.up.children import Options, children
 from headrace_services.up.notices import Notices
 
 

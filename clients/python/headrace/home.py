@@ -1,9 +1,9 @@
 """Where Headrace keeps its files, and which scheduler a command uses.
 
 `HEADRACE_HOME` (default `~/.headrace`) is the folder of `headrace up`: the embedded database, the checkpoint
-store, the workers' logs and outboxes, and the file `address`, which contains the scheduler's address while `up`
-serves and is removed at a clean stop. After a crash the file may be stale. That costs one failed connection,
-whose error names the address and the remedy.
+store, the workers' logs and outboxes, and the files `address` and `console`, which contain the addresses of the
+scheduler and the console while `up` serves and are removed at a clean stop. After a crash a file may be stale. That
+costs one failed connection, whose error names the address and the remedy.
 
 `up` locks the home while it runs. If a home is locked and has no address, `up` is starting there. A command that
 needs the scheduler then says so; it never uses the default address, where another Headrace may run.
@@ -22,6 +22,9 @@ DEFAULT_ADDRESS = "127.0.0.1:7440"
 
 ADDRESS_FILE = "address"
 """The file in the home folder that `headrace up` writes when it is ready."""
+
+CONSOLE_FILE = "console"
+"""The file in the home folder with the address of the console that `headrace up` runs."""
 
 LOCK_FILE = "up.lock"
 """The file in the home folder that `headrace up` locks and writes its process id to."""
@@ -106,6 +109,17 @@ def address_in(home: Path) -> str | None:
     """The content of a home folder's `address` file; None while `headrace up` does not serve from there."""
     try:
         return _ADDRESS.text(home / ADDRESS_FILE).strip() or None
+    except UserFileError:
+        return None
+
+
+def console_of(scheduler: str, home: Path | None = None) -> str | None:
+    """The address of the console of `headrace up` in a home (default: this one), if it shows this scheduler."""
+    home = home or home_dir()
+    if address_in(home) != scheduler:
+        return None
+    try:
+        return _ADDRESS.text(home / CONSOLE_FILE).strip().rstrip("/") or None
     except UserFileError:
         return None
 

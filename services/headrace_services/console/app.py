@@ -38,7 +38,7 @@ from headrace.errors import (
 from headrace_services.console import access
 from headrace_services.console.guard import TOO_LARGE, Guard
 from headrace_services.console.live import Watches
-from headrace_services.console.pages import cluster, studies, study, trial
+from headrace_services.console.pages import bubbles, cluster, gantt, lineage, plan, studies, study, trial
 from headrace_services.console.rendering import HERE, Content, answer
 from headrace_services.console.sessions import FullError, Sessions
 from headrace_services.console.settings import Settings
@@ -53,9 +53,13 @@ PAGES: Final[dict[str, Page]] = {
     "/compare": studies.compare,
     "/studies/{study}": study.study,
     "/studies/{study}/importance": study.importance,
+    "/studies/{study}/gantt": gantt.gantt,
+    "/studies/{study}/lineage": lineage.lineage,
+    "/studies/{study}/plan": plan.plan,
     "/studies/{study}/trials/{trial:int}": trial.trial,
     "/studies/{study}/trials/{trial:int}/log": trial.log_page,
     "/cluster": cluster.cluster,
+    "/bubbles": bubbles.bubbles,
     "/about": cluster.about,
 }
 """Each also answers in JSON, under its path with `.json`."""

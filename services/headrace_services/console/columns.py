@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from headrace.client.curves import Curves
 from headrace.client.model import TrialState, Value
-from headrace.spec import CategoricalDomain, StudySpec
+from headrace.spec import CategoricalDomain, IntDomain, StudySpec
 
 _KINDS: Final = {"f": "f32", "i": "i32"}
 
@@ -42,7 +42,8 @@ def packed(curves: Curves, spec: StudySpec) -> bytes:
             columns.append(
                 (f"param:{name}", _floats([float("nan") if v is None else float(v) for v in values]))
             )
-            params.append({"name": name, "log": bool(getattr(domain, "log", False))})
+            whole = isinstance(domain, IntDomain)
+            params.append({"name": name, "log": bool(getattr(domain, "log", False)), "whole": whole})
     header = {
         "trials": len(curves),
         "points": len(curves.steps),

@@ -5,17 +5,11 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.session import Session
+
 
 def console(
-    address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT[,HOST:PORT…]",
-            help="The schedulers; tls:// before the first for TLS. Default: HEADRACE_ADDRESS, or else that of "
-            "`headrace up`.",
-            show_default=False,
-        ),
-    ] = None,
+    context: typer.Context,
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where to serve the pages; port 0 takes a free one.")
     ] = "127.0.0.1:7450",
@@ -53,7 +47,7 @@ def console(
 
     serve(
         Options(
-            address=address,
+            address=Session.of(context).address,
             listen=listen,
             hosts=tuple(host or ()),
             root_path=root_path,

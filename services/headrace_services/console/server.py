@@ -2,7 +2,10 @@
 
 import asyncio
 import logging
+import signal
 import socket
+import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -59,7 +62,10 @@ def serve(options: Options) -> None:
     settings = replace(settings, port=listening.getsockname()[1])
     shown = f"[{host}]" if ":" in host else host
     print(f"The console is on http://{shown}:{settings.port}{root}/", flush=True)
-    uvicorn.Server(config(build(settings), root)).run(sockets=[listening])
+    # Uvicorn sends the signal that ended it to this process once more, at its end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(config(build(settings), root)).run(sockets=[listening])
 
 
 def config(app: Guard, root_path: str = "") -> uvicorn.Config:

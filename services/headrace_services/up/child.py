@@ -50,6 +50,8 @@ class ChildSpec:
     ready: Callable[[], Awaitable[str | None]] = _ready_at_once
     """Returns a few words for people once the child serves, None before; must not hang."""
     ready_timeout_s: float = 60
+    needed: bool = True
+    """Whether the others, and `on_ready`, wait for it. Otherwise it starts beside them; its failure stops nothing."""
     stop_signal: signal.Signals = signal.SIGTERM
     stop_grace_s: float = 30
     kill_signal: signal.Signals = signal.SIGKILL

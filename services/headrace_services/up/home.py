@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.errors import HeadraceError
-from headrace.home import ADDRESS_FILE, LOCK_FILE, make_private
+from headrace.home import ADDRESS_FILE, CONSOLE_FILE, LOCK_FILE, make_private
 
 LOCK_TRIES = 20
 """A command that checks whether `up` runs holds the lock for an instant: no reason to give up."""
@@ -48,7 +48,8 @@ def hold(home: Path) -> Iterator[None]:
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
         lock.flush()
-        (home / ADDRESS_FILE).unlink(missing_ok=True)  # of one that was killed
+        for file in (ADDRESS_FILE, CONSOLE_FILE):  # of one that was killed
+            (home / file).unlink(missing_ok=True)
         try:
             yield
         finally:
@@ -67,15 +68,18 @@ def _locked(file: int) -> bool:
 
 
 @contextmanager
-def advertised(home: Path, addresses: list[str]) -> Iterator[None]:
-    """Writes the schedulers' addresses where the other commands look for them; all or nothing, and removed at the
-    end."""
-    path = home / ADDRESS_FILE
-    new = path.with_name(f"{ADDRESS_FILE}.new")
-    new.touch(mode=0o600)
-    new.write_text(",".join(addresses) + "\n", encoding="utf-8")
-    new.replace(path)
+def advertised(home: Path, addresses: list[str], console: str | None = None) -> Iterator[None]:
+    """Writes the addresses of the schedulers and the console where the other commands look for them; each file all
+    or nothing, and removed at the end."""
+    files = {CONSOLE_FILE: console, ADDRESS_FILE: ",".join(addresses)}  # the last one says that all are there
     try:
+        for name, text in files.items():
+            if text is not None:
+                new = home / f"{name}.new"
+                new.touch(mode=0o600)
+                new.write_text(text + "\n", encoding="utf-8")
+                new.replace(home / name)
         yield
     finally:
-        path.unlink(missing_ok=True)
+        for name in reversed(files):
+            (home / name).unlink(missing_ok=True)

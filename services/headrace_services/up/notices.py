@@ -22,13 +22,14 @@ class Notices:
         style = STYLES[notice.kind]
         self._line(f"{escape(notice.child):<{self._width}} [{style}]{escape(notice.text)}[/]")
 
-    def ready(self, *, seconds: float, addresses: list[str], home: Path) -> None:
+    def ready(self, *, seconds: float, addresses: list[str], home: Path, console: str | None = None) -> None:
         """Says that everything is running, and how to continue."""
         self._console.print()
         self._console.print(f"[bold green]Headrace is ready[/] on {', '.join(addresses)} ({seconds:.1f} s).")
         for what, how in (
             ("Run a study:", "headrace run STUDY.yaml"),
             ("See what there is:", "headrace studies"),
+            *([("In a browser:", console)] if console else []),
             ("Logs:", str(home / "logs")),
             ("Stop everything:", "Ctrl-C (twice to kill)"),
         ):

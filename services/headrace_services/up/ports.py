@@ -33,6 +33,16 @@ def free_ports(first: int, count: int) -> tuple[int, ...]:
             listener.close()
 
 
+def next_free_port(first: int, tries: int = 50) -> int:
+    """The first free port from `first` on; any free one if `tries` in a row are taken."""
+    for port in range(first, min(first + tries, 65536)):
+        try:
+            return free_ports(port, 1)[0]
+        except HeadraceError:
+            continue
+    return free_ports(0, 1)[0]
+
+
 def _other_port(port: int, error: OSError) -> str:
     remedy = "Give another --port; 0 takes any free one."
     if error.errno != errno.EADDRINUSE:

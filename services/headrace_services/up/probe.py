@@ -1,10 +1,12 @@
-"""How `headrace up` sees that a scheduler or a worker is ready: it asks, with a deadline, and tries again."""
+"""How `headrace up` sees that what it started is ready: it asks, with a deadline, and tries again."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from headrace.ports import HOST
 from headrace.v1 import study_pb2, study_pb2_grpc
 from headrace_services.instance import health_service
 
@@ -48,6 +50,21 @@ def worker_connected(address: str, worker: str) -> Probe:
             if status.name == f"workers/{worker}" and status.connected:
                 return f"connected with {_slots([slot.device for slot in status.slots])}"
         return None
+
+    return ask
+
+
+def console_serves(port: int) -> Probe:
+    """Ready when something listens on the console's port."""
+
+    async def ask() -> str | None:
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                _, writer = await asyncio.open_connection(HOST, port)
+        except (OSError, TimeoutError):
+            return None
+        writer.close()
+        return f"serving on http://{HOST}:{port}"
 
     return ask
 

@@ -51,9 +51,15 @@ class Supervisor:
         failure: ChildFailedError | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
-                serving = tasks.create_task(self._serve(on_ready))
+                serving = [tasks.create_task(self._serve(on_ready))]
+                serving += [
+                    tasks.create_task(self._keep_extra(child))
+                    for child in self._children
+                    if not child.spec.needed
+                ]
                 await stopping.wait()
-                serving.cancel()
+                for task in serving:
+                    task.cancel()
         except* ChildFailedError as failures:
             failure = next(error for error in failures.exceptions if isinstance(error, ChildFailedError))
         finally:
@@ -71,12 +77,13 @@ class Supervisor:
         return next(child.pid for child in self._children if child.spec.name == name)
 
     async def _serve(self, on_ready: Callable[[], None]) -> None:
-        for child in self._children:
+        needed = [child for child in self._children if child.spec.needed]
+        for child in needed:
             self._say(child, "starting")
             await self._start(child)
         on_ready()
         async with asyncio.TaskGroup() as keepers:
-            for child in self._children:
+            for child in needed:
                 keepers.create_task(self._keep(child))
 
     async def _start(self, child: Child) -> None:
@@ -93,11 +100,22 @@ class Supervisor:
             else:
                 return
 
-    async def _keep(self, child: Child) -> None:
+    async def _keep_extra(self, child: Child) -> None:
+        """Starts and keeps a child that nothing else waits for. If it cannot be started, it is tried again."""
+        self._say(child, "starting")
+        failure = ""
+        try:
+            self._say(child, await child.start() or "started", "good")
+        except ChildFailedError as error:
+            failure = error.brief
+        await self._keep(child, failure)
+
+    async def _keep(self, child: Child, failure: str = "") -> None:
+        """Restarts a child whenever it ends. `failure` says why its start failed, if it did."""
         attempt = 0
         spec = child.spec
-        longest_s = spec.longest_pause_s
-        ending = await child.wait()
+        longest_s = BACKOFF_LONGEST_S if failure else spec.longest_pause_s
+        ending = failure or await child.wait()
         while True:
             lived_s = asyncio.get_running_loop().time() - child.started_at
             attempt = 1 if lived_s >= spec.steady_after_s else attempt + 1

@@ -13,7 +13,10 @@ from headrace.errors import HeadraceError
 
 GROUP = "headrace.commands"
 SERVICES = {
-    "up": ("services", "Run all of Headrace on this machine: Postgres, a scheduler and a worker."),
+    "up": (
+        "services",
+        "Run all of Headrace on this machine: Postgres, a scheduler, a worker and a web page.",
+    ),
     "scheduler": ("services", "Run a scheduler over a Postgres database."),
     "worker": ("worker", "Run trials on this machine's GPUs or CPU slots for a scheduler."),
     "ca": ("services", "Create the certificate authority of a cluster whose workers join with tokens."),

@@ -35,7 +35,7 @@ def local_service(home: Path, *, slots: int | None, notes: Output) -> Iterator[s
     log_path = home / "up.log"
     notes.note(f"Starting a service in {home}")
     before = _stamp(home)
-    args = ["up", "--home", str(home), "--port", "0"]
+    args = ["up", "--home", str(home), "--port", "0", "--console", "0"]
     args += ["--slots", str(slots)] if slots is not None else []
     with append_private(log_path) as log, tethered(args, stdout=log, stderr=log) as child:
         yield _wait_ready(child, home, log_path, before)

@@ -35,7 +35,7 @@ from headrace.client.shipping import shipped
 from headrace.environment import NAMED_IN, names_to_pass, select
 from headrace.errors import HeadraceError, StudyExistsError
 from headrace.folders import study_folder
-from headrace.home import DEFAULT_ADDRESS, is_on_this_machine, make_private
+from headrace.home import DEFAULT_ADDRESS, console_of, is_on_this_machine, make_private
 from headrace.preflight import preflight
 from headrace.spec import StudySpec, check_study_id, load_study_file
 from headrace.spec.names import STUDY
@@ -189,6 +189,7 @@ def run(
             spec = shipped(client.transport, client.address, spec, ship, on_bytes)
         hint = f"headrace up --home {place}" if local else None
         study = _create(client, study_id, spec, session.output, quiet=as_json, suffix=suffix, revive=hint)
+        _say_console(session.output, client, study, place if local else None)
         if told := wording.population(spec, file):
             session.output.note(told)
         _warn_of_idleness(client, study, session.output)
@@ -241,6 +242,7 @@ def attach(
         if info.state is StudyState.PAUSED:
             resume = f": `headrace resume {study}` resumes it" if "headrace resume" not in info.detail else ""
             session.output.note(f"Study {study} is {wording.ended(info.state, info.detail)}{resume}.")
+        _say_console(session.output, client, study)
         _to_the_end(client, study, session.output, mode, report=report, after=after, revive=None)
 
 
@@ -386,6 +388,12 @@ def _to_the_end(
         tell(failure, output)
     if failure is not None or not succeeded(final):
         raise typer.Exit(FAILED)
+
+
+def _say_console(output: Output, client: Client, name: str, home: Path | None = None) -> None:
+    """Says where a browser shows the study, if `headrace up` runs a console for this scheduler."""
+    if (console := console_of(client.address, home)) is not None:
+        output.note(f"Watch it at {console}/studies/{name}")
 
 
 def _say_detached(output: Output, name: str, *, as_json: bool) -> None:

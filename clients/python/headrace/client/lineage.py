@@ -5,7 +5,7 @@ traced back from the trial that holds the state, through the donor of its last e
 from scratch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from headrace.client.model import TrialInfo
@@ -52,6 +52,24 @@ def schedule(trials: Mapping[int, TrialInfo], number: int, *, at: int | None = N
         if donor is None:
             return stretches[::-1]
         end, rung, trial = start, before[-1].rung, donor
+
+
+def own_stretches(trial: TrialInfo) -> Iterator[Stretch]:
+    """The stretches that a member trained itself, from each copy to the next."""
+    start, params = 0, trial.lineage[0].previous_params if trial.lineage else trial.params
+    for copied in trial.lineage:
+        yield Stretch(start=start, end=copied.step, trial=trial.number, params=params)
+        start, params = copied.step, copied.params
+    yield Stretch(start=start, end=max(trial.step, start), trial=trial.number, params=params)
+
+
+def changes(members: Iterable[TrialInfo], name: str) -> bool:
+    """Whether a parameter changed when a member copied another."""
+    return any(
+        copied.params.get(name) != copied.previous_params.get(name)
+        for trial in members
+        for copied in trial.lineage
+    )
 
 
 def _changed(trial: TrialInfo, trainer: int, start: int, end: int) -> tuple[str, ...]:

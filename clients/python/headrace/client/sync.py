@@ -28,6 +28,7 @@ from headrace.client.flow import blocking
 from headrace.client.handles import AskedTrialBase, StudyBase, TrialBase
 from headrace.client.model import StudyInfo
 from headrace.client.planning import Planner, SearchProgress, TrainingPlan
+from headrace.client.plots import Plots
 from headrace.client.records import dataframe
 from headrace.client.result import Result
 from headrace.client.running import study_of
@@ -88,6 +89,11 @@ class Study(StudyBase[BlockingTransport]):
     retry_warnings = blocking(flows.retry_warnings)
     extend = blocking(flows.extend_study)
     extension_warnings = blocking(flows.extension_warnings)
+
+    @property
+    def plot(self) -> Plots:
+        """The figures of the report, such as `plot.curves()`, for a notebook. Needs `headrace[report]`."""
+        return Plots(self)
 
     def trial(self, number: int) -> Trial:
         """The handle of a trial."""

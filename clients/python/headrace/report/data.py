@@ -125,13 +125,13 @@ class StudyData:
 
     def stays(self) -> list[Stay]:
         """Every attempt on a slot, ordered by end; running ones end with the last event."""
-        return list(_stays(self.events))
+        return list(stays(self.events))
 
 
 def gather(study: Study) -> StudyData:
     """Reads the study; for a running one, the events up to now."""
     info, trials, reports = study.status(), study.trials(), study.reports()
-    events = tuple(_events_until(study, info.cursor))
+    events = tuple(events_until(study, info.cursor))
     return StudyData(
         study=info,
         trials=tuple(trials),
@@ -140,11 +140,12 @@ def gather(study: Study) -> StudyData:
         devices=_devices(study, info, events),
         left_out=tuple(line for found in (info, trials, reports) for line in left_out(found)),
         importances=importance_or_reason(study, info),
-        other=_other(study, info),
+        other=other_of(study, info),
     )
 
 
-def _other(study: Study, info: StudyInfo) -> Other | None:
+def other_of(study: Study, info: StudyInfo) -> Other | None:
+    """The other study of a transfer, if one created the two together."""
     if info.spec.transfer is not None:
         name = info.spec.transfer.study_name(info.name)
     elif isinstance(info.spec.sampler, BestOfSampler):
@@ -158,16 +159,16 @@ def _other(study: Study, info: StudyInfo) -> Other | None:
         transfer = search.spec.transfer
         if transfer is None or transfer.study_name(search.name) != target.name:
             return None  # it uses an earlier study, and may have started long after it
-        stays = tuple(_stays(tuple(_events_until(handle, found.cursor))))
+        others = tuple(stays(tuple(events_until(handle, found.cursor))))
     except StudyNotFoundError:
         return None
-    return Other(name=found.name, stays=stays, search_ended=search.ended)
+    return Other(name=found.name, stays=others, search_ended=search.ended)
 
 
 def _devices(study: Study, info: StudyInfo, events: tuple[Event, ...]) -> tuple[SlotHistory, ...]:
     """The loads of the slots that trials were on within the last hour; the scheduler keeps no older ones."""
     began, ended = info.created, info.ended
-    used = {(stay.worker, index) for stay in _stays(events) for index in stay.slots}
+    used = {(stay.worker, index) for stay in stays(events) for index in stay.slots}
     if not used:
         return ()
     return tuple(
@@ -185,7 +186,8 @@ def _within(load: SlotLoad, began: datetime | None, ended: datetime | None) -> b
     return (began is None or load.minute + minute > began) and (ended is None or load.minute < ended)
 
 
-def _events_until(study: Study, cursor: int) -> Iterator[Event]:
+def events_until(study: Study, cursor: int) -> Iterator[Event]:
+    """The events of a study up to a cursor."""
     if not cursor:
         return
     for update in study.watch():
@@ -194,7 +196,8 @@ def _events_until(study: Study, cursor: int) -> Iterator[Event]:
             return
 
 
-def _stays(events: tuple[Event, ...]) -> Iterator[Stay]:
+def stays(events: tuple[Event, ...]) -> Iterator[Stay]:
+    """Every attempt on a slot, ordered by end; running ones end with the last event."""
     open_since: dict[int, tuple[Event, TrialMoved]] = {}
     for event in events:
         moved = event.detail

@@ -25,6 +25,12 @@ def pareto_fronts(data: StudyData) -> list[go.Figure]:
     return [_figure(data, across, up) for across, up in pairs]
 
 
+def pareto_front(data: StudyData, across: str, up: str) -> go.Figure:
+    """The figure for two objectives, by their metrics. Raises KeyError for others."""
+    objectives = {one.metric: one for one in data.study.spec.objectives}
+    return _figure(data, objectives[across], objectives[up])
+
+
 def _figure(data: StudyData, across: Objective, up: Objective) -> go.Figure:
     on_front = {trial.number for trial in data.study.front}
     figure = go.Figure()

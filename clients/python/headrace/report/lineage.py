@@ -4,12 +4,12 @@ There is one panel per parameter that changed. A line is a member; a dotted step
 value to the mutated one. The thick line is the schedule with which the best member's state was trained.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from headrace.client.lineage import Stretch, schedule
+from headrace.client.lineage import Stretch, changes, own_stretches, schedule
 from headrace.client.model import TrialInfo
 from headrace.report import style
 from headrace.report.data import StudyData
@@ -23,7 +23,7 @@ PANEL_TITLE = 26
 def lineage(data: StudyData) -> go.Figure | None:
     """The figure; None if no member copied another."""
     members = [trial for trial in data.trials if not trial.baseline]
-    names = [name for name in data.study.spec.space if _changes(members, name)]
+    names = [name for name in data.study.spec.space if changes(members, name)]
     if not names:
         return None
     figure = make_subplots(
@@ -45,23 +45,6 @@ def lineage(data: StudyData) -> go.Figure | None:
         )
     figure.update_layout(**style.layout(height=110 + PANEL_HEIGHT * len(names)))
     return figure
-
-
-def own_stretches(trial: TrialInfo) -> Iterator[Stretch]:
-    """The stretches that a member trained itself, from each copy to the next."""
-    start, params = 0, trial.lineage[0].previous_params if trial.lineage else trial.params
-    for copied in trial.lineage:
-        yield Stretch(start=start, end=copied.step, trial=trial.number, params=params)
-        start, params = copied.step, copied.params
-    yield Stretch(start=start, end=max(trial.step, start), trial=trial.number, params=params)
-
-
-def _changes(members: list[TrialInfo], name: str) -> bool:
-    return any(
-        copied.params.get(name) != copied.previous_params.get(name)
-        for trial in members
-        for copied in trial.lineage
-    )
 
 
 def _members(figure: go.Figure, row: int, members: list[TrialInfo], name: str) -> None:

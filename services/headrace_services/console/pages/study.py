@@ -6,13 +6,14 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.cli import views
+from headrace.cli import plans, views
 from headrace.client import AsyncClient
 from headrace.client.importance import about
 from headrace.client.model import StudyInfo
 from headrace.client.outcome import Outcome
 from headrace.client.wording import kept_result, left_out
 from headrace.errors import BadPageTokenError, HeadraceError, InvalidFieldError
+from headrace.spec import CategoricalDomain, PbtPolicy
 from headrace_services.console.columns import packed
 from headrace_services.console.rendering import Content
 
@@ -55,6 +56,10 @@ async def study(request: Request, client: AsyncClient) -> Content:
             "outcome": Outcome(info),
             "trials": trials,
             "columns": names,
+            "texts": {n for n, one in info.spec.space.items() if isinstance(one, CategoricalDomain)},
+            "metrics": [one.metric for one in info.spec.objectives],
+            "population": isinstance(info.spec.policy, PbtPolicy),
+            "has_plan": plans.plan_of(info.spec) is not None,
             "others": len(info.spec.space) > len(names),
             "unshown": [*left_out(info), *left_out(trials)],
             "kept": kept_result,

@@ -11,6 +11,8 @@ export const short = (value) => {
   return String(Number(value.toPrecision(4)));
 };
 
+export const cut = (name, letters) => (name.length > letters ? `${name.slice(0, letters - 1)}…` : name);
+
 /** A linear or logarithmic scale from values to pixels. */
 export class Scale {
   constructor([low, high], [from, to], log = false) {
@@ -53,7 +55,7 @@ export function extent(lists, log = false) {
 
 export class Chart {
   /** `draw(chart)` draws inside; `title` is what a screen reader says. */
-  constructor(element, { height = 340, title, draw, margin = { left: 62, right: 12, top: 8, bottom: 28 } }) {
+  constructor(element, { height = 340, title, draw, margin = { left: 62, right: 12, top: 24, bottom: 40 } }) {
     Object.assign(this, { element, height, draw, margin });
     this.canvas = document.createElement("canvas");
     this.canvas.setAttribute("role", "img");
@@ -88,27 +90,30 @@ export class Chart {
     return { left, right: this.width - right, top, bottom: this.height - bottom };
   }
 
-  axes(x, y, xLabel, yLabel, at = this.box) {
+  /** `choices` names the values of the horizontal axis, `names` those of the vertical one; `whole` leaves out ticks between whole numbers. */
+  axes(x, y, xLabel, yLabel, { at = this.box, choices = null, whole = false, names = null } = {}) {
     const c = this.context;
     c.strokeStyle = css("--line");
     c.fillStyle = css("--muted");
     c.lineWidth = 1;
     c.textAlign = "right";
     c.textBaseline = "middle";
-    for (const tick of y.ticks(5)) {
+    for (const tick of names ? names.keys() : y.ticks(5)) {
       const py = Math.round(y.at(tick)) + 0.5;
       this.line(at.left, py, at.right, py);
-      c.fillText(short(tick), at.left - 6, py);
+      c.fillText(names ? cut(names[tick], 8) : short(tick), at.left - 6, py);
     }
     c.textAlign = "center";
     c.textBaseline = "top";
-    for (const tick of x.ticks(Math.max(2, Math.floor((at.right - at.left) / 90)))) c.fillText(short(tick), x.at(tick), at.bottom + 5);
+    const room = Math.max(2, Math.floor((at.right - at.left) / 90));
+    const ticks = choices ? choices.map((_, place) => place) : x.ticks(room).filter((tick) => !whole || Number.isInteger(tick));
+    const letters = choices && Math.max(3, Math.floor((at.right - at.left) / choices.length / 7));
+    for (const tick of ticks) c.fillText(choices ? cut(choices[tick], letters) : short(tick), x.at(tick), at.bottom + 5);
     c.textAlign = "right";
-    c.textBaseline = "bottom";
-    c.fillText(xLabel, at.right, at.bottom - 3);
+    c.fillText(xLabel, at.right, at.bottom + 22);
     c.textAlign = "left";
-    c.textBaseline = "top";
-    c.fillText(yLabel, at.left + 4, at.top + 2);
+    c.textBaseline = "bottom";
+    c.fillText(yLabel, at.left - 4, at.top - 7);
   }
 
   line(x1, y1, x2, y2) {
@@ -138,6 +143,19 @@ export class Chart {
   }
 }
 
+/** Says which colour stands for which outcome, for those that there are. */
+export function legend(row, outcomes) {
+  const kinds = new Map(); // one entry for outcomes of the same colour
+  for (const one of outcomes) kinds.set(colorOf(one), (kinds.get(colorOf(one)) ?? new Set()).add(one.replace("_", " ")));
+  row.replaceChildren(...[...kinds.values()].map((names) => {
+    const entry = document.createElement("span"), mark = document.createElement("span");
+    mark.className = `state ${[...names][0].replace(" ", "_")}`;
+    mark.textContent = "■ ";
+    entry.append(mark, [...names].sort().join(", "));
+    return entry;
+  }));
+}
+
 /** A row of controls above a chart. */
 export function bar(element) {
   const row = Object.assign(document.createElement("div"), { className: "bar" });
@@ -148,7 +166,11 @@ export function bar(element) {
 export function choice(row, label, names, chosen, change) {
   const select = document.createElement("select");
   select.setAttribute("aria-label", label);
-  const fill = (list, value) => select.replaceChildren(...list.map((name) => new Option(name, name, false, name === value)));
+  const fill = (list, value) => {
+    const same = list.length === select.options.length && list.every((name, place) => select.options[place].value === name);
+    if (same) select.value = value; // an open list stays open while a study changes
+    else select.replaceChildren(...list.map((name) => new Option(name, name, false, name === value)));
+  };
   fill(names, chosen);
   select.addEventListener("change", () => change(select.value));
   row.append(select);

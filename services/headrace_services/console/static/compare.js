@@ -1,5 +1,5 @@
 // The best value so far of several studies, by time or by steps spent.
-import { Chart, Scale, bar, choice, css, extent, short } from "./chart.js";
+import { Chart, Scale, bar, choice, extent, short } from "./chart.js";
 import { fetchTrials } from "./columns.js";
 
 const element = document.getElementById("best");
@@ -41,9 +41,10 @@ if (element) {
       });
       c.stroke();
       if (line.length) {
-        c.fillStyle = css("--ink");
+        c.fillStyle = COLORS[place];
         c.textAlign = "right";
-        c.fillText(short(line.at(-1).value), at.right, sy.at(line.at(-1).value) - 6);
+        c.textBaseline = "bottom";
+        c.fillText(short(line.at(-1).value), sx.at(line.at(-1)[x]), sy.at(line.at(-1).value) - 4);
       }
     });
   }

@@ -1,19 +1,20 @@
 // The curves of many trials: by step or by time, of any metric, on a linear or logarithmic axis.
-import { Chart, Scale, bar, choice, colorOf, css, extent, short } from "./chart.js";
+import { Chart, Scale, bar, choice, colorOf, css, extent, legend, short } from "./chart.js";
 
 const ORDER = ["stopped_early", "cancelled", "infeasible", "pending", "paused", "failed", "completed", "resumed", "running"];
 
 export class Curves {
-  constructor(element, { metric, rungs = [], best = null, open = null }) {
+  constructor(element, { metric, rungs = [], best = null, open = null, height = 340, choose = true }) {
     Object.assign(this, { metric, rungs, best, open, x: "step", log: false, zoom: null, trials: [] });
     const row = bar(element);
-    this.fill = choice(row, "Metric", [metric], metric, (name) => this.set({ metric: name, zoom: null }));
+    this.fill = choose ? choice(row, "Metric", [metric], metric, (name) => this.set({ metric: name, zoom: null })) : () => {};
     choice(row, "Horizontal axis", ["step", "time"], "step", (x) => this.set({ x, zoom: null }));
     choice(row, "Vertical axis", ["linear", "log"], "linear", (kind) => this.set({ log: kind === "log", zoom: null }));
     this.reset = Object.assign(document.createElement("button"), { type: "button", textContent: "Whole", hidden: true });
     this.reset.addEventListener("click", () => this.set({ zoom: null }));
-    row.append(this.reset);
-    this.chart = new Chart(element, { title: "Learning curves; the table of trials has the values", draw: () => this.draw() });
+    this.legend = Object.assign(document.createElement("span"), { className: "legend" });
+    row.append(this.reset, this.legend);
+    this.chart = new Chart(element, { height, title: "Learning curves; the table of trials has the values", draw: () => this.draw() });
     const { canvas } = this.chart;
     canvas.addEventListener("pointerdown", (event) => (this.drag = this.chart.place(event)));
     canvas.addEventListener("pointermove", (event) => this.move(event));
@@ -32,6 +33,7 @@ export class Curves {
     const rank = (one) => ORDER.indexOf(one.outcome);
     this.trials = [...trials].sort((a, b) => rank(a) - rank(b));
     this.fill(metrics.length ? metrics : [this.metric], this.metric);
+    if (this.trials.length > 1) legend(this.legend, new Set(trials.map((one) => one.outcome)));
     this.chart.redraw();
   }
 
@@ -43,7 +45,7 @@ export class Curves {
     const [xs, ys] = this.zoom ?? [extent(this.trials.map((one) => this.xs(one))), extent(this.trials.map((one) => this.ys(one)), this.log)];
     this.sx = new Scale(xs, [at.left, at.right]);
     this.sy = new Scale(ys, [at.bottom, at.top], this.log);
-    chart.axes(this.sx, this.sy, this.x === "step" ? "step" : "seconds", this.metric);
+    chart.axes(this.sx, this.sy, this.x === "step" ? "step" : "seconds", this.metric, { whole: this.x === "step" });
     chart.clip();
     this.drawRungs(at);
     const c = chart.context;

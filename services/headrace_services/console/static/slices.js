@@ -1,5 +1,5 @@
 // Slices: for each parameter, its value and the trial's score.
-import { Chart, Scale, colorOf, css, extent, short } from "./chart.js";
+import { Chart, Scale, colorOf, extent, short } from "./chart.js";
 
 const MOST = 12;
 
@@ -21,7 +21,9 @@ export class Slices {
     const cell = document.createElement("div");
     this.grid.append(cell);
     const chart = new Chart(cell, { height: 180, title: "A parameter and the score; the table has the values", draw: () => this.draw(chart, place), margin: { left: 52, right: 8, top: 6, bottom: 26 } });
-    cell.style.position = "relative";
+    cell.className = "cell";
+    chart.name = Object.assign(document.createElement("strong"), { textContent: "" });
+    cell.prepend(chart.name);
     chart.canvas.addEventListener("pointermove", (event) => this.point(chart, place, chart.place(event)));
     chart.canvas.addEventListener("pointerleave", () => chart.say(""));
     chart.canvas.addEventListener("click", (event) => chart.near && this.open(chart.near.number, event));
@@ -31,10 +33,11 @@ export class Slices {
   draw(chart, place) {
     const param = this.params[place], at = chart.box, c = chart.context;
     if (!param) return;
+    chart.name.textContent = param.name;
     const span = param.choices ? [-0.5, param.choices.length - 0.5] : extent([this.trials.map((one) => one.params[place])], param.log);
-    chart.sx = new Scale(span, [at.left, at.right], param.log);
-    chart.sy = new Scale(extent([this.trials.map((one) => one.score)]), [at.bottom, at.top]);
-    chart.axes(chart.sx, chart.sy, param.name, "");
+    chart.sx = new Scale(span, [at.left + 5, at.right - 5], param.log);
+    chart.sy = new Scale(extent([this.trials.map((one) => one.score)]), [at.bottom - 4, at.top + 4]);
+    chart.axes(chart.sx, chart.sy, "", "", { choices: param.choices, whole: param.whole });
     c.globalAlpha = this.trials.length > 500 ? 0.4 : 0.8;
     let outcome = null;
     for (const one of this.trials) {
@@ -43,7 +46,6 @@ export class Slices {
       c.fillRect(chart.sx.at(one.params[place]) - 2, chart.sy.at(one.score) - 2, 4, 4);
     }
     c.globalAlpha = 1;
-    c.strokeStyle = css("--line");
   }
 
   point(chart, place, [x, y]) {

@@ -5,10 +5,19 @@ import { onChange } from "./page.js";
 
 const element = document.getElementById("metrics");
 const rungs = element.dataset.rungs.split(",").map(Number);
-let curves = null;
+const grid = Object.assign(document.createElement("div"), { className: "grid wider" });
+const charts = new Map(); // metric -> Curves
+element.append(grid);
+
 const study = new Study(element.dataset.src, ({ trials, metrics }) => {
-  curves ??= new Curves(element, { metric: metrics[0] ?? "", rungs });
-  curves.show([...trials.values()], metrics);
+  for (const metric of metrics) {
+    if (!charts.has(metric)) {
+      const cell = Object.assign(document.createElement("div"), { className: "cell" });
+      grid.append(cell);
+      charts.set(metric, new Curves(cell, { metric, rungs, height: 220, choose: false }));
+    }
+    charts.get(metric).show([...trials.values()], metrics);
+  }
 });
 study.load();
 onChange(() => study.load());

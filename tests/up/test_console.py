@@ -1,0 +1,94 @@
+"""The console as a child of `headrace up`: nothing waits for it, its end stops nothing, and its address is known."""
+
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.home import console_of
+from headrace_services.up import home as up_home
+from headrace_services.up.child import ChildSpec
+from headrace_services.up.children import Options, children
+from headrace_services.up.ports import next_free_port
+from headrace_services.up.probe import console_serves
+
+SCHEDULER = "127.0.0.1:7440"
+
+
+def test_it_is_the_last_child_and_gets_every_scheduler(tmp_path: Path) -> None:
+    console = children(Options(home=tmp_path, ports=(7440, 7441), console_port=7450))[-1]
+    assert console.name == "console"
+    assert not console.needed
+    assert console.command[-4:] == (
+        "--listen",
+        "127.0.0.1:7450",
+        "--address",
+        "127.0.0.1:7440,127.0.0.1:7441",
+    )
+    assert Options(home=tmp_path, ports=(7440,)).console is None
+
+
+def test_a_taken_port_leads_to_the_next_free_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        found = next_free_port(port)
+        assert found != port
+        assert found > port or port > 65000
+
+
+def test_its_address_is_known_for_its_own_scheduler_alone_and_gone_after(tmp_path: Path) -> None:
+    with up_home.advertised(tmp_path, [SCHEDULER], "http://127.0.0.1:7450"):
+        assert console_of(SCHEDULER, tmp_path) == "http://127.0.0.1:7450"
+        assert console_of("127.0.0.1:7441", tmp_path) is None
+    assert console_of(SCHEDULER, tmp_path) is None
+    assert [*tmp_path.iterdir()] == []
+    with up_home.advertised(tmp_path, [SCHEDULER]):
+        assert console_of(SCHEDULER, tmp_path) is None
+
+
+def test_a_home_that_is_held_has_no_console_of_an_earlier_one(tmp_path: Path) -> None:
+    (tmp_path / "console").write_text("http://127.0.0.1:1\n")
+    with up_home.hold(tmp_path):
+        assert not (tmp_path / "console").exists()
+
+
+async def test_it_serves_when_something_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        assert await console_serves(port)() == f"serving on http://127.0.0.1:{port}"
+    assert await console_serves(port)() is None
+
+
+async def test_one_that_cannot_start_is_tried_again_and_stops_nothing(
+    tmp_path: Path, steady: Callable[..., ChildSpec], running: Callable[..., Any]
+) -> None:
+    broken = ChildSpec(
+        name="console",
+        command=(sys.executable, "-c", "raise SystemExit('no such module')"),
+        log_path=tmp_path / "console.log",
+        ready=console_serves(1),
+        needed=False,
+    )
+    async with running([steady("scheduler"), broken]) as state:
+        await state.until(lambda: len(state.said("console")) >= 3, "it is tried again")
+        assert "no such module; restarting it" in state.said("console")[1]
+        assert state.pid("scheduler")
+
+
+async def test_one_that_is_killed_comes_back(
+    steady: Callable[..., ChildSpec], running: Callable[..., Any]
+) -> None:
+    async with running([steady("scheduler"), steady("console", needed=False)]) as state:
+        await state.until(lambda: "ready" in state.said("console"), "it is ready")
+        before = state.pid("scheduler")
+        state.supervisor._children[1].kill()
+        await state.until(lambda: "ready again" in state.said("console"), "it is back")
+        assert state.pid("scheduler") == before
+
+
+def test_without_a_home_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "nowhere"))
+    assert console_of(SCHEDULER) is None
