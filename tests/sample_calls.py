@@ -108,6 +108,9 @@ class Samples:
                 await self._call("PauseStudy", study_pb2.PauseStudyRequest(name=f"studies/{study}"))
             case "DeleteStudy" | "ForgetCheckpoints":
                 await self._call("StopStudy", study_pb2.StopStudyRequest(name=f"studies/{study}"))
+                if name == "ForgetCheckpoints":
+                    found = await self._call("GetStudy", study_pb2.GetStudyRequest(name=f"studies/{study}"))
+                    request.cursor = found.study.status.cursor
             case "ResumeTrial":
                 lease = await self._lease(study)
                 trial = lease.trial

@@ -158,6 +158,28 @@ async def test_what_cannot_be_read_is_refused_or_named(full_site: RpcSite) -> No
         found = await read(full_site, size)
         assert list(found.numbers) == [0, 1, 3]
         assert [one.name for one in found.unshown] == ["studies/s/trials/2"]
+    async with transaction(full_site.engine) as conn:
+        wrong = {"x": "text", "n": 1, "opt": "adam"}
+        await conn.execute(update(tables.trial).where(tables.trial.c.number == 2).values(params=wrong))
+        await conn.execute(
+            text("""UPDATE report SET metrics = '{"loss": "text"}' WHERE number = 0 AND step = 2""")
+        )
+        await conn.execute(text("""UPDATE report SET metrics = '[1]' WHERE number = 0 AND step = 3"""))
+    found = await read(full_site)
+    assert [one.name for one in found.unshown] == ["studies/s/trials/2"]
+    assert found.curve(0, "loss") == [(1, 0.1), (5, 0.5), (8, 0.8)]
+    assert found.curve(1, "loss")[0] == (1, 1.1)
+
+
+async def test_many_metrics_shorten_curves_or_are_left_out(site: RpcSite) -> None:
+    await long_study(site, 2, 400, 70)
+    found = await read(site, most_points=10_000)
+    assert found.more_metrics
+    assert len(found.metrics) == 64
+    assert len(found.curve(1, "m1")) == 400
+    chosen = await read(site, metrics=["m1", "m70"])
+    assert not chosen.more_metrics
+    assert chosen.curve(0, "m70")[0] == (1, 71.0)
 
 
 async def test_annotations_change_nothing_else(full_site: RpcSite) -> None:

@@ -9,7 +9,7 @@ from rpc_site import RpcSite
 from study_site import make_spec
 
 from headrace.ages import KINDS, Ages
-from headrace.errors import StudyNotEndedError, StudyNotFoundError
+from headrace.errors import InvalidFieldError, StudyNotEndedError, StudyNotFoundError
 from headrace.v1 import study_pb2 as pb
 from headrace_services.identity.roles import Role
 from headrace_services.scheduler.analysis import AnalysisPools
@@ -176,6 +176,7 @@ async def test_checkpoints_whose_files_were_deleted_are_forgotten(site: RpcSite)
         for step, value in ((1, 0.1), (9, 0.5)):
             await site.report(lease, step, value, checkpoint_uri=f"mem:/{number}/{step}")
     forget = pb.ForgetCheckpointsRequest(study="studies/s", uris=["mem:/0/1", "mem:/0/9", "mem:/elsewhere"])
+    forget.cursor = (await site.study()).status.cursor
     assert (await site.call("ForgetCheckpoints", forget)).trials == 1
     assert (await site.call("ForgetCheckpoints", forget)).trials == 0, "it was done before"
     first, second = (await site.call("ListTrials", pb.ListTrialsRequest(study="studies/s"))).trials
@@ -186,7 +187,11 @@ async def test_checkpoints_whose_files_were_deleted_are_forgotten(site: RpcSite)
     await site.call("ExtendStudy", pb.ExtendStudyRequest(name="studies/s", steps=27))
     assert isinstance(await site.refusal("ForgetCheckpoints", forget), StudyNotEndedError)
     await site.call("StopStudy", pb.StopStudyRequest(name="studies/s"))
-    forget = pb.ForgetCheckpointsRequest(study="studies/s", uris=["mem:/1/1"])
+    forget = pb.ForgetCheckpointsRequest(study="studies/s", uris=["mem:/1/1"], cursor=forget.cursor)
+    late = await site.refusal("ForgetCheckpoints", forget)
+    assert isinstance(late, InvalidFieldError), "it was sent before the study continued"
+    assert late.violations[0].field == "cursor"
+    forget.cursor = (await site.study()).status.cursor
     assert (await site.call("ForgetCheckpoints", forget)).trials == 1
     _, second = (await site.call("ListTrials", pb.ListTrialsRequest(study="studies/s"))).trials
     assert second.checkpoint.uri == "mem:/1/9"

@@ -4201,7 +4201,7 @@ type ReadCurvesRequest struct {
 	// The metrics to read; empty means all that the trials of the page have reported, at most 64.
 	Metrics []string `protobuf:"bytes,5,rep,name=metrics,proto3" json:"metrics,omitempty"`
 	// The maximum number of points of each trial: 2 to 10,000; 0 means 1000. The first and the last point are kept,
-	// and the rest are evenly spaced.
+	// and the rest are evenly spaced. If all metrics are read and there are many, a trial may have fewer points.
 	MostPoints    int32 `protobuf:"varint,6,opt,name=most_points,json=mostPoints,proto3" json:"most_points,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4303,7 +4303,9 @@ type ReadCurvesResponse struct {
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,10,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// The trials on this page that cannot be shown.
-	Unshown       []*Unshown `protobuf:"bytes,11,rep,name=unshown,proto3" json:"unshown,omitempty"`
+	Unshown []*Unshown `protobuf:"bytes,11,rep,name=unshown,proto3" json:"unshown,omitempty"`
+	// True if all metrics were requested and there are more than 64: name the ones to read.
+	MoreMetrics   bool `protobuf:"varint,12,opt,name=more_metrics,json=moreMetrics,proto3" json:"more_metrics,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4415,11 +4417,18 @@ func (x *ReadCurvesResponse) GetUnshown() []*Unshown {
 	return nil
 }
 
+func (x *ReadCurvesResponse) GetMoreMetrics() bool {
+	if x != nil {
+		return x.MoreMetrics
+	}
+	return false
+}
+
 // The values of one parameter, one for each trial.
 type ParameterColumn struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Of a `float` or `int` parameter: the values; NaN where a trial lacks the parameter.
+	// Of a `float` or `int` parameter: the values, exact up to 2^53; NaN where a trial lacks the parameter.
 	Values []float64 `protobuf:"fixed64,2,rep,packed,name=values,proto3" json:"values,omitempty"`
 	// Of a `choice` parameter: its choices as JSON, in the order of the study file, and for each trial the place of its
 	// value in that list; -1 where a trial lacks the parameter.
@@ -6904,7 +6913,9 @@ type ForgetCheckpointsRequest struct {
 	// `studies/{study}`; the study must have ended.
 	Study string `protobuf:"bytes,1,opt,name=study,proto3" json:"study,omitempty"`
 	// The URIs of the checkpoints.
-	Uris          []string `protobuf:"bytes,2,rep,name=uris,proto3" json:"uris,omitempty"`
+	Uris []string `protobuf:"bytes,2,rep,name=uris,proto3" json:"uris,omitempty"`
+	// The cursor of the study's newest event. If it is another one by now, nothing is forgotten.
+	Cursor        int64 `protobuf:"varint,3,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6951,6 +6962,13 @@ func (x *ForgetCheckpointsRequest) GetUris() []string {
 		return x.Uris
 	}
 	return nil
+}
+
+func (x *ForgetCheckpointsRequest) GetCursor() int64 {
+	if x != nil {
+		return x.Cursor
+	}
+	return 0
 }
 
 type ForgetCheckpointsResponse struct {
@@ -7339,7 +7357,7 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\x06filter\x18\x04 \x01(\tR\x06filter\x12\x18\n" +
 	"\ametrics\x18\x05 \x03(\tR\ametrics\x12\x1f\n" +
 	"\vmost_points\x18\x06 \x01(\x05R\n" +
-	"mostPoints\"\xc3\x03\n" +
+	"mostPoints\"\xe6\x03\n" +
 	"\x12ReadCurvesResponse\x12\x18\n" +
 	"\anumbers\x18\x01 \x03(\x03R\anumbers\x12/\n" +
 	"\x06states\x18\x02 \x03(\x0e2\x17.headrace.v1.TrialStateR\x06states\x128\n" +
@@ -7354,7 +7372,8 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\ametrics\x18\t \x03(\v2\x19.headrace.v1.MetricColumnR\ametrics\x12&\n" +
 	"\x0fnext_page_token\x18\n" +
 	" \x01(\tR\rnextPageToken\x12.\n" +
-	"\aunshown\x18\v \x03(\v2\x14.headrace.v1.UnshownR\aunshown\"o\n" +
+	"\aunshown\x18\v \x03(\v2\x14.headrace.v1.UnshownR\aunshown\x12!\n" +
+	"\fmore_metrics\x18\f \x01(\bR\vmoreMetrics\"o\n" +
 	"\x0fParameterColumn\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06values\x18\x02 \x03(\x01R\x06values\x12\x18\n" +
@@ -7544,10 +7563,11 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"size_bytes\x18\x02 \x01(\x03R\tsizeBytes\x12\x12\n" +
 	"\x04rows\x18\x03 \x01(\x03R\x04rows\"\x10\n" +
 	"\x0eCleanUpRequest\"\x11\n" +
-	"\x0fCleanUpResponse\"D\n" +
+	"\x0fCleanUpResponse\"\\\n" +
 	"\x18ForgetCheckpointsRequest\x12\x14\n" +
 	"\x05study\x18\x01 \x01(\tR\x05study\x12\x12\n" +
-	"\x04uris\x18\x02 \x03(\tR\x04uris\"3\n" +
+	"\x04uris\x18\x02 \x03(\tR\x04uris\x12\x16\n" +
+	"\x06cursor\x18\x03 \x01(\x03R\x06cursor\"3\n" +
 	"\x19ForgetCheckpointsResponse\x12\x16\n" +
 	"\x06trials\x18\x01 \x01(\x03R\x06trials*\xa5\x01\n" +
 	"\n" +

@@ -48,7 +48,10 @@ _OWN: Final[dict[str, dict[str, Bound]]] = {
     "RetryTrialsRequest": {
         "trial_numbers": Items(10_000, NUMBER, remedy="Name none, for all trials that failed.")
     },
-    "ForgetCheckpointsRequest": {"uris": Items(1000, TEXT, remedy="Split them over several calls.")},
+    "ForgetCheckpointsRequest": {
+        "uris": Items(1000, TEXT, remedy="Split them over several calls."),
+        "cursor": CURSOR,
+    },
     "ExtendStudyRequest": {"trials": _MORE_TRIALS, "steps": _MORE_STEPS},
     "ListStudiesRequest": {"filter": FILTER},
     "ListTrialsRequest": {"states": Items(16), "filter": FILTER, "order_by": NAME},

@@ -16,7 +16,7 @@ straight runs while all else is equal, such as a time, is left out.
 
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from math import ceil
@@ -286,11 +286,11 @@ class Check:
                         world,
                         lambda rank: ends_elsewhere(straight[rank], chain_of(resumed.chain, rank), stop),
                     )
-        try:
-            missing = (*missing, *self._unused(resumed.chain))
-        except OutOfTimeError:
-            mutated = ", ".join(self._mutations)
-            report = replace(report, undecided=(f"whether a change of {mutated} has an effect",))
+        unused, untried = self._unused(resumed.chain)
+        missing += unused
+        if untried:
+            said = f"whether a change of {', '.join(untried)} has an effect"
+            report = replace(report, undecided=(said,))
         known = {found.remedy for found in missing}
         reset = resumed.resets(straight)
         return replace(
@@ -335,9 +335,14 @@ class Check:
             return names.isdisjoint(self._objectives)
         return len(names) < len(reported) and all(map(is_measured, names))
 
-    def _unused(self, chain: Sequence[Ranks]) -> Iterator[Missing]:
-        """The parameters whose change between two steps, as in a population, has no effect or fails."""
-        for name, params in self._mutations.items() if len(chain) > 1 and chain[1][0].steps else ():
+    def _unused(self, chain: Sequence[Ranks]) -> tuple[tuple[Missing, ...], list[str]]:
+        """The parameters whose change between two steps, as in a population, has no effect or fails; and those that
+        the time limit left untried."""
+        unused: list[Missing] = []
+        untried = [*self._mutations] if len(chain) > 1 and chain[1][0].steps else []
+        while untried:
+            name = untried[0]
+            params = self._mutations[name]
             control = replace(
                 self._control,
                 params=dict(params),
@@ -346,11 +351,16 @@ class Check:
                 resume_step=chain[0][0].checkpoint_step,
                 restore_dir=chain[0][0].checkpoint_dir,
             )
-            results = self._process(f"resumed with another {name}", control)
+            try:
+                results = self._process(f"resumed with another {name}", control)
+            except OutOfTimeError:
+                break
+            untried = untried[1:]
             changed = failed(results) or results[0]
             missing = unused_parameter(name, self._control.params, params, chain[1][0], changed)
             if missing is not None:
-                yield missing
+                unused.append(missing)
+        return tuple(unused), untried
 
     def _resumed_run(self, first: SegmentResult, plan: Plan) -> ResumedRun:
         """Runs the processes, each resumed from the previous one, to the end."""

@@ -1,5 +1,6 @@
 """`headrace compare`: several studies side by side."""
 
+from math import isfinite
 from typing import Annotated, Any
 
 import typer
@@ -77,7 +78,8 @@ def _cost(info: StudyInfo) -> str:
 def _note_best(infos: list[StudyInfo], output: Output) -> None:
     if any(info.spec.further_objectives for info in infos):
         return
-    scored = [(info, info.best.score) for info in infos if info.best and info.best.score is not None]
+    bests = [(info, info.best.score if info.best else None) for info in infos]
+    scored = [(info, score) for info, score in bests if score is not None and isfinite(score)]
     if len(scored) < 2:
         return
     sign = infos[0].spec.objective.sign
@@ -85,8 +87,10 @@ def _note_best(infos: list[StudyInfo], output: Output) -> None:
     others = ", ".join(
         f"{wording.number(abs(score - other))} better than {info.name}"
         for info, other in scored
-        if info is not first
+        if info is not first and other != score
     )
+    if not others:
+        return
     output.note(f"{first.name} has the best {first.spec.objective.metric}: {others}.")
 
 

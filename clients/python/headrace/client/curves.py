@@ -33,6 +33,8 @@ class Curves:
     metrics: dict[str, "array[float]"] = field(default_factory=dict)
     unshown: list[Unshown] = field(default_factory=list)
     """The trials that the scheduler left out because it cannot show them."""
+    more_metrics: bool = False
+    """Whether there are more metrics than the 64 that are read at once: name those to read."""
 
     def __len__(self) -> int:
         """How many trials there are."""
@@ -52,6 +54,7 @@ class Curves:
 
     def add(self, page: pb.ReadCurvesResponse, space: Mapping[str, Domain]) -> None:
         """Add the trials of a page of the scheduler's answer, whose parameters are from this space."""
+        self.more_metrics |= page.more_metrics
         self.unshown += map(unshown, page.unshown)
         self.numbers.extend(page.numbers)
         self.states += [TRIAL_STATES.get(state, TrialState.UNKNOWN) for state in page.states]

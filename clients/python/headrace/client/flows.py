@@ -420,14 +420,15 @@ def delete_study(study: StudyHandle) -> Flow[None]:
     yield from rpc(pb.DeleteStudyResponse, request)
 
 
-def forget_checkpoints(study: StudyHandle, uris: Iterable[str]) -> Flow[None]:
+def forget_checkpoints(study: StudyHandle, uris: Iterable[str], *, cursor: int) -> Flow[None]:
     """Makes the scheduler forget these checkpoints, whose files are going to be deleted: the study's trials no longer
-    refer to them. Raises `StudyNotEndedError` if the study has not ended.
+    refer to them. Raises `StudyNotEndedError` if the study has not ended, and `InvalidFieldError` if `cursor` is no
+    longer that of its newest event.
     """
     gone = list(uris)
     for start in range(0, len(gone), _FORGOTTEN_AT_ONCE):
         some = gone[start : start + _FORGOTTEN_AT_ONCE]
-        request = pb.ForgetCheckpointsRequest(study=study_name(study.name), uris=some)
+        request = pb.ForgetCheckpointsRequest(study=study_name(study.name), uris=some, cursor=cursor)
         yield from rpc(pb.ForgetCheckpointsResponse, request)
 
 

@@ -69,7 +69,7 @@ class Leftover:
         next `gc` lists again, but no reference to files that are gone.
         """
         self._require_unmoved(client)
-        client.transport.run(forget_checkpoints(client.study(self.study), self.uris))
+        client.transport.run(forget_checkpoints(client.study(self.study), self.uris, cursor=self.cursor))
         store = open_store(self.where)
         for trial in self.trials:
             self._require_unmoved(client)

@@ -19,12 +19,13 @@ from headrace.errors import InvalidFieldError, Violation
 OPERATORS: Final = ("!=", "<=", ">=", ":", "=", "~", "<", ">")
 MOST_TERMS: Final = 32
 MOST_VALUES: Final = 64
-_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _KEY = re.compile(r"[^\s\"!:=~<>,]+")
 _VALUE = re.compile(r"[^\s\",]+")
-_ESCAPED = re.compile(r"\\(.)")
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _FIELD = "filter"
-_EXAMPLE = 'Write KEY:VALUE, such as state:running, lr>1e-3 or note~"too slow".'
+_TWO = 'Write one of : = != ~ < <= > >=, or quote the value, as in name:"=x".'
+_EXAMPLE = 'Write KEY:VALUE without spaces, such as state:running, lr>1e-3 or note~"too slow".'
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,9 @@ def _term(text: str, start: int) -> tuple[Term, int]:
         value, place = _word(text, place, _VALUE)
         if place == before:
             raise refused(text[start:place], "has no value", _EXAMPLE)
+        if text[before] in "=<>!~":
+            rest = text[start:].split(maxsplit=1)[0]
+            raise refused(rest, f"has two operators, {operator} and {text[before]}", _TWO)
         values.append(value)
         if len(values) > MOST_VALUES:
             raise refused(key, f"has more than {MOST_VALUES} values", "Use a range, or several calls.")

@@ -2047,7 +2047,7 @@ class ReadCurvesRequest(_message.Message):
     """Only trials that match, as in `ListTrialsRequest`; empty means all."""
     most_points: _builtins.int
     """The maximum number of points of each trial: 2 to 10,000; 0 means 1000. The first and the last point are kept,
-    and the rest are evenly spaced.
+    and the rest are evenly spaced. If all metrics are read and there are many, a trial may have fewer points.
     """
     @_builtins.property
     def metrics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -2088,8 +2088,11 @@ class ReadCurvesResponse(_message.Message):
     METRICS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     UNSHOWN_FIELD_NUMBER: _builtins.int
+    MORE_METRICS_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Empty on the last page."""
+    more_metrics: _builtins.bool
+    """True if all metrics were requested and there are more than 64: name the ones to read."""
     @_builtins.property
     def numbers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """One entry for each trial in each of these columns."""
@@ -2144,10 +2147,11 @@ class ReadCurvesResponse(_message.Message):
         metrics: _abc.Iterable[Global___MetricColumn] | None = ...,
         next_page_token: _builtins.str = ...,
         unshown: _abc.Iterable[Global___Unshown] | None = ...,
+        more_metrics: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["metrics", b"metrics", "next_page_token", b"next_page_token", "numbers", b"numbers", "parameters", b"parameters", "points", b"points", "reasons", b"reasons", "scores", b"scores", "states", b"states", "steps", b"steps", "times_s", b"times_s", "unshown", b"unshown"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["metrics", b"metrics", "more_metrics", b"more_metrics", "next_page_token", b"next_page_token", "numbers", b"numbers", "parameters", b"parameters", "points", b"points", "reasons", b"reasons", "scores", b"scores", "states", b"states", "steps", b"steps", "times_s", b"times_s", "unshown", b"unshown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2166,7 +2170,7 @@ class ParameterColumn(_message.Message):
     name: _builtins.str
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Of a `float` or `int` parameter: the values; NaN where a trial lacks the parameter."""
+        """Of a `float` or `int` parameter: the values, exact up to 2^53; NaN where a trial lacks the parameter."""
 
     @_builtins.property
     def choices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -3376,8 +3380,11 @@ class ForgetCheckpointsRequest(_message.Message):
 
     STUDY_FIELD_NUMBER: _builtins.int
     URIS_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
     study: _builtins.str
     """`studies/{study}`; the study must have ended."""
+    cursor: _builtins.int
+    """The cursor of the study's newest event. If it is another one by now, nothing is forgotten."""
     @_builtins.property
     def uris(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The URIs of the checkpoints."""
@@ -3387,10 +3394,11 @@ class ForgetCheckpointsRequest(_message.Message):
         *,
         study: _builtins.str = ...,
         uris: _abc.Iterable[_builtins.str] | None = ...,
+        cursor: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["study", b"study", "uris", b"uris"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "study", b"study", "uris", b"uris"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,21 +3,22 @@
 
 import json
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from math import nan
 
-from headrace.spec import StudySpec
-from headrace.spec.domains import CategoricalDomain
+from headrace.spec import CategoricalDomain, Domain, StudySpec
 from headrace.spec.names import METRIC
 from headrace.v1 import study_pb2 as pb
 from headrace.v1 import trial_pb2
-from headrace_services.scheduler.core.records import Study
+from headrace_services.scheduler.core.records import Study, Value
 from headrace_services.scheduler.rpc import convert, names, pages
 from headrace_services.scheduler.rpc.calls import Calls, Context, find_study
 from headrace_services.scheduler.rpc.checks import Checks
 from headrace_services.scheduler.store import curves
 from headrace_services.scheduler.store.curves import Curves, Unread, Wanted
 from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.defects import reason_of
 from headrace_services.scheduler.store.query import trial_keys
 
 POINTS = 1000
@@ -38,12 +39,13 @@ class CurveCalls(Calls):
         study_id = names.parse_study(request.study, field="study")
         async with transaction(self.hub.engine) as conn:
             study = await find_study(conn, study_id)
-            wanted_names = _valid_metrics(request.metrics)
+            wanted_names, more = _valid_metrics(request.metrics), False
             which = trial_keys.filtered(study.spec, request.filter, datetime.now(UTC))
             window = pages.window(request, (int,), default=pages.MAX_SIZE)
             after = int(window.after[0]) if window.after else -1
             if not wanted_names:
-                wanted_names = await curves.metrics(conn, study.id, which, number=after, limit=window.size)
+                found = await curves.metrics(conn, study.id, which, number=after, limit=window.size)
+                wanted_names, more = found[: curves.MOST_METRICS], len(found) > curves.MOST_METRICS
             wanted = Wanted(
                 study_id=study.id,
                 since=study.create_time,
@@ -51,10 +53,14 @@ class CurveCalls(Calls):
                 metrics=wanted_names,
                 most_points=request.most_points or POINTS,
             )
-        _check_points(wanted)
+        if request.metrics:
+            _check_points(wanted)
+        else:  # how many metrics there are is not the caller's choice
+            wanted = replace(wanted, most_points=min(wanted.most_points, MOST_VALUES // wanted.width))
         columns = _Columns(study, wanted)
-        async for found in self._batches(wanted, after, window.limit):
-            if len(columns) == window.size or not columns.take(found):
+        columns.message.more_metrics = more
+        async for one in self._batches(wanted, after, window.limit):
+            if len(columns) == window.size or not columns.take(one):
                 columns.message.next_page_token = window.token_after((columns.last,))
                 break
         return columns.message
@@ -99,7 +105,13 @@ class _Columns:
             self.message.unshown.add(name=names.trial_name(self._study, one.number), reason=one.reason)
             self.last = one.number
             return True
-        self._left -= _VALUE_BYTES * (len(one.steps) * self._width + len(self._spec.space)) + _TRIAL_BYTES
+        try:
+            params = [
+                _place_or_value(one.params.get(name), domain) for name, domain in self._spec.space.items()
+            ]
+        except (TypeError, ValueError) as error:
+            return self.take(Unread(number=one.number, reason=reason_of(error)))
+        self._left -= _VALUE_BYTES * (len(one.steps) * self._width + len(params)) + _TRIAL_BYTES
         if self._left < 0 and len(self):
             return False
         message = self.message
@@ -112,19 +124,21 @@ class _Columns:
         message.times_s.extend(one.times_s)
         for column, values in zip(self._values, one.values, strict=False):
             column.extend(values)
-        for parameter in message.parameters:
-            _take_parameter(parameter, self._spec, one)
+        for parameter, value in zip(message.parameters, params, strict=True):
+            if isinstance(value, int):
+                parameter.places.append(value)
+            else:
+                parameter.values.append(value)
         self.last = one.number
         return True
 
 
-def _take_parameter(column: pb.ParameterColumn, spec: StudySpec, one: Curves) -> None:
-    value, domain = one.params.get(column.name), spec.space[column.name]
+def _place_or_value(value: Value | None, domain: Domain) -> int | float:
+    """The place of a value among the choices, -1 for none; or a number, NaN for none."""
     if not isinstance(domain, CategoricalDomain):
-        column.values.append(nan if value is None else float(value))
-        return
+        return nan if value is None else float(value)
     place = None if value is None else domain.place_of(value)
-    column.places.append(-1 if place is None else place)
+    return -1 if place is None else place
 
 
 def _valid_metrics(given: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ from headrace.v1 import study_pb2 as pb
 from headrace_services.scheduler.rpc import names
 from headrace_services.scheduler.rpc.caller import caller, governs
 from headrace_services.scheduler.rpc.calls import Calls, Context, find_ended
+from headrace_services.scheduler.rpc.checks import Checks
 from headrace_services.scheduler.store import aging, leftovers
 from headrace_services.scheduler.store.database import transaction
 
@@ -56,9 +57,15 @@ class UpkeepCalls(Calls):
     async def ForgetCheckpoints(
         self, request: pb.ForgetCheckpointsRequest, context: Context
     ) -> pb.ForgetCheckpointsResponse:
-        """Forget checkpoints of an ended study whose files were deleted."""
+        """Forget checkpoints of an ended study, before their files are deleted. A call that arrives late, when the
+        study has continued since, forgets nothing."""
         study_id = names.parse_study(request.study, field="study")
+        checks = Checks()
         async with transaction(self.hub.engine) as conn:
             study = await find_ended(conn, study_id)
+            if study.cursor != request.cursor:
+                now = f"is not that of the newest event, which is {study.cursor}"
+                checks.note("cursor", request.cursor, now, "Read the study again.")
+            checks.done()
             trials = await aging.forget_deleted(conn, study.id, request.uris)
         return pb.ForgetCheckpointsResponse(trials=trials)

@@ -151,8 +151,8 @@ async def forget_checkpoints(
 
 
 async def forget_deleted(conn: AsyncConnection, study_id: int, uris: Sequence[str]) -> int:
-    """Clear the references of a study's trials to these checkpoints, whose files are gone. Returns the number of
-    trials that had one."""
+    """Clear the references of a study's trials to these checkpoints, whose files are to be deleted. Returns the
+    number of trials that had one."""
     done = await conn.execute(_FORGET_DELETED, {"study_id": study_id, "uris": list(uris)})
     return done.rowcount
 

@@ -2,7 +2,22 @@
 
 from typing import Any
 
-from sqlalchemy import Boolean, Column, Computed, DateTime, Double, Integer, Table, Text, func
+from sqlalchemy import (
+    Boolean,
+    Column,
+    ColumnElement,
+    Computed,
+    DateTime,
+    Double,
+    Integer,
+    Table,
+    Text,
+    case,
+    cast,
+    func,
+    literal_column,
+    or_,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
@@ -23,6 +38,14 @@ class Metrics(TypeDecorator[dict[str, float]]):
     def process_result_value(self, value: Any, dialect: Dialect) -> dict[str, float] | None:  # noqa: ARG002 - SQLAlchemy's signature
         """Decode it."""
         return None if value is None else metrics_of_json(value)
+
+
+def metric_in(metrics: ColumnElement[Any], name: str) -> ColumnElement[float]:
+    """A metric of a column of metrics; NULL if it lacks the metric, or holds what is no number there."""
+    value = cast(metrics, JSONB).op("->")(cast(name, Text))
+    text = value.op("#>>")(literal_column("'{}'::text[]"))
+    sound = or_(func.jsonb_typeof(value) == "number", text.in_(("NaN", "Infinity", "-Infinity")))
+    return case((sound, cast(text, Double)))
 
 
 def columns_of_metrics(table: Table) -> tuple[str, ...]:

@@ -10,13 +10,14 @@ from datetime import datetime
 from math import nan
 from typing import Any
 
-from sqlalchemy import ColumnElement, Double, cast, func, literal, or_, select
+from sqlalchemy import ColumnElement, Double, case, cast, func, literal, or_, select
 from sqlalchemy.dialects.postgresql import JSONB, aggregate_order_by, distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace_services.scheduler.core.lifecycle import Reason, State
 from headrace_services.scheduler.core.records import Params
 from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.store.columns import metric_in
 from headrace_services.scheduler.store.defects import reason_of
 
 MOST_METRICS = 64
@@ -67,7 +68,8 @@ class Wanted:
 async def metrics(
     conn: AsyncConnection, study_id: int, which: ColumnElement[bool], *, number: int, limit: int
 ) -> list[str]:
-    """The names of the metrics that the next trials have reported, in alphabetical order; at most `MOST_METRICS`."""
+    """The names of the metrics that the next trials have reported, in alphabetical order; at most one more than
+    `MOST_METRICS`."""
     r, t = tables.report, tables.trial
     numbers = (
         select(t.c.number)
@@ -75,9 +77,10 @@ async def metrics(
         .order_by(t.c.number)
         .limit(limit)
     )
-    name = func.jsonb_object_keys(cast(r.c.metrics, JSONB)).label("name")
+    sound = case((func.jsonb_typeof(cast(r.c.metrics, JSONB)) == "object", cast(r.c.metrics, JSONB)))
+    name = func.jsonb_object_keys(sound).label("name")
     query = select(name).where(r.c.study_id == study_id, r.c.number.in_(numbers)).distinct()
-    return [row.name for row in await conn.execute(query.order_by(name).limit(MOST_METRICS))]
+    return [row.name for row in await conn.execute(query.order_by(name).limit(MOST_METRICS + 1))]
 
 
 async def after(conn: AsyncConnection, wanted: Wanted, *, number: int, limit: int) -> list[Curves | Unread]:
@@ -126,8 +129,7 @@ async def _points(conn: AsyncConnection, wanted: Wanted, numbers: Sequence[int])
         return func.array_agg(aggregate_order_by(of, placed.c.step))
 
     def metric(name: str) -> ColumnElement[float]:
-        value = func.jsonb_extract_path_text(cast(placed.c.metrics, JSONB), name)
-        return func.coalesce(cast(value, Double), _NAN)
+        return func.coalesce(metric_in(placed.c.metrics, name), _NAN)
 
     query = (
         select(

@@ -161,14 +161,31 @@ class Parameter(Key):
     """NULL for any other value."""
     text: ColumnElement[str]
     """Its JSON, without the quotes of a text; NULL where it is absent."""
+    choices: tuple[str, ...] | None
+    """Its values in that form if there is only a list of them; None for a range of numbers."""
 
     def holds(self, term: Term, now: datetime) -> ColumnElement[bool]:
         if term.operator == "~":
             return Prose(self.text).holds(term, now)
         if term.operator != ":":
             return Number(self.number).holds(term, now)
-        numbers = [found for value in term.values if (found := _plain_number(value)) is not None]
+        for value in term.values:
+            self._check(term, value)
+        numbers = [found for value in term.values if (found := _exact_number(value)) is not None]
         return or_(self.text.in_(term.values), self.number.in_(numbers) if numbers else false())
+
+    def _check(self, term: Term, value: str) -> None:
+        """Raises InvalidFieldError for a value that the parameter cannot have."""
+        if self.choices is None:
+            number(term, value)
+        elif value not in self.choices and not self._is_choice(_exact_number(value)):
+            listed = ", ".join(self.choices[:_LISTED]) + (", …" if len(self.choices) > _LISTED else "")
+            raise term.refused(
+                f"names '{value}', which is no choice of {term.key}", f"Give some of {listed}."
+            )
+
+    def _is_choice(self, value: float | None) -> bool:
+        return value is not None and value in map(_exact_number, self.choices or ())
 
     def sortable(self) -> Sortable:
         rank = case((self.number.is_not(None), NUMBER), (self.text.is_not(None), TEXT), else_=ABSENT)
@@ -180,17 +197,23 @@ _NO_NUMBER = cast(null(), Double)
 _NO_TEXT = cast(null(), Text)
 
 
+_LISTED: Final = 12
+
+
 def _contains(text: ColumnElement[str], value: str) -> ColumnElement[bool]:
-    return func.strpos(func.lower(text), value.lower()) > 0
+    """Postgres changes the case of both, as its locale may know fewer letters than Python."""
+    return func.strpos(func.lower(text), func.lower(cast(literal(value), Text))) > 0
 
 
 def _sorted_text(text: ColumnElement[str]) -> ColumnElement[str]:
-    """The part of a text that is sorted by, character by character."""
-    return func.left(text, LONGEST).collate("C")
+    """The part of a text that is sorted by, character by character; NULL for none, as for an empty one."""
+    return func.nullif(func.left(text, LONGEST), "").collate("C")
 
 
-def _plain_number(value: str) -> float | None:
+def _exact_number(value: str) -> float | None:
+    """A number that a float holds exactly; a larger integer is compared as text."""
     try:
-        return float(value)
+        found = float(value)
     except ValueError:
         return None
+    return found if abs(found) <= 2**53 else None

@@ -1,5 +1,6 @@
 """The keys of a study's trials: fields of a trial, parameters of its space, and metrics."""
 
+import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -8,9 +9,10 @@ from sqlalchemy import ColumnElement, Double, and_, case, cast, func
 
 from headrace.errors import InvalidFieldError, Violation
 from headrace.query import parse_filter
-from headrace.spec import StudySpec
+from headrace.spec import CategoricalDomain, StudySpec
 from headrace_services.scheduler.core.lifecycle import Reason, State
 from headrace_services.scheduler.store import counting, tables
+from headrace_services.scheduler.store.columns import metric_in
 from headrace_services.scheduler.store.query.keys import (
     Key,
     Number,
@@ -81,13 +83,13 @@ def ordered(spec: StudySpec, text: str) -> Order | None:
 def _key(spec: StudySpec, name: str, refused: Callable[[str, str], InvalidFieldError]) -> Key:
     kind, _, rest = name.partition(".")
     if kind == "param" and rest in spec.space:
-        return _parameter(rest)
+        return _parameter(spec, rest)
     if kind == "metric" and rest:
         return _metric(rest)
     if name in FIELDS:
         return FIELDS[name]
     if name in spec.space:
-        return _parameter(name)
+        return _parameter(spec, name)
     if name in spec.metrics:
         return _metric(name)
     raise refused(
@@ -101,12 +103,19 @@ def _some(spec: StudySpec) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
-def _parameter(name: str) -> Key:
+def _parameter(spec: StudySpec, name: str) -> Key:
     text = _T.c.params.op("->>")(name)
     is_number = func.json_typeof(_T.c.params.op("->")(name)) == "number"
-    return Parameter(number=case((is_number, cast(text, Double))), text=text)
+    domain = spec.space[name]
+    choices = tuple(map(_told, domain.values)) if isinstance(domain, CategoricalDomain) else None
+    return Parameter(number=case((is_number, cast(text, Double))), text=text, choices=choices)
+
+
+def _told(value: object) -> str:
+    """A choice as Postgres writes it: JSON, without the quotes of a text."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _metric(name: str) -> Key:
     """A metric in the report that counts."""
-    return Number(cast(func.jsonb_extract_path_text(counting.metrics(_T), name), Double))
+    return Number(metric_in(counting.metrics(_T), name))
