@@ -17,6 +17,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.full
 def test_what_a_script_has_started_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "python"
     script.write_text(f'#!/bin/sh\nexec "{launching.sys.executable}" {tmp_path}/program.py "$3"\n')

@@ -222,7 +222,8 @@ def test_both_clients_have_the_same_methods() -> None:
         blocking, waiting = getattr(sync, name), getattr(aio, f"Async{name}")
         mine = {n for n in dir(blocking) if not n.startswith("_")}
         theirs = {n for n in dir(waiting) if not n.startswith("_")}
-        assert mine == theirs
+        only_blocking = {"plot"} if name == "Study" else set()  # pictures in a notebook
+        assert mine - only_blocking == theirs
         assert all(getattr(blocking, n).__doc__ for n in mine)
 
 

@@ -143,9 +143,12 @@ async def serving(scheduler: Scheduler, **changes: Any) -> AsyncIterator[Console
 
 
 async def make_study(scheduler: Scheduler, name: str = "s", token: str | None = None, **changes: Any) -> None:
-    """Create an ask/tell study."""
+    """Create an ask/tell study, and wait for its first trials."""
     async with scheduler.sdk(token) as client:
-        await client.create_study(name, make_spec(**changes))
+        study = await client.create_study(name, make_spec(**changes))
+        async with asyncio.timeout(60):
+            while not (await study.status()).counts.total:
+                await asyncio.sleep(0.02)
 
 
 async def until(holds: Any, what: str, within_s: float = 60) -> None:

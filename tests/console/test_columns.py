@@ -73,7 +73,7 @@ def test_round_trip(trials: list[list[tuple[int, float, float]]], data: st.DataO
     assert (head["trials"], head["points"]) == (len(trials), len(points))
     assert head["outcomes"] == (["completed", "running"] * len(trials))[: len(trials)]
     assert head["metrics"] == ["loss"]
-    assert head["params"][0] == {"name": "x", "log": True}
+    assert head["params"][0] == {"name": "x", "log": True, "whole": False}
     assert head["params"][2] == {"name": "opt", "choices": [str(one) for one in choices[:-1]]}
     assert columns["numbers"] == [*range(len(trials))]
     assert columns["starts"] == [*curves.starts]
