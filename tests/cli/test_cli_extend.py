@@ -114,11 +114,12 @@ def test_a_schedule_that_ends_before_the_new_budget_is_warned_of_before_anything
     refused = invoke("extend", "cycle", "--steps", "81")
     assert (refused.code, fake.requests["ExtendStudy"]) == (2, [])
     said = " ".join(refused.err.split())
-    assert "3 trials track OneCycleLR as 'schedule', which ends at step 27: it raises" in said
+    assert "which ends at step 27: the learning rate is low there, and the schedule raises" in said
     assert "`if schedule.last_epoch < schedule.total_steps: schedule.step()`" in said
     assert (
-        "Unless your script stops stepping it there already, change it before you extend to step it" in said
+        "Unless your script sets another learning rate there already, change it before you extend to" in said
     )
+    assert "before each `optimizer.step()` past that step" in said
     assert "step 90" not in said
     assert "Add --yes" in said
     assert "which ends at step 27" in invoke("extend", "cycle", "--steps", "81", "--yes").err
@@ -131,18 +132,41 @@ def test_a_schedule_that_ends_before_the_new_budget_is_warned_of_before_anything
     ]
 
 
-@pytest.mark.parametrize("kind", ["PolynomialLR", "LinearLR", "SequentialLR of PolynomialLR"])
-def test_a_schedule_that_leaves_the_rate_at_0_is_told_so(
-    fake: FakeStudyService, invoke: Invoke, kind: str
+@pytest.mark.parametrize(
+    ("kind", "past_end", "happens"),
+    [
+        (
+            "PolynomialLR",
+            "UNSPECIFIED",
+            "the learning rate stays 0 from there on, so further steps train nothing",
+        ),
+        ("LinearLR", "UNSPECIFIED", "the learning rate stays 0 from there on"),
+        ("SequentialLR of PolynomialLR", "UNSPECIFIED", "the learning rate stays 0 from there on"),
+        (
+            "CosineAnnealingLR",
+            "RISES",
+            "the learning rate is `eta_min`, by default 0, there, and rises again",
+        ),
+        ("SequentialLR of CosineAnnealingLR", "RISES", "the learning rate is `eta_min`, by default 0, there"),
+    ],
+)
+def test_a_schedule_that_ends_at_a_low_rate_is_told_so(
+    fake: FakeStudyService, invoke: Invoke, kind: str, past_end: str, happens: str
 ) -> None:
+    """Holding such a schedule at its end, as for one that raises, would train nothing."""
     script = race("poly")
     script.final.study.status.schedules.add(
-        schedule=trial_pb2.Schedule(name="schedule", kind=kind, last_step=27), trials=3, first_trial=1
+        schedule=trial_pb2.Schedule(
+            name="schedule", kind=kind, last_step=27, past_end=trial_pb2.PastEnd.Value(f"PAST_END_{past_end}")
+        ),
+        trials=3,
+        first_trial=1,
     )
     fake.add(script)
     said = " ".join(invoke("extend", "poly", "--steps", "81").err.split())
-    assert f"3 trials track {kind} as 'schedule', which ends at step 27: the learning rate stays 0" in said
-    assert "to a rate above 0 past that step" in said
+    assert f"3 trials track {kind} as 'schedule', which ends at step 27: {happens}" in said
+    assert "before each `optimizer.step()` past that step" in said
+    assert "schedule.step()`" not in said.replace("optimizer.step()`", "")
 
 
 @pytest.mark.parametrize(

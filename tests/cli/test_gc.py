@@ -11,8 +11,9 @@ from scripted_study import Script, race
 
 from headrace.checkpoints import store_from_url
 from headrace.errors import PermissionDeniedError
-from headrace.v1 import study_pb2
+from headrace.v1 import study_pb2, trial_pb2
 
+COMPLETED = trial_pb2.TERMINATION_REASON_COMPLETED
 UID, MANIFEST = "0a1b2c", "manifest.json"
 
 
@@ -114,6 +115,34 @@ def test_what_it_deletes_is_shown_as_deleted(ended: Left, fake: FakeStudyService
     final.study.status.best.ClearField("checkpoint")  # as after `gc --best-too`
     assert "# checkpoint: deleted (it was of step 1)" in invoke("best", "digits").out
     assert "deleted (it was of step 1)" in invoke("show", "digits").out
+
+
+def test_an_extension_says_beforehand_that_trials_start_over(
+    ended: Left, fake: FakeStudyService, invoke: Invoke
+) -> None:
+    final = ended.script.final
+    completed = [one for one in final.trials if one.termination_reason == COMPLETED]
+    for trial in completed:
+        trial.checkpoint.step = 1
+    assert "start over" not in invoke("extend", "digits", "--steps", "81").err
+    lost = completed[1:]
+    for trial in lost:
+        trial.ClearField("checkpoint")
+    assert len(lost) > 1
+    assert "start over" not in invoke("extend", "digits", "--steps", "81").err, "it never saved any"
+    for trial in lost:
+        saved = trial_pb2.CheckpointRef(uri="file:///a", step=1)
+        report = study_pb2.TrialReport(trial_number=trial.number, step=1, checkpoint=saved)
+        ended.script.reports.append(report)
+    assert len(fake.requests["ExtendStudy"]) == 2
+    refused = invoke("extend", "digits", "--steps", "81")
+    assert (refused.code, len(fake.requests["ExtendStudy"])) == (2, 2)
+    numbers = ", ".join(str(trial.number) for trial in lost)
+    said = " ".join(refused.err.split())
+    assert f"The checkpoints of trials {numbers} were deleted, by `headrace gc` or by age" in said
+    assert "those that continue start over from step 1" in said
+    assert invoke("extend", "digits", "--steps", "81", "--yes").code == 0
+    assert "start over" not in invoke("extend", "digits", "--trials", "3").err
 
 
 def test_nothing_is_deleted_that_the_scheduler_does_not_forget(

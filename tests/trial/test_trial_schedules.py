@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from recording_runtime import RecordingRuntime
 from torch import nn, optim
 from torch.optim import lr_scheduler
@@ -182,6 +183,36 @@ def test_what_leaves_the_rate_at_0_does_so(batches: int) -> None:
             o.step()
             schedule.step()
         assert o.param_groups[0]["lr"] == 0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: lr_scheduler.CosineAnnealingLR(o, 4),
+        lambda o: lr_scheduler.PolynomialLR(o, 4),
+        lambda o: _warmed_up(o, lambda o: lr_scheduler.CosineAnnealingLR(o, 2)),
+        lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.CosineAnnealingLR(o, 4)]),
+        lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=4, cycle_momentum=False),
+    ],
+)
+def test_the_remedy_trains_the_added_steps_with_the_rate_that_it_sets(make: Any) -> None:
+    """What the warning of `headrace extend` advises, from a checkpoint of the schedule's end on."""
+    before, weight = (torch.zeros(1, requires_grad=True) for _ in range(2))
+    o, after = (optim.SGD([one], lr=0.1) for one in (before, weight))
+    schedule, resumed = make(o), make(after)
+    for _ in range(4):
+        o.step()
+        schedule.step()
+    resumed.load_state_dict(schedule.state_dict())
+    after.load_state_dict(o.state_dict())
+    weight.grad = torch.ones(1)
+    for step in range(1, 13):
+        for group in after.param_groups:
+            group["lr"] = 0.05
+        after.step()
+        if not isinstance(resumed, lr_scheduler.OneCycleLR) or resumed.last_epoch < resumed.total_steps:
+            resumed.step()
+        assert weight.item() == pytest.approx(-0.05 * step)
 
 
 def _with_optimizer(schedule: Any, o: optim.Optimizer) -> Any:

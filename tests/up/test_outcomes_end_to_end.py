@@ -469,7 +469,7 @@ def test_from_the_second_extension_on_the_warning_names_the_same_end(service: Se
         for steps in (8, 12):
             said = " ".join(study.extension_warnings(steps=steps))
             assert (
-                "tracks CosineAnnealingLR as 'schedule', which ends at step 4: the learning rate rises"
+                "tracks CosineAnnealingLR as 'schedule', which ends at step 4: the learning rate is `eta_min`"
                 in said
             )
             assert (

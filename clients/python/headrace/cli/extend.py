@@ -44,8 +44,8 @@ def extend(
     budget: trials that completed the old one continue from their checkpoints if the policy promotes them. A trial that
     then fails, diverges or gets worse counts with its earlier result, and keeps that checkpoint.
 
-    If trials track a learning-rate schedule that ends before the new budget, this explains what will happen there and
-    asks for confirmation; without a terminal, add --yes.
+    If trials track a learning-rate schedule that ends before the new budget, or have lost the checkpoint from which
+    they would continue, this explains what will happen and asks for confirmation; without a terminal, add --yes.
 
     [bold]Examples[/bold]
 

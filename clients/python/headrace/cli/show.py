@@ -16,8 +16,8 @@ from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.cli.shipping import described
 from headrace.cli.summary import Summary, deleted_of_best, no_longer_saved, show_summary, transferred
 from headrace.cli.unshown import note_unshown
+from headrace.client.deleted import deleted_checkpoint
 from headrace.client.importance import importance_or_reason
-from headrace.client.kept import deleted_checkpoint
 from headrace.client.model import Checkpoint, EarlierEnd, StudyInfo, TrialInfo
 from headrace.first_few import first_few
 from headrace.last_words import printed_last

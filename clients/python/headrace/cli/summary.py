@@ -13,7 +13,7 @@ from headrace.cli import gates, plans, scales, views, wording
 from headrace.cli.output import Output, clean
 from headrace.cli.populations import schedule_lines
 from headrace.client import Client
-from headrace.client.kept import deleted_checkpoint
+from headrace.client.deleted import deleted_checkpoint
 from headrace.client.lineage import Stretch
 from headrace.client.model import (
     Checkpoint,

@@ -11,8 +11,9 @@ from headrace.client.wording import plural
 from headrace.spec import OnCodeChange
 
 _PAST_END = {
-    PastEnd.RAISES: "it raises when it is stepped further, which fails the trial; its result so far stays",
-    PastEnd.RISES: "the learning rate rises again when it is stepped further",
+    PastEnd.RAISES: "the learning rate is low there, and the schedule raises when it is stepped further, which fails "
+    "the trial; its result so far stays",
+    PastEnd.RISES: "the learning rate is {low} there, and rises again when it is stepped further",
     PastEnd.UNKNOWN: "what it does past its end is not known",
 }
 _AT_ZERO = ("PolynomialLR", "LinearLR")
@@ -22,8 +23,12 @@ _EDITS = {
     OnCodeChange.PAUSE: " The study then pauses once for the edit, and `headrace resume` accepts it.",
     OnCodeChange.REFUSE: " This study refuses that (`on_code_change: refuse`).",
 }
-_SET = "set `group['lr']` of each `group` in `optimizer.param_groups` to a rate above 0 past that step"
-_ATTRIBUTES = {"OneCycleLR": "total_steps", "CosineAnnealingLR": "T_max"}
+_RATE = (
+    "set the learning rate that the added steps should train with, before each `optimizer.step()` past that step: "
+    "`for group in optimizer.param_groups: group['lr'] = …`"
+)
+_ATTRIBUTES = {"OneCycleLR": "total_steps"}
+_LOW = {"CosineAnnealingLR": "`eta_min`, by default 0,"}
 
 
 def retry_warnings(trials: Iterable[TrialInfo]) -> list[str]:
@@ -49,8 +54,8 @@ def _again(schedule: Schedule, failed: Sequence[TrialInfo]) -> str:
     )
 
 
-def extension_warnings(study: StudyInfo, steps: int) -> list[str]:
-    """Warnings before the study gets this full budget; empty if there are none. Raises nothing."""
+def schedules_warnings(study: StudyInfo, steps: int) -> list[str]:
+    """Warnings of schedules that end before this full budget; empty if there are none. Raises nothing."""
     edits = _EDITS[study.spec.on_code_change]
     return [_warning(one, edits) for one in study.schedules if one.schedule.last_step < steps]
 
@@ -60,13 +65,12 @@ def _warning(one: EndingSchedule, edits: str) -> str:
     who = f"Trial {one.first_trial} tracks" if one.trials == 1 else f"{plural(one.trials, 'trial')} track"
     if _inner(schedule) in _AT_ZERO:
         happens = "the learning rate stays 0 from there on, so further steps train nothing"
-        change = f"Unless your script sets another learning rate there already, change it before you extend to {_SET}."
     else:
-        happens = _PAST_END[schedule.past_end]
-        change = (
-            f"Unless your script stops stepping it there already, change it before you extend to "
-            f"{_remedy(schedule)}."
-        )
+        happens = _PAST_END[schedule.past_end].format(low=_LOW.get(_inner(schedule), "at its lowest"))
+    change = (
+        f"Unless your script sets another learning rate there already, change it before you extend to "
+        f"{_remedy(schedule)}."
+    )
     return (
         f"{who} {schedule.kind} as '{schedule.name}', which ends at step {schedule.last_step}: {happens}. "
         f"A checkpoint restores the schedule with this end, also where the script makes a longer one. "
@@ -80,7 +84,11 @@ def _inner(schedule: Schedule) -> str:
 
 
 def _remedy(schedule: Schedule) -> str:
+    """What the script has to do past the schedule's end: holding the schedule there is not enough, because most
+    end at a rate of 0 or close to it.
+    """
+    if schedule.past_end is PastEnd.RISES or _inner(schedule) in _AT_ZERO:
+        return _RATE
     name, end = schedule.name, _ATTRIBUTES.get(schedule.kind)
-    if end and name.isidentifier():
-        return f"step it no further than that, `if {name}.last_epoch < {name}.{end}: {name}.step()`"
-    return "step it no further than that"
+    guard = f", `if {name}.last_epoch < {name}.{end}: {name}.step()`," if end and name.isidentifier() else ""
+    return f"step it no further than that{guard} and to {_RATE}"

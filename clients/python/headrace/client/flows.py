@@ -15,9 +15,10 @@ from typing import Any, Protocol
 from headrace.client import cluster, convert, convert_events
 from headrace.client.arguments import parameters, seconds, whole_number, whole_numbers
 from headrace.client.curves import Curves
+from headrace.client.deleted import deleted_checkpoint, start_over_warning
 from headrace.client.events import TrialStory
-from headrace.client.extension import extension_warnings as warnings_of
 from headrace.client.extension import retry_warnings as warnings_of_retry
+from headrace.client.extension import schedules_warnings
 from headrace.client.flow import Flow, rpc
 from headrace.client.machines import Room, StudyShare, Worker
 from headrace.client.model import (
@@ -481,15 +482,30 @@ def retry_trials(study: StudyHandle, trials: Iterable[int] | int = (), *, warn: 
 def extension_warnings(study: StudyHandle, *, trials: int = 0, steps: int = 0) -> Flow[list[str]]:
     """Warnings before `extend`. With `trials`: how many of these trials would repeat a point of a finite space.
     With `steps`: which learning-rate schedules of trials that would continue end before that budget, what will
-    happen there, and the remedy. Empty if there are none.
+    happen there, and the remedy; and whether trials would start over because their checkpoints were deleted. Empty
+    if there are none.
     """
     trials = whole_number("trials", trials, "Give how many trials more, such as 5.")
     steps = whole_number("steps", steps, "Give the new full budget in steps, such as 81.")
     found = yield from status(study)
-    return [
-        *(trials_warnings(found.spec, trials) if trials > 0 else ()),
-        *(warnings_of(found, steps) if steps > 0 else ()),
-    ]
+    said = [*trials_warnings(found.spec, trials)] if trials > 0 else []
+    if steps > 0:
+        said += schedules_warnings(found, steps)
+        said += yield from _start_over_warnings(study, found.spec.max_steps)
+    return said
+
+
+def _start_over_warnings(study: StudyHandle, budget: int) -> Flow[list[str]]:
+    """Of the trials that completed this budget, those that had a checkpoint and have none any more."""
+    completed = yield from trials(study, TerminationReason.COMPLETED)
+    lost = [one for one in completed if one.checkpoint is None and one.step >= budget]
+    if not lost:
+        return []
+    reported = yield from _reports(trial_name(study.name, lost[0].number))
+    saves = (
+        deleted_checkpoint(lost[0], reported) is not None
+    )  # else its program saves none, and says so as it runs
+    return [start_over_warning([one.number for one in lost])] if saves else []
 
 
 def extend_study(

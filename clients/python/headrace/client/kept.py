@@ -21,8 +21,9 @@ from headrace.checkpoints import (
 from headrace.checkpoints.manifest import verify
 from headrace.client.arguments import whole_number
 from headrace.client.convert import checkpoint_to_proto
+from headrace.client.deleted import deleted_checkpoint
 from headrace.client.missing import MissingExtraError
-from headrace.client.model import Checkpoint, Report, StudyInfo, TrialInfo, TrialState
+from headrace.client.model import Checkpoint, Report, StudyInfo, TrialInfo
 from headrace.client.sync import Client
 from headrace.errors import HeadraceError
 
@@ -131,14 +132,6 @@ def choose(
             remedy=_KEEPS_LAST,
         )
     return [meant]
-
-
-def deleted_checkpoint(trial: TrialInfo, reports: Iterable[Report]) -> Checkpoint | None:
-    """The last checkpoint of a trial that has ended, if nothing refers to it any more: its files were deleted, or soon
-    will be. None if the trial has a checkpoint to load, or reported none."""
-    if trial.kept_checkpoint is not None or trial.state is not TrialState.TERMINATED:
-        return None
-    return next((one.checkpoint for one in [*reports][::-1] if one.checkpoint is not None), None)
 
 
 def open_store(url: str) -> CheckpointStore:

@@ -351,9 +351,14 @@ def _reopen(state: CycleState, over: Over, why: str) -> None:
     if saved is not None and milestone is not None and saved.step >= milestone:
         # It reported at this rung without the metric and was not recorded: it must report there again.
         saved = state.update(trial.number, checkpoint=None).checkpoint
+    lost = saved is None and trial.step > 0
     start = "from the beginning" if saved is None else f"from its checkpoint at step {saved.step}"
     if milestone is None:
         start = "it waits to be promoted"
+    if lost:
+        start = (
+            f"{start}; it has no checkpoint, so it {'would start' if milestone is None else 'starts'} over"
+        )
     state.reopen(trial.number, milestone, f"{why}: {start}", ended=over.end_cursor)
 
 
