@@ -84,6 +84,8 @@ async def test_every_kind_of_answer_has_the_headers(
         "/studies/none.json": 404,
         "/studies/none/live": 404,
         "/studies/none/curves.bin": 404,
+        "/studies/s/numbers.json": 200,
+        "/studies/none/numbers.json": 404,
         "/studies?q=%22": 400,
         "/logout": 405,
     }.items():

@@ -65,6 +65,7 @@ PAGES: Final[dict[str, Page]] = {
 """Each also answers in JSON, under its path with `.json`."""
 DATA: Final[dict[str, Page]] = {
     "/studies/{study}/curves.bin": study.curves,
+    "/studies/{study}/numbers.json": study.numbers,
     "/studies/{study}/trials/{trial:int}/log.txt": trial.log,
 }
 STATUS: Final[dict[type[HeadraceError], int]] = {

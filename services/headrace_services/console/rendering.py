@@ -61,10 +61,10 @@ def answer(request: Request, content: Content) -> Response:
 
 def _query(request: Request, **changes: object) -> str:
     """The present address with other parameters; None removes one."""
-    params = {**request.query_params, **{name: str(v) for name, v in changes.items() if v is not None}}
-    kept = {
-        name: value for name, value in params.items() if changes.get(name, "") is not None and value != ""
-    }
+    kept = [
+        (name, value) for name, value in request.query_params.multi_items() if value and name not in changes
+    ]
+    kept += [(name, str(value)) for name, value in changes.items() if value is not None and value != ""]
     return f"?{urlencode(kept)}" if kept else "?"
 
 

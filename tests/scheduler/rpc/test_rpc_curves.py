@@ -97,6 +97,32 @@ async def test_pages_of_every_size_make_the_same_columns(full_site: RpcSite) -> 
     assert chosen.curve(2, "loss") == [(7, 2.7)]
 
 
+async def test_numbers_alone(full_site: RpcSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    for most in (1, 2, 3, 4, 5):
+        monkeypatch.setattr(curve_calls, "MOST_NUMBERS", most)
+        for which, wanted in (
+            ("", [0, 1, 2, 3]),
+            ("loss>0", [0, 2]),
+            ("state:pending", [3]),
+            ("step>99", []),
+        ):
+            request = pb.ReadCurvesRequest(study="studies/s", filter=which, numbers_only=True, page_size=2)
+            found: list[int] = []
+            while True:
+                page = await full_site.call("ReadCurves", request)
+                assert len(page.numbers) <= most
+                assert (
+                    pb.ReadCurvesResponse(numbers=page.numbers, next_page_token=page.next_page_token) == page
+                )
+                found += page.numbers
+                request.page_token = page.next_page_token
+                if not page.next_page_token:
+                    break
+            assert found == wanted, (most, which)
+    wrong = pb.ReadCurvesRequest(study="studies/s", filter="lr>>", numbers_only=True)
+    assert isinstance(await full_site.refusal("ReadCurves", wrong), InvalidFieldError)
+
+
 async def long_study(site: RpcSite, trials: int, points: int, metrics: int) -> None:
     await site.create("s", policy={"kind": "run_all"}, max_trials=trials, max_steps=100_000)
     async with transaction(site.engine) as conn:

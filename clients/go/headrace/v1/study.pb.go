@@ -4202,7 +4202,10 @@ type ReadCurvesRequest struct {
 	Metrics []string `protobuf:"bytes,5,rep,name=metrics,proto3" json:"metrics,omitempty"`
 	// The maximum number of points of each trial: 2 to 10,000; 0 means 1000. The first and the last point are kept,
 	// and the rest are evenly spaced. If all metrics are read and there are many, a trial may have fewer points.
-	MostPoints    int32 `protobuf:"varint,6,opt,name=most_points,json=mostPoints,proto3" json:"most_points,omitempty"`
+	MostPoints int32 `protobuf:"varint,6,opt,name=most_points,json=mostPoints,proto3" json:"most_points,omitempty"`
+	// Only `numbers`: which trials match, for a caller that has their curves. A page has at most 100,000, whatever its
+	// size.
+	NumbersOnly   bool `protobuf:"varint,7,opt,name=numbers_only,json=numbersOnly,proto3" json:"numbers_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4277,6 +4280,13 @@ func (x *ReadCurvesRequest) GetMostPoints() int32 {
 		return x.MostPoints
 	}
 	return 0
+}
+
+func (x *ReadCurvesRequest) GetNumbersOnly() bool {
+	if x != nil {
+		return x.NumbersOnly
+	}
+	return false
 }
 
 // The trials of a study and their curves, in columns. Trials are in the order of their numbers.
@@ -7348,7 +7358,7 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"checkpoint\x1a:\n" +
 	"\fMetricsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xb8\x01\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xdb\x01\n" +
 	"\x11ReadCurvesRequest\x12\x14\n" +
 	"\x05study\x18\x01 \x01(\tR\x05study\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
@@ -7357,7 +7367,8 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\x06filter\x18\x04 \x01(\tR\x06filter\x12\x18\n" +
 	"\ametrics\x18\x05 \x03(\tR\ametrics\x12\x1f\n" +
 	"\vmost_points\x18\x06 \x01(\x05R\n" +
-	"mostPoints\"\xe6\x03\n" +
+	"mostPoints\x12!\n" +
+	"\fnumbers_only\x18\a \x01(\bR\vnumbersOnly\"\xe6\x03\n" +
 	"\x12ReadCurvesResponse\x12\x18\n" +
 	"\anumbers\x18\x01 \x03(\x03R\anumbers\x12/\n" +
 	"\x06states\x18\x02 \x03(\x0e2\x17.headrace.v1.TrialStateR\x06states\x128\n" +

@@ -74,6 +74,7 @@ class AsyncStudy(StudyBase[AsyncTransport]):
     trials_page = awaiting(flows.trials_page)
     reports = awaiting(flows.reports)
     curves = awaiting(flows.curves)
+    trial_numbers = awaiting(flows.trial_numbers)
     annotate = awaiting(flows.annotate_study)
     importance = awaiting(flows.importance)
     room = awaiting(flows.room)

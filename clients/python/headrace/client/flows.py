@@ -370,6 +370,21 @@ def curves(
         request.page_token = page.next_page_token
 
 
+def trial_numbers(
+    study: StudyHandle,
+    filter: str = "",  # noqa: A002  # the name of the field
+) -> Flow[list[int]]:
+    """The numbers of the study's trials that match a filter, in order. Much faster than `trials` if there are many."""
+    request = pb.ReadCurvesRequest(study=study_name(study.name), filter=filter, numbers_only=True)
+    found: list[int] = []
+    while True:
+        page = yield from rpc(pb.ReadCurvesResponse, request)
+        found += page.numbers
+        if not page.next_page_token:
+            return found
+        request.page_token = page.next_page_token
+
+
 def annotate_study(
     study: StudyHandle,
     *,

@@ -77,6 +77,7 @@ class Study(StudyBase[BlockingTransport]):
     trials_page = blocking(flows.trials_page)
     reports = blocking(flows.reports)
     curves = blocking(flows.curves)
+    trial_numbers = blocking(flows.trial_numbers)
     annotate = blocking(flows.annotate_study)
     importance = blocking(flows.importance)
     room = blocking(flows.room)

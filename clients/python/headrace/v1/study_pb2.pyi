@@ -2039,6 +2039,7 @@ class ReadCurvesRequest(_message.Message):
     FILTER_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
     MOST_POINTS_FIELD_NUMBER: _builtins.int
+    NUMBERS_ONLY_FIELD_NUMBER: _builtins.int
     study: _builtins.str
     page_size: _builtins.int
     """How many trials: 1 to 1000; 0 means 1000. A page ends earlier where an answer would grow too large."""
@@ -2048,6 +2049,10 @@ class ReadCurvesRequest(_message.Message):
     most_points: _builtins.int
     """The maximum number of points of each trial: 2 to 10,000; 0 means 1000. The first and the last point are kept,
     and the rest are evenly spaced. If all metrics are read and there are many, a trial may have fewer points.
+    """
+    numbers_only: _builtins.bool
+    """Only `numbers`: which trials match, for a caller that has their curves. A page has at most 100,000, whatever its
+    size.
     """
     @_builtins.property
     def metrics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -2062,10 +2067,11 @@ class ReadCurvesRequest(_message.Message):
         filter: _builtins.str = ...,
         metrics: _abc.Iterable[_builtins.str] | None = ...,
         most_points: _builtins.int = ...,
+        numbers_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "metrics", b"metrics", "most_points", b"most_points", "page_size", b"page_size", "page_token", b"page_token", "study", b"study"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "metrics", b"metrics", "most_points", b"most_points", "numbers_only", b"numbers_only", "page_size", b"page_size", "page_token", b"page_token", "study", b"study"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

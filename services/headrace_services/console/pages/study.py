@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from headrace.cli import plans, views
 from headrace.client import AsyncClient
@@ -13,16 +13,15 @@ from headrace.client.model import StudyInfo
 from headrace.client.outcome import Outcome
 from headrace.client.wording import kept_result, left_out
 from headrace.errors import BadPageTokenError, HeadraceError, InvalidFieldError
-from headrace.spec import CategoricalDomain, PbtPolicy
+from headrace.spec import PbtPolicy
 from headrace_services.console.columns import packed
+from headrace_services.console.pages import trial_columns
 from headrace_services.console.rendering import Content
 
 PAGE_SIZE: Final = 50
 MOST_POINTS: Final = 200
 """How many points of each trial a picture of many trials shows."""
 MOST_POINTS_OF_FEW: Final = 2000
-MOST_PARAMS: Final = 8
-"""How many parameters are columns of the table; the others are in one cell."""
 
 
 async def study(request: Request, client: AsyncClient) -> Content:
@@ -39,7 +38,9 @@ async def study(request: Request, client: AsyncClient) -> Content:
     except (InvalidFieldError, BadPageTokenError) as error:
         wrong = str(error)
         trials, _ = await handle.trials_page(info.spec.space, size=0, filter="number<0")
-    names = [*info.spec.space][:MOST_PARAMS]
+    offered = trial_columns.offered(info, trials)
+    columns = trial_columns.chosen(offered, asked.getlist("col"))
+    shown = {one.key for one in columns}
     return Content(
         template="study.html",
         title=info.name,
@@ -55,12 +56,14 @@ async def study(request: Request, client: AsyncClient) -> Content:
             "study": info,
             "outcome": Outcome(info),
             "trials": trials,
-            "columns": names,
-            "texts": {n for n, one in info.spec.space.items() if isinstance(one, CategoricalDomain)},
+            "offered": offered,
+            "columns": columns,
+            "shown": shown,
+            "col": asked.getlist("col"),
             "metrics": [one.metric for one in info.spec.objectives],
             "population": isinstance(info.spec.policy, PbtPolicy),
             "has_plan": plans.plan_of(info.spec) is not None,
-            "others": len(info.spec.space) > len(names),
+            "others": [name for name in info.spec.space if f"param.{name}" not in shown],
             "unshown": [*left_out(info), *left_out(trials)],
             "kept": kept_result,
         },
@@ -92,14 +95,25 @@ async def importance(request: Request, client: AsyncClient) -> Content:
 async def curves(request: Request, client: AsyncClient) -> Response:
     """The columns of the trials that match `q`; of `numbers` alone, if they are given."""
     handle = client.study(request.path_params["study"])
-    text, numbers = request.query_params.get("q", ""), request.query_params.get("numbers", "")
+    numbers = request.query_params.get("numbers", "")
     few = numbers.count(",") < MOST_COMPARED_TRIALS and bool(numbers)
     found = await handle.curves(
-        filter=f"{text} number:{numbers}" if numbers else text,
-        most_points=MOST_POINTS_OF_FEW if few else MOST_POINTS,
+        filter=_filter(request), most_points=MOST_POINTS_OF_FEW if few else MOST_POINTS
     )
     spec = (await handle.status()).spec
     return Response(packed(found, spec), media_type="application/octet-stream")
+
+
+async def numbers(request: Request, client: AsyncClient) -> Response:
+    """The numbers of the trials that match `q`, of `numbers` alone if they are given: for a page that has their
+    curves already."""
+    found = await client.study(request.path_params["study"]).trial_numbers(_filter(request))
+    return JSONResponse(found)
+
+
+def _filter(request: Request) -> str:
+    text, numbers = request.query_params.get("q", ""), request.query_params.get("numbers", "")
+    return f"{text} number:{numbers}" if numbers else text
 
 
 MOST_COMPARED_TRIALS: Final = 4

@@ -30,50 +30,86 @@ export async function fetchTrials(url, signal) {
   return { trials, params: head.params, metrics: head.metrics };
 }
 
-/** A study's trials, kept up to date; `draw` is called after each change. */
+/** A study's trials, kept up to date; `draw` is called after each change.
+ *
+ *  `known` has every trial that was read. Another filter then asks only which numbers match; curves are read for
+ *  those that are missing. */
 export class Study {
   constructor(src, draw) {
     this.src = src;
     this.draw = draw;
-    this.trials = new Map();
+    this.known = new Map();
+    this.matching = []; // numbers, in order
     this.params = [];
     this.metrics = [];
     this.query = "";
-    this.waiting = null;
   }
 
-  /** Reads everything that a filter selects. */
+  /** The trials that match the filter. */
+  get trials() {
+    return this.matching.map((number) => this.known.get(number)).filter(Boolean);
+  }
+
+  /** Shows what a filter selects. */
   async load(query = "") {
     this.query = query;
     this.abort?.abort();
     this.abort = new AbortController();
-    const found = await this.fetch(`q=${encodeURIComponent(query)}`, this.abort.signal);
-    if (!found) return;
-    this.trials = new Map(found.trials.map((one) => [one.number, one]));
-    this.take(found);
+    const { signal } = this.abort;
+    const q = `q=${encodeURIComponent(query)}`;
+    const matching = this.known.size ? await this.numbers(q, signal) : null;
+    if (matching?.every((number) => this.known.has(number))) {
+      this.matching = matching;
+      return this.draw(this);
+    }
+    const found = await this.fetch(q, signal);
+    if (found) this.take(found, matching ?? found.trials.map(({ number }) => number));
   }
 
   /** Reads the trials that changed; null means everything. */
   async update(numbers) {
-    if (!numbers) return this.load(this.query);
+    if (!numbers) {
+      this.known.clear();
+      return this.load(this.query);
+    }
     if (!numbers.length) return;
-    const found = await this.fetch(`q=${encodeURIComponent(this.query)}&numbers=${numbers}`);
-    if (!found) return;
-    for (const number of numbers) this.trials.delete(number);
-    for (const one of found.trials) this.trials.set(one.number, one);
-    this.take(found);
+    const some = `numbers=${numbers}`;
+    const [found, now] = await Promise.all([
+      this.fetch(some),
+      this.query ? this.numbers(`q=${encodeURIComponent(this.query)}&${some}`) : numbers,
+    ]);
+    if (!found || !now) return;
+    const changed = new Set(numbers);
+    const matching = [...this.matching.filter((number) => !changed.has(number)), ...now].sort((a, b) => a - b);
+    for (const number of numbers) this.known.delete(number);
+    this.take(found, matching);
   }
 
-  async fetch(query, signal) {
+  fetch(query, signal) {
+    return this.ask(() => fetchTrials(`${this.src}/curves.bin?${query}`, signal));
+  }
+
+  /** Which trials match; null if that cannot be asked. */
+  numbers(query, signal) {
+    return this.ask(async () => {
+      const answer = await fetch(`${this.src}/numbers.json?${query}`, { signal });
+      if (!answer.ok) throw new Error(`${answer.status}`);
+      return answer.json();
+    });
+  }
+
+  async ask(run) {
     try {
-      return await fetchTrials(`${this.src}${this.src.includes("?") ? "&" : "?"}${query}`, signal);
+      return await run();
     } catch (error) {
       if (error.name !== "AbortError") console.warn(`${this.src}: ${error.message}`);
       return null;
     }
   }
 
-  take(found) {
+  take(found, matching) {
+    for (const one of found.trials) this.known.set(one.number, one);
+    this.matching = matching;
     this.params = found.params;
     this.metrics = [...new Set([...this.metrics, ...found.metrics])].sort();
     this.draw(this);

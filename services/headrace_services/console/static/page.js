@@ -17,8 +17,8 @@ export async function load(url) {
     const answer = await fetch(url, { headers: { accept: "text/html" }, signal: fetching.signal });
     if (answer.redirected && new URL(answer.url).pathname.endsWith("/login")) return location.assign(answer.url);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    swap(page);
     link.textContent = answer.status >= 500 ? "The scheduler cannot be reached. Trying again." : "";
+    swap(page); // may say why the page is gone
     return answer.ok;
   } catch (error) {
     if (error.name !== "AbortError") link.textContent = "The console cannot be reached. Trying again.";
@@ -69,9 +69,12 @@ document.addEventListener("click", (event) => {
 document.addEventListener("submit", (event) => {
   if (!event.target.matches("form[data-go]")) return;
   event.preventDefault();
-  const form = new URLSearchParams(new FormData(event.target));
-  if (!form.get("q")) form.delete("q");
-  go(`?${form}`);
+  // Hidden fields are for browsers without scripts: the address knows better, as links change it too.
+  const shown = new Set([...event.target.elements].filter(({ type }) => type !== "hidden").map(({ name }) => name));
+  const params = new URLSearchParams(location.search);
+  for (const name of ["page", ...shown]) params.delete(name);
+  for (const [name, value] of new FormData(event.target)) if (shown.has(name) && value) params.append(name, value);
+  go(`?${params}`);
 });
 window.addEventListener("popstate", () => {
   const q = document.getElementById("q");

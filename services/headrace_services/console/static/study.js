@@ -59,8 +59,7 @@ function showFront(all) {
   }));
 }
 
-const study = new Study(src, ({ trials, metrics, params }) => {
-  const all = [...trials.values()];
+const study = new Study(src, ({ trials: all, metrics, params }) => {
   curves.show(all, metrics);
   parallel.show(all, params);
   slices.show(all, params);

@@ -16,8 +16,9 @@ const study = new Study(element.dataset.src, ({ trials, metrics }) => {
       grid.append(cell);
       charts.set(metric, new Curves(cell, { metric, rungs, height: 220, choose: false }));
     }
-    charts.get(metric).show([...trials.values()], metrics);
+    charts.get(metric).show(trials, metrics);
   }
 });
-study.load();
-onChange(() => study.load());
+const read = () => study.update([Number(element.dataset.number)]);
+read();
+onChange(read);

@@ -23,6 +23,8 @@ from headrace_services.scheduler.store.query import trial_keys
 
 POINTS = 1000
 MOST_POINTS = 10_000
+MOST_NUMBERS = 100_000
+"""The most trials of a page with numbers alone."""
 MOST_VALUES = 300_000
 """The most values that one trial may have: 2.4 MB."""
 _FIRST_TRIALS = 64
@@ -43,9 +45,13 @@ class CurveCalls(Calls):
             which = trial_keys.filtered(study.spec, request.filter, datetime.now(UTC))
             window = pages.window(request, (int,), default=pages.MAX_SIZE)
             after = int(window.after[0]) if window.after else -1
+            if request.numbers_only:
+                found = await curves.numbers(conn, study.id, which, number=after, limit=MOST_NUMBERS + 1)
+                token = window.token_after((found[MOST_NUMBERS - 1],)) if len(found) > MOST_NUMBERS else ""
+                return pb.ReadCurvesResponse(numbers=found[:MOST_NUMBERS], next_page_token=token)
             if not wanted_names:
-                found = await curves.metrics(conn, study.id, which, number=after, limit=window.size)
-                wanted_names, more = found[: curves.MOST_METRICS], len(found) > curves.MOST_METRICS
+                reported = await curves.metrics(conn, study.id, which, number=after, limit=window.size)
+                wanted_names, more = reported[: curves.MOST_METRICS], len(reported) > curves.MOST_METRICS
             wanted = Wanted(
                 study_id=study.id,
                 since=study.create_time,

@@ -83,6 +83,15 @@ async def metrics(
     return [row.name for row in await conn.execute(query.order_by(name).limit(MOST_METRICS + 1))]
 
 
+async def numbers(
+    conn: AsyncConnection, study_id: int, which: ColumnElement[bool], *, number: int, limit: int
+) -> list[int]:
+    """The numbers of the next trials after the one with this number, at most `limit`."""
+    t = tables.trial
+    query = select(t.c.number).where(t.c.study_id == study_id, t.c.number > number, which)
+    return list(await conn.scalars(query.order_by(t.c.number).limit(limit)))
+
+
 async def after(conn: AsyncConnection, wanted: Wanted, *, number: int, limit: int) -> list[Curves | Unread]:
     """The curves of the next trials after the one with this number, at most `limit`."""
     t = tables.trial
