@@ -42,7 +42,9 @@ async def test_columns_are_chosen_in_the_address(console: Console) -> None:
     await a_study(console)
     page = (await console.http.get("/studies/s")).text
     assert headings(page) == USUAL
-    chosen = "/studies/s?q=metric.acc>0.1&sort=-metric.acc&col=metric.acc&col=param.opt&col=none&col=metric.acc"
+    chosen = (
+        "/studies/s?q=metric.acc>0.1&sort=-metric.acc&col=metric.acc&col=param.opt&col=none&col=metric.acc"
+    )
     page = (await console.http.get(chosen)).text
     assert headings(page) == ["Trial", "State", "acc (metric)", "opt", "Why"]
     rows = re.findall(r'<td class="n">([\d.]+)</td>', page.partition('id="trials"')[2])

@@ -7,6 +7,7 @@ from starlette.requests import Request
 from headrace.cli import plans, views
 from headrace.client import AsyncClient
 from headrace.client.model import StudyInfo
+from headrace_services.console.pages.plan_record import record_of
 from headrace_services.console.rendering import Content
 
 
@@ -14,7 +15,7 @@ async def plan(request: Request, client: AsyncClient) -> Content:
     """The plan of a study, or of the study that it transfers to."""
     info = await client.study(request.path_params["study"]).status()
     found = plans.plan_of(info.spec)
-    asked = question(info)
+    asked, record = question(info), record_of(found)
     return Content(
         template="plan.html",
         title=f"Plan of {info.name}",
@@ -23,6 +24,7 @@ async def plan(request: Request, client: AsyncClient) -> Content:
             "study": info,
             "plan": found,
             "degrees": found.degrees.model_dump() if found else {},
+            "record": record,
             "asked": {name: value for name, value in asked.items() if name not in ("model", "cluster")},
             "named": {
                 name: asked.get(name) for name in ("model", "cluster") if isinstance(asked.get(name), str)
