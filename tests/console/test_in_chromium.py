@@ -70,3 +70,21 @@ async def test_a_deleted_study_is_told(console: Console) -> None:
         await client.study("s").stop()
         await client.study("s").delete()
         await tab.page.wait_for_selector("#link:not(:empty)", timeout=60_000)
+
+
+async def test_an_extended_study_is_followed_again(console: Console) -> None:
+    await make_study(console.scheduler, policy={"kind": "run_all"}, max_trials=1, max_steps=1)
+    async with chromium() as browser, console.scheduler.sdk() as client:
+        trial = await client.study("s").ask()
+        assert trial is not None
+        await trial.report(1, {"loss": 0.5})
+        tab = Tab(await browser.new_page())
+        await tab.page.goto(console.url + "/studies/s")
+        await tab.page.wait_for_selector("#state .completed")
+        await tab.page.wait_for_timeout(3000)
+        tab.urls.clear()
+        await client.study("s").extend(trials=2)
+        await tab.page.wait_for_selector("#state .active", timeout=60_000)
+        pages = [url for url in tab.urls if url.endswith("/studies/s")]
+        assert len(pages) <= 3, "it reads the page when something changed, and not otherwise"
+        assert tab.faults == []

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from console_site import Console, Scheduler, make_study, until
+from console_site import Console, Scheduler, hidden, make_study, until
 
 from headrace.client.events import Event
 from headrace_services.console import live
@@ -112,6 +112,31 @@ async def test_an_ended_study_says_so_and_closes(console: Console) -> None:
         assert (await stream.next())["ended"]
         assert await stream.over()
     await until(lambda: not watches(console)._tasks, "no watch is left")
+
+
+async def test_a_logout_ends_open_streams(closed: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "QUIET_S", 0.2)
+    token = await closed.scheduler.token()
+    await make_study(closed.scheduler, token=token)
+    browser, other = await closed.browser(), await closed.browser()
+    for one in (browser, other):
+        await closed.login(one, token)
+    async with (
+        browser.stream("GET", "/studies/s/live") as stream,
+        other.stream("GET", "/studies/s/live") as stays,
+        closed.http.stream("GET", "/studies/s/live", headers={"authorization": f"Bearer {token}"}) as api,
+    ):
+        mine, theirs, calls = (Stream(one.aiter_lines()) for one in (stream, stays, api))
+        for told in (mine, theirs, calls):
+            await told.next()
+        csrf = hidden((await browser.get("/")).text, "csrf")
+        await browser.post("/logout", data={"csrf": csrf})
+        assert await mine.over()
+        async with closed.scheduler.sdk(token) as client:
+            await client.study("s").stop()
+        for told in (theirs, calls):
+            while not (await told.next())["ended"]:
+                pass
 
 
 async def test_a_study_deleted_while_watched(console: Console) -> None:

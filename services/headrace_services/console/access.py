@@ -4,7 +4,7 @@ With a scheduler that asks for no token there is no login. Such a console listen
 """
 
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 from urllib.parse import quote, urlencode
@@ -36,6 +36,13 @@ def token_of(request: Request) -> str:
     session = sessions_of(request).find(request.cookies.get(COOKIE, ""))
     request.state.session = session
     return session.token if session else ""
+
+
+def logged_out(request: Request) -> Callable[[], bool]:
+    """Tells, as often as it is called, whether the session that made a request has ended; never for one without."""
+    sessions, cookie = sessions_of(request), request.cookies.get(COOKIE, "")
+    had = sessions.find(cookie) is not None and not request.headers.get("authorization")
+    return lambda: had and sessions.find(cookie) is None
 
 
 @asynccontextmanager

@@ -164,9 +164,12 @@ async def live(request: Request) -> Response:
 async def _messages(request: Request, token: str) -> AsyncIterator[str]:
     """The stream's messages; the connection stays open meanwhile."""
     watches: Watches = request.app.state.watches
+    over = access.logged_out(request)
     with access.sessions_of(request).using(token) as connection:
         async with aclosing(watches.messages(connection.client, token, request.path_params["study"])) as told:
             async for message in told:
+                if over():
+                    return
                 yield message
 
 

@@ -2,7 +2,8 @@
 // Without this script, links and forms work as they are.
 const main = document.querySelector("main");
 const link = document.getElementById("link");
-let dirty = false, fetching = null;
+let dirty = false, fetching = null, end = null; // the cursor at which the study had ended
+const LOOK_AGAIN_MS = 30000;
 
 export const root = document.body.dataset.root;
 export const onChange = (run) => document.addEventListener("headrace:change", ({ detail }) => run(detail));
@@ -99,7 +100,8 @@ function follow(url) {
     if (message.lost) return;
     if (message.link) link.textContent = "";
     else if (message.error) link.textContent = message.error;
-    else changed(message);
+    else if (!message.ended || message.cursor !== end) changed(message);
+    if (message.ended) end = message.cursor;
   };
   if (window.SharedWorker) {
     const worker = new SharedWorker(`${root}/static/stream.js`);
@@ -110,7 +112,13 @@ function follow(url) {
     window.addEventListener("pageshow", ({ persisted }) => persisted && worker.port.postMessage({ url }));
   } else {
     const source = new EventSource(url);
-    source.onmessage = ({ data }) => hear(JSON.parse(data));
+    source.onmessage = ({ data }) => {
+      const message = JSON.parse(data);
+      hear(message);
+      if (!message.ended) return;
+      source.close();
+      setTimeout(follow, LOOK_AGAIN_MS, url);
+    };
     source.onerror = () => {
       const refused = source.readyState === EventSource.CLOSED;
       hear({ lost: true, refused });

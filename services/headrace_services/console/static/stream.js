@@ -27,7 +27,9 @@ function open(url) {
   source.onmessage = ({ data }) => {
     const message = JSON.parse(data);
     tell(stream, message);
-    if (message.ended) stop(url); // after an error the browser connects again by itself
+    if (!message.ended) return; // after an error the browser connects again by itself
+    source.close(); // a study that has ended may be extended
+    setTimeout(() => streams.get(url) === stream && open(url), LONGEST_WAIT_MS);
   };
   source.onopen = () => {
     stream.wait = FIRST_WAIT_MS;
