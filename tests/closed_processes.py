@@ -36,27 +36,27 @@ async def closed_processes(
 
         async def started(name: str, *given: str) -> Path:
             log = folder / f"{name}.log"
-            process = _start(log, environment, memory_bytes, name, *given)
+            process = start_command(log, environment, memory_bytes, name, *given)
             pids[name] = process.pid
-            stack.push_async_callback(_end, process)
+            stack.push_async_callback(end_command, process)
             return log
 
         log = await started(
             "scheduler", "--ca", str(ca), "--listen", "127.0.0.1:0", "--worker-listen", "127.0.0.1:0",
             "--auth", "tokens", "--sampler-processes", "1",
         )  # fmt: skip
-        users = await _said(log, r"serving on (\S+)")
-        workers = await _said(log, r"workers connect to (\S+)")
+        users = await until_said(log, r"serving on (\S+)")
+        workers = await until_said(log, r"workers connect to (\S+)")
         log = await started(
             "planner", "--listen", "127.0.0.1:0", "--tls-cert", str(ca / "server.pem"), "--tls-key",
             str(ca / "server.key"), "--auth", "tokens", "--scheduler", f"tls://{users}", "--workers", "1",
         )  # fmt: skip
-        planner = await _said(log, r"serving on (\S+)")
+        planner = await until_said(log, r"serving on (\S+)")
         log = await started(
             "bubble-agent", "--json", "--folder", str(folder / "b"), "--listen", "127.0.0.1:0",
             "--worker-home", str(home),
         )  # fmt: skip
-        agent = json.loads(await _said(log, r"(\{.*\})"))["listen"]
+        agent = json.loads(await until_said(log, r"(\{.*\})"))["listen"]
         yield ClosedSite(
             addresses=Addresses(
                 users=users,
@@ -72,9 +72,10 @@ async def closed_processes(
         )
 
 
-def _start(
+def start_command(
     log: Path, environment: Mapping[str, str], memory_bytes: int | None, *arguments: str
 ) -> "subprocess.Popen[bytes]":
+    """A command of `headrace`, with its output in a log."""
     with log.open("ab") as out:
         return subprocess.Popen(
             limited(memory_bytes, sys.executable, "-m", "headrace.cli", *arguments),
@@ -84,14 +85,16 @@ def _start(
         )
 
 
-async def _said(log: Path, pattern: str) -> str:
+async def until_said(log: Path, pattern: str) -> str:
+    """What a pattern finds in a log, once it does."""
     async with asyncio.timeout(STARTS_WITHIN_S):
         while (found := re.search(pattern, await asyncio.to_thread(log.read_text))) is None:
             await asyncio.sleep(0.05)
     return found[1]
 
 
-async def _end(process: "subprocess.Popen[bytes]") -> None:
+async def end_command(process: "subprocess.Popen[bytes]") -> None:
+    """Stop a command, by force if it does not end."""
     process.terminate()
     try:
         await asyncio.to_thread(process.wait, 20)
