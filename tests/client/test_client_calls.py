@@ -26,7 +26,6 @@ from headrace.client import (
     TrialRef,
     TrialState,
     connection,
-    flows,
 )
 from headrace.client.events import EventDetail
 from headrace.client.flows import PAGE_SIZE
@@ -107,7 +106,7 @@ def test_a_method_of_a_handle_is_one_to_python() -> None:
     best = Study(NOWHERE, "a").best
     assert callable(best)
     assert best.__name__ == "best"
-    assert best.__doc__ == flows.best.__doc__
+    assert best.__doc__ == study_flows.best.__doc__
     assert not inspect.signature(best).parameters
     parameters = list(inspect.signature(Study(NOWHERE, "a").trials).parameters)
     assert parameters == ["states", "filter", "order_by"]

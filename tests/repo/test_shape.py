@@ -40,12 +40,12 @@ RPC = {
     "protos/headrace/v1/study.proto",
     "services/headrace_services/identity/permissions.py",
     f"{SCHEDULER}/rpc/study_calls.py",
-    "clients/python/headrace/client/flows.py",
+    "clients/python/headrace/client/study_flows.py",
     "clients/go/headrace/study.go",
     "clients/typescript/src/study.ts",
 }
 HANDLES = {"clients/python/headrace/client/sync.py", "clients/python/headrace/client/aio.py"}
-"""A method of a handle is one line in each: `importance = blocking(flows.importance)`. Type checkers read them."""
+"""A method of a handle is one line in each: type checkers read `importance = blocking(study_flows.importance)`."""
 
 
 def written_by_hand() -> dict[str, str]:
@@ -91,7 +91,7 @@ def test_an_rpc_is_written_in_six_places_and_a_line_in_each_handle(texts: dict[s
     found = places("measure_importance", texts)
     assert found == RPC
     assert len(found) <= 6
-    assert {name for name, text in texts.items() if "(flows.importance)" in text} == HANDLES
+    assert {name for name, text in texts.items() if "(study_flows.importance)" in text} == HANDLES
 
 
 def test_a_further_place_is_found() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from headrace.client import ask_tell, flows, identities, machine_flows
+from headrace.client import ask_tell, flows, identities, machine_flows, study_flows, trial_flows
 from headrace.client import projects as project_flows
 from headrace.client.arguments import cursor, timeout
 from headrace.client.connection import Patience
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
 class AsyncTrial(TrialBase[AsyncTransport]):
     """One trial of a study."""
 
-    info = awaiting(flows.trial)
-    explain = awaiting(flows.explain)
-    reports = awaiting(flows.trial_reports)
-    read_log = awaiting(flows.read_log)
-    log_path = awaiting(flows.log_path)
-    annotate = awaiting(flows.annotate_trial)
-    pause = awaiting(flows.pause_trial)
-    resume = awaiting(flows.resume_trial)
-    stop = awaiting(flows.stop_trial)
+    info = awaiting(trial_flows.trial)
+    explain = awaiting(trial_flows.explain)
+    reports = awaiting(trial_flows.trial_reports)
+    read_log = awaiting(trial_flows.read_log)
+    log_path = awaiting(trial_flows.log_path)
+    annotate = awaiting(trial_flows.annotate_trial)
+    pause = awaiting(trial_flows.pause_trial)
+    resume = awaiting(trial_flows.resume_trial)
+    stop = awaiting(trial_flows.stop_trial)
 
 
 class AsyncAskedTrial(AskedTrialBase[AsyncTransport]):
@@ -67,26 +67,26 @@ class AsyncAskedTrial(AskedTrialBase[AsyncTransport]):
 class AsyncStudy(StudyBase[AsyncTransport]):
     """One study."""
 
-    status = awaiting(flows.status)
-    best = awaiting(flows.best)
-    front = awaiting(flows.front)
-    trials = awaiting(flows.trials)
-    trials_page = awaiting(flows.trials_page)
-    reports = awaiting(flows.reports)
-    curves = awaiting(flows.curves)
-    trial_numbers = awaiting(flows.trial_numbers)
-    annotate = awaiting(flows.annotate_study)
-    importance = awaiting(flows.importance)
-    room = awaiting(flows.room)
-    pause = awaiting(flows.pause_study)
-    resume = awaiting(flows.resume_study)
-    stop = awaiting(flows.stop_study)
-    delete = awaiting(flows.delete_study)
-    add_trials = awaiting(flows.add_trials)
-    retry = awaiting(flows.retry_trials)
-    retry_warnings = awaiting(flows.retry_warnings)
-    extend = awaiting(flows.extend_study)
-    extension_warnings = awaiting(flows.extension_warnings)
+    status = awaiting(study_flows.status)
+    best = awaiting(study_flows.best)
+    front = awaiting(study_flows.front)
+    trials = awaiting(study_flows.trials)
+    trials_page = awaiting(study_flows.trials_page)
+    reports = awaiting(study_flows.reports)
+    curves = awaiting(study_flows.curves)
+    trial_numbers = awaiting(study_flows.trial_numbers)
+    annotate = awaiting(study_flows.annotate_study)
+    importance = awaiting(study_flows.importance)
+    room = awaiting(study_flows.room)
+    pause = awaiting(study_flows.pause_study)
+    resume = awaiting(study_flows.resume_study)
+    stop = awaiting(study_flows.stop_study)
+    delete = awaiting(study_flows.delete_study)
+    add_trials = awaiting(study_flows.add_trials)
+    retry = awaiting(study_flows.retry_trials)
+    retry_warnings = awaiting(study_flows.retry_warnings)
+    extend = awaiting(study_flows.extend_study)
+    extension_warnings = awaiting(study_flows.extension_warnings)
 
     def trial(self, number: int) -> AsyncTrial:
         """The handle of a trial."""

@@ -12,10 +12,11 @@ from headrace.client import convert, convert_events, own_code
 from headrace.client.arguments import seconds, timeout
 from headrace.client.events import Decision
 from headrace.client.flow import Flow, Sleep, rpc
-from headrace.client.flows import StudyHandle, request_id, status, trials
+from headrace.client.flows import request_id
 from headrace.client.model import StudyState, Suggestion, TrialInfo, TrialState
 from headrace.client.names import study_name
 from headrace.client.renewing import Held
+from headrace.client.study_flows import StudyHandle, status, trials
 from headrace.client.warning import warn, warn_of_failure
 from headrace.errors import HeadraceError, InvalidFieldError, Violation, show_value
 from headrace.metrics import MetricError, to_floats

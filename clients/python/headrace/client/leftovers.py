@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.checkpoints import Place
-from headrace.client.flows import forget_checkpoints
 from headrace.client.kept import open_store
 from headrace.client.missing import MissingExtraError
 from headrace.client.model import StudyInfo, TrialInfo
 from headrace.client.outcome import Outcome
+from headrace.client.study_flows import forget_checkpoints
 from headrace.client.sync import Client
 from headrace.errors import StudyNotEndedError, StudyNotFoundError
 from headrace.folders import study_folder

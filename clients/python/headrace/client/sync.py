@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from headrace.client import ask_tell, flows, identities, machine_flows
+from headrace.client import ask_tell, flows, identities, machine_flows, study_flows, trial_flows
 from headrace.client import projects as project_flows
 from headrace.client.arguments import cursor, timeout
 from headrace.client.connection import Patience
@@ -47,15 +47,15 @@ if TYPE_CHECKING:
 class Trial(TrialBase[BlockingTransport]):
     """One trial of a study."""
 
-    info = blocking(flows.trial)
-    explain = blocking(flows.explain)
-    reports = blocking(flows.trial_reports)
-    read_log = blocking(flows.read_log)
-    log_path = blocking(flows.log_path)
-    annotate = blocking(flows.annotate_trial)
-    pause = blocking(flows.pause_trial)
-    resume = blocking(flows.resume_trial)
-    stop = blocking(flows.stop_trial)
+    info = blocking(trial_flows.trial)
+    explain = blocking(trial_flows.explain)
+    reports = blocking(trial_flows.trial_reports)
+    read_log = blocking(trial_flows.read_log)
+    log_path = blocking(trial_flows.log_path)
+    annotate = blocking(trial_flows.annotate_trial)
+    pause = blocking(trial_flows.pause_trial)
+    resume = blocking(trial_flows.resume_trial)
+    stop = blocking(trial_flows.stop_trial)
 
 
 class AskedTrial(AskedTrialBase[BlockingTransport]):
@@ -70,26 +70,26 @@ class AskedTrial(AskedTrialBase[BlockingTransport]):
 class Study(StudyBase[BlockingTransport]):
     """One study."""
 
-    status = blocking(flows.status)
-    best = blocking(flows.best)
-    front = blocking(flows.front)
-    trials = blocking(flows.trials)
-    trials_page = blocking(flows.trials_page)
-    reports = blocking(flows.reports)
-    curves = blocking(flows.curves)
-    trial_numbers = blocking(flows.trial_numbers)
-    annotate = blocking(flows.annotate_study)
-    importance = blocking(flows.importance)
-    room = blocking(flows.room)
-    pause = blocking(flows.pause_study)
-    resume = blocking(flows.resume_study)
-    stop = blocking(flows.stop_study)
-    delete = blocking(flows.delete_study)
-    add_trials = blocking(flows.add_trials)
-    retry = blocking(flows.retry_trials)
-    retry_warnings = blocking(flows.retry_warnings)
-    extend = blocking(flows.extend_study)
-    extension_warnings = blocking(flows.extension_warnings)
+    status = blocking(study_flows.status)
+    best = blocking(study_flows.best)
+    front = blocking(study_flows.front)
+    trials = blocking(study_flows.trials)
+    trials_page = blocking(study_flows.trials_page)
+    reports = blocking(study_flows.reports)
+    curves = blocking(study_flows.curves)
+    trial_numbers = blocking(study_flows.trial_numbers)
+    annotate = blocking(study_flows.annotate_study)
+    importance = blocking(study_flows.importance)
+    room = blocking(study_flows.room)
+    pause = blocking(study_flows.pause_study)
+    resume = blocking(study_flows.resume_study)
+    stop = blocking(study_flows.stop_study)
+    delete = blocking(study_flows.delete_study)
+    add_trials = blocking(study_flows.add_trials)
+    retry = blocking(study_flows.retry_trials)
+    retry_warnings = blocking(study_flows.retry_warnings)
+    extend = blocking(study_flows.extend_study)
+    extension_warnings = blocking(study_flows.extension_warnings)
 
     @property
     def plot(self) -> Plots:
