@@ -26,6 +26,7 @@ from headrace.client import (
     TrialRef,
     TrialState,
     connection,
+    study_flows,
 )
 from headrace.client.events import EventDetail
 from headrace.client.flows import PAGE_SIZE
