@@ -109,3 +109,5 @@ def test_only_an_equality_accepts_nan() -> None:
         number(term("x>nan"), "nan")
     with pytest.raises(InvalidFieldError, match="not a number"):
         number(term("x>big"), "big")
+    with pytest.raises(InvalidFieldError, match="not a number"):
+        number(term("x>1_0"), "1_0")

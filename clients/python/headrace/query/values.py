@@ -7,10 +7,17 @@ from headrace import ages
 from headrace.query.terms import Term
 
 
+def as_number(text: str) -> float:
+    """The number that a text writes. Raises ValueError, also for Python's `1_0`."""
+    if "_" in text:
+        raise ValueError(text)
+    return float(text)
+
+
 def number(term: Term, value: str) -> float:
     """A number. Raises InvalidFieldError; NaN is refused where a term orders values."""
     try:
-        found = float(value)
+        found = as_number(value)
     except ValueError:
         raise term.refused(
             f"compares with '{value}', which is not a number", "Give a number, such as 1e-3."

@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, array
 
-from headrace.query import Term, moment, number
+from headrace.query import Term, as_number, moment, number
 
 COMPARED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 NUMBER, TEXT, NAN, ABSENT = range(4)
@@ -213,7 +213,7 @@ def _sorted_text(text: ColumnElement[str]) -> ColumnElement[str]:
 def _exact_number(value: str) -> float | None:
     """A number that a float holds exactly; a larger integer is compared as text."""
     try:
-        found = float(value)
+        found = as_number(value)
     except ValueError:
         return None
     return found if abs(found) <= 2**53 else None
