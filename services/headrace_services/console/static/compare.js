@@ -8,7 +8,11 @@ const COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
 if (element) {
   const better = element.dataset.goal === "maximize" ? (a, b) => a > b : (a, b) => a < b;
   const links = [...element.querySelectorAll("a[data-src]")];
-  links.forEach((link, place) => (link.style.color = COLORS[place]));
+  links.forEach((link, place) => {
+    const mark = Object.assign(document.createElement("span"), { textContent: "■ ", ariaHidden: "true" });
+    mark.style.color = COLORS[place];
+    link.before(mark);
+  });
   let x = "time", lines = [];
   choice(bar(element), "Horizontal axis", ["time", "reports"], x, (name) => { x = name; chart.redraw(); });
   const chart = new Chart(element, { title: "Best value so far; the table has the final ones", draw });
