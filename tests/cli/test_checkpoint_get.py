@@ -146,7 +146,7 @@ def test_a_rung_is_named_by_its_step(kept: Kept, invoke: Invoke) -> None:
 
 def test_why_there_is_none(kept: Kept, invoke: Invoke) -> None:
     other = next(trial.number for trial in kept.script.final.trials if trial.number != kept.number)
-    with pytest.raises(NoCheckpointError, match="has saved no checkpoint"):
+    with pytest.raises(NoCheckpointError, match="has no checkpoint"):
         headrace.load("digits", other)
     final = kept.script.final
     for shown in (final.trials[kept.number], final.study.status.best):

@@ -93,16 +93,54 @@ async def test_one_that_ends_by_itself_before_it_is_as_far_keeps_the_result_and_
     )
 
 
-async def test_a_failed_trial_that_is_retried_is_judged_by_what_it_reports_then(engine: AsyncEngine) -> None:
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("end", ["stop", "exit", "fail"])
+async def test_a_failed_trial_that_is_retried_keeps_its_result_until_it_is_as_far(
+    engine: AsyncEngine, scope: str, end: str
+) -> None:
+    """As one that is retried automatically: `retry` makes no result worse."""
+    site = await lost_at(
+        engine, 9.0, 8.0, 7.0, 4.0, 3.0, 2.0, saved=4, objective=scoped(scope), max_retries=0
+    )
+    before = await site.trial(0)
+    assert (before.step, before.value) == (6, 2.0)
+    await fail(site, 0)
+    await site.step(RetryTrials(numbers=frozenset({0})))
+    retried = await site.trial(0)
+    assert (retried.step, retried.value, retried.score) == (6, 2.0, before.score)
+    lease = await again(site, at5=50.0)
+    assert lease.step == 4
+    now = await site.trial(0)
+    assert (now.step, now.value, now.metrics, now.score) == (6, 2.0, {"loss": 2.0}, before.score)
+    if end == "stop":
+        await site.step(StopStudy(reason="enough"))
+    elif end == "exit":
+        await site.step(gone(lease, "FINISHED", by_itself=True))
+    else:
+        await fail(site, 0)
+        await site.step(RetryTrials(numbers=frozenset({0})))
+        await site.step(StopStudy(reason="enough"))
+    study, found = await shown(site)
+    trial = found[0]
+    assert (trial.step, trial.score, trial.score_step) == (6, before.score, 6)
+    assert study.best is not None
+    assert (study.best.number, study.best.score, study.best.score_step) == (0, before.score, 6)
+    assert replay(await spec_now(site), await site.log()).identical
+
+
+async def test_a_retried_trial_is_judged_by_what_it_reports_once_it_is_as_far(engine: AsyncEngine) -> None:
     site = await lost_at(engine, 0.9, 0.8, 0.7, objective=scoped("last"), max_retries=0)
     await again(site, at1=0.9, at2=float("nan"))
     await fail(site, 0)
     await site.step(RetryTrials(numbers=frozenset({0})))
-    lease = await again(site, at1=0.95)
+    lease = await again(site, at1=0.95, at2=0.9)
     trial = await site.trial(0)
-    assert (trial.step, trial.score) == (1, 0.95)
+    assert (trial.step, trial.score) == (3, 0.7)
+    await again(site, at3=0.85)
+    trial = await site.trial(0)
+    assert (trial.step, trial.score) == (3, 0.85)
     await site.step(gone(lease, "FINISHED", by_itself=True))
-    assert (await site.trial(0)).detail == "its program ended on its own at step 1 of 9"
+    assert (await site.trial(0)).detail == "its program ended on its own at step 3 of 9"
 
 
 async def test_a_result_that_had_diverged_does_not_count_because_the_trial_failed_later(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from headrace.trial.reading import Saved
 
 _T = TypeVar("_T")
+_DELETED = "`headrace gc` and retention ages delete checkpoints of ended studies."
 _KEEPS_LAST = (
     "Write `objective: {…, keep: best}` in a study file to keep it. Ask without `best` for the last one."
 )
@@ -114,14 +115,15 @@ def choose(
     if meant is None and (deleted := deleted_checkpoint(trial, reports())) is not None:
         raise NoCheckpointError(
             f"The checkpoint of trial {trial.number} of study {study.name} was deleted; it was of step {deleted.step}.",
-            remedy="`headrace gc` and retention ages delete checkpoints of ended studies. The trial's results stay.",
+            remedy=f"{_DELETED} The trial's results stay.{_later(trial)}",
         )
     if meant is None:
         end = None if last else trial.counted_end
         of = trial.outcome if end is None else f"its result is of step {end.step}, where none was saved"
         raise NoCheckpointError(
-            f"Trial {trial.number} of study {study.name} has saved no checkpoint ({of}).",
-            remedy="A trial saves what it gives to t.track(...) or keeps in t.state, at its rungs, and at its own end.",
+            f"Trial {trial.number} of study {study.name} has no checkpoint ({of}).",
+            remedy="A trial saves what it gives to t.track(...) or keeps in t.state, at its rungs, and at its own end. "
+            f"{_DELETED}",
         )
     if trial.counted_end is not None and not last:
         return [meant]
@@ -132,6 +134,13 @@ def choose(
             remedy=_KEEPS_LAST,
         )
     return [meant]
+
+
+def _later(trial: TrialInfo) -> str:
+    last = trial.checkpoint
+    return (
+        f" Its last one, of step {last.step}, is there: `last=True`, or `--last`." if last is not None else ""
+    )
 
 
 def open_store(url: str) -> CheckpointStore:

@@ -6,7 +6,7 @@ from typing import Protocol
 from headrace.client import convert
 from headrace.client.arguments import parameters, whole_number, whole_numbers
 from headrace.client.curves import Curves
-from headrace.client.deleted import deleted_checkpoint, start_over_warning
+from headrace.client.deleted import deleted_checkpoint, may_start_over, start_over_warning
 from headrace.client.extension import retry_warnings as warnings_of_retry
 from headrace.client.extension import schedules_warnings
 from headrace.client.flow import Flow, rpc
@@ -32,6 +32,7 @@ from headrace.spec.values import params_to_proto
 from headrace.v1 import study_pb2 as pb
 
 _FORGOTTEN_AT_ONCE = 1000
+_LOOKED_AT = 3
 _RETRIED = "Give the numbers of trials, such as retry([3, 5])."
 
 
@@ -303,8 +304,8 @@ def retry_trials(study: StudyHandle, trials: Iterable[int] | int = (), *, warn: 
 def extension_warnings(study: StudyHandle, *, trials: int = 0, steps: int = 0) -> Flow[list[str]]:
     """Warnings before `extend`. With `trials`: how many of these trials would repeat a point of a finite space.
     With `steps`: which learning-rate schedules of trials that would continue end before that budget, what will
-    happen there, and the remedy; and whether trials would start over because their checkpoints were deleted. Empty
-    if there are none.
+    happen there, and the remedy. With either: whether trials that have ended may start over because their
+    checkpoints were deleted. Empty if there are none.
     """
     trials = whole_number("trials", trials, "Give how many trials more, such as 5.")
     steps = whole_number("steps", steps, "Give the new full budget in steps, such as 81.")
@@ -312,21 +313,19 @@ def extension_warnings(study: StudyHandle, *, trials: int = 0, steps: int = 0) -
     said = [*trials_warnings(found.spec, trials)] if trials > 0 else []
     if steps > 0:
         said += schedules_warnings(found, steps)
-        said += yield from _start_over_warnings(study, found.spec.max_steps)
+    if steps > 0 or (trials > 0 and found.state.ended):
+        said += yield from _start_over_warnings(study, found.spec.max_steps, steps=steps > 0)
     return said
 
 
-def _start_over_warnings(study: StudyHandle, budget: int) -> Flow[list[str]]:
-    """Of the trials that completed this budget, those that had a checkpoint and have none any more."""
-    completed = yield from trials(study, TerminationReason.COMPLETED)
-    lost = [one for one in completed if one.checkpoint is None and one.step >= budget]
-    if not lost:
-        return []
-    reported = yield from reports_of(trial_name(study.name, lost[0].number))
-    saves = (
-        deleted_checkpoint(lost[0], reported) is not None
-    )  # else its program saves none, and says so as it runs
-    return [start_over_warning([one.number for one in lost])] if saves else []
+def _start_over_warnings(study: StudyHandle, budget: int, *, steps: bool) -> Flow[list[str]]:
+    """Whether trials that may continue had a checkpoint and have none any more."""
+    over = yield from trials(study, TrialState.TERMINATED)
+    lost = [one for one in over if may_start_over(one, steps=steps, budget=budget)]
+    for one in lost[:_LOOKED_AT]:  # else the program saves none, and says so as it runs
+        if deleted_checkpoint(one, (yield from reports_of(trial_name(study.name, one.number)))) is not None:
+            return [start_over_warning([one.number for one in lost])]
+    return []
 
 
 def extend_study(

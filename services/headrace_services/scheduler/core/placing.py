@@ -310,7 +310,7 @@ def _launch(state: CycleState, trial: Trial, placement: Placement | None, bundle
         grant=bundle or goes_on or (_grant(lease_id, state, trial, placement) if placement else None),
         step=resume.step if resume else 0,
         resume=resume,
-        budget=state.study.spec.max_steps,
+        budget=_budget(state, trial),
     )
     if bundle is not None:
         said = _seat(state, bundle, slots, bundle.leases + 1)
@@ -337,13 +337,20 @@ def _launch(state: CycleState, trial: Trial, placement: Placement | None, bundle
         "detail": "",
         "bubbles": ephemeral_slots.with_owner(trial, lease.owner_stage),
     }
-    held = {"attempt": attempt, "lease_id": lease.id, "not_before_s": None}
+    held = {"attempt": attempt, "lease_id": lease.id, "not_before_s": None, "budget": lease.budget}
     state.move(trial.number, action, **held, **changes)
     moved = state.trials[trial.number]
     if client:
         state.suggested[client[0]] = Suggested(trial=moved, lease=lease, done=False)
     else:
         state.orders.append(Assignment(worker_id=slots[0].worker_id, trial=moved, lease=lease))
+
+
+def _budget(state: CycleState, trial: Trial) -> int:
+    """The full budget that an attempt sees. A trial that began with a smaller one, before the study was extended, keeps
+    it until it has reached it, as one does that nothing interrupts: otherwise a pause would change what it computes."""
+    full = state.study.spec.max_steps
+    return trial.budget if trial.budget is not None and (trial.milestone or full) <= trial.budget else full
 
 
 def _grant(lease_id: str, state: CycleState, trial: Trial, placement: Placement) -> Grant:

@@ -223,6 +223,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     """How long its earlier attempts ran, if the study limits that (`core.time_limits`)."""
     runs_since_s: float | None = None
     """If the study limits that, when the present attempt started, by the database's clock."""
+    budget: int | None = None
+    """The full budget of its last attempt. It keeps that one until it has reached it, though the study is extended."""
     earlier_ends: tuple[EarlierEnd, ...] = ()
     """Its result each time that it was over and a user let it continue, in order."""
     counted_end: int | None = None
@@ -257,6 +259,14 @@ class Trial(Struct, frozen=True, kw_only=True):
         restarts from step 0."""
         due = spec.due_rungs(self.bracket)
         return tuple(rung for rung in due if self.milestone is None or rung >= self.milestone)
+
+    def next_save(self, spec: StudySpec, step: int) -> int | None:
+        """The rung after a step at which it saves: its milestone. While it repeats steps, because its checkpoint is
+        gone, it also saves at the rungs where it was recorded before: a further loss then costs one rung again."""
+        if self.milestone is None or step >= self.step:
+            return self.milestone
+        passed = (rung for rung in spec.rungs()[self.bracket :] if step < rung < self.milestone)
+        return min(passed, default=self.milestone)
 
     @property
     def trains_on(self) -> bool:

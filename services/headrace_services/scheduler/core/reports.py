@@ -206,7 +206,7 @@ def _before_milestone(state: CycleState, trial: Trial, lease: Lease, report: Rep
     why = preemption.at_report(state, lease, report) if trial.milestone is not None else None
     if why is not None:
         return _leave(state, trial.number, why, milestone=trial.milestone)
-    return _go_on(trial.milestone or report.step, "before the next rung")
+    return _go_on(trial.next_save(state.study.spec, report.step) or report.step, "before the next rung")
 
 
 def _with_marks(state: CycleState, lease: Lease, report: ReportArrived) -> ReportArrived:
@@ -238,6 +238,8 @@ def _note_metrics(state: CycleState, lease: Lease, report: ReportArrived, progre
     )
     feasible = is_feasible(spec.constraints, report.metrics)
     best = feasible and improves(value, trial.best_value, maximize=spec.maximizes())
+    if _best_again(spec, trial, report):  # it repeats steps, and the checkpoint of its best value is gone
+        trial = state.update(trial.number, best_checkpoint=saved)
     if progress and best:
         kept = saved if saved is not None and spec.keeps_best else trial.best_checkpoint
         found = best_report(spec, value, report.step, report.metrics)
@@ -257,6 +259,13 @@ def _note_metrics(state: CycleState, lease: Lease, report: ReportArrived, progre
             changes["score_marked"] = bool(trial.code_changed)
         trial = state.update(trial.number, **changes)
     return trial
+
+
+def _best_again(spec: StudySpec, trial: Trial, report: ReportArrived) -> bool:
+    """Whether a report saves the best value again, of which no checkpoint is left."""
+    known = (trial.best_value, trial.best_step)
+    same = (report.metrics.get(spec.objective.metric), report.step) == known
+    return spec.keeps_best and trial.best_checkpoint is None and report.checkpoint is not None and same
 
 
 def _look_for_metrics(state: CycleState, report: ReportArrived) -> None:

@@ -258,9 +258,6 @@ class CycleState:
         anew["earlier_ends"] = ends
         anew["unread"] = anew["not_before_s"] = None
         anew["ran_s"] = 0.0
-        if self.trials[number].reason in WITHOUT_RESULT:  # what it reported does not count
-            resumes = self.trials[number].checkpoint
-            anew["step"] = min(self.trials[number].step, resumes.step if resumes else 0)
         self.move(number, Action.REOPEN, detail=why, milestone=milestone, **anew)
         if self.fold.policy.new_trials_first and self.trials[number].runnable:
             self.unstarted += not self.trials[number].attempt

@@ -249,7 +249,7 @@ def assign(study: StudyInfo, trial: Trial, lease: Lease) -> worker_pb2.Assign:
         lease=lease_ref(lease, study.name),
         parameters=params_to_proto(trial.params),
         checkpoint=checkpoint_ref(lease.resume) if lease.resume else None,
-        next_milestone=min(trial.milestone or budget, budget),
+        next_milestone=min(trial.next_save(study.spec, lease.begun) or budget, budget),
         grant=_grant(lease),
         seed=trial_seed(study.spec.seed, trial.number),
         resume_step=lease.begun,
@@ -259,7 +259,7 @@ def assign(study: StudyInfo, trial: Trial, lease: Lease) -> worker_pb2.Assign:
     )
     message.MergeFrom(_same_for_all(study))
     message.checkpoints_shared = trial.retains_checkpoints(study.spec)
-    if study.spec.keeps_best and trial.best_value is not None:
+    if study.spec.keeps_best and trial.best_value is not None and trial.best_checkpoint is not None:
         message.keep_best.best_value = trial.best_value
     if (left_s := time_limits.left_s(study.spec, trial)) is not None:
         message.time_left.FromTimedelta(timedelta(seconds=left_s))

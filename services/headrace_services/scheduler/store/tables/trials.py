@@ -83,6 +83,8 @@ trial = Table(
     # runs (seconds since 1970, by the database's clock).
     Column("ran_s", Float, nullable=False, server_default="0"),
     Column("runs_since_s", Float),
+    # The full budget of its last attempt.
+    Column("budget", BigInteger),
     # Its result each time that it was over and was let continue, and which of these counts.
     Column("earlier_ends", JSONB, nullable=False, server_default="[]"),
     Column("counted_end", Integer),
