@@ -200,6 +200,9 @@ def _finished(state: CycleState, trial: Trial, lease: Lease, message: ExitedArri
     that is recorded, and the result stands.
     """
     spec = state.study.spec
+    if message.unconnected and state.study.reports:
+        _failed(state, trial, lease, _unconnected(trial), certain=False)
+        return
     if message.unsaved:
         state.emit(events.trial_warned(trial.number, message.unsaved))
     asked = spec.template is None and not message.by_itself  # by a loop that asked for the trial
@@ -274,6 +277,16 @@ def _silent(lease: Lease) -> str:
         f"this attempt began at step {lease.begun}, reported nothing and exited with 0. Loop over t.steps(), and "
         "call t.report(...) in it: what a function returns does not count. A loop over its own range, resumed "
         "from a file, may have had no iterations"
+    )
+
+
+def _unconnected(trial: Trial) -> str:
+    """The error of an attempt whose program never connected to its trial, and ended with success."""
+    where = "an earlier attempt" if trial.metrics else "other trials"
+    return (
+        f"its program exited with 0 without connecting to its trial, which it did in {where}: it was probably killed, "
+        "or its script skips the training. A script with `set -e`, or with `exec` before its training, passes on how "
+        "that ended"
     )
 
 
