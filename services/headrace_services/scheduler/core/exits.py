@@ -67,6 +67,11 @@ AFTERWARDS = "; then its program ended early: "
 """Separates the end of a completed trial from the error or signal that its program ended with afterwards."""
 ENDED_AFTERWARDS = "; then its process was ended by "
 """Separates the end of a completed trial from the signal that was needed to end its process."""
+_NEVER_CONNECTED = (
+    "it exited with 0 and never connected to its trial. Call trial.current(), loop over t.steps(), and call "
+    "t.report(...) in it. If it was killed behind a shell script: with `set -e`, the script passes that on"
+)
+"""The explanation for an attempt without a connection in a study without reports."""
 _CUT_OFF = ("FAILED", "LOST")
 """How a program ends that had more to do."""
 _BY_ITSELF = ("FAILED", "FINISHED", "INFEASIBLE")
@@ -222,7 +227,8 @@ def _finished(state: CycleState, trial: Trial, lease: Lease, message: ExitedArri
         until.compare(state, trial)
         until.look(state)
     else:
-        why = f"{ended} without reporting '{spec.objective.metric}'; {_unreported(spec, trial, lease)}"
+        how = _NEVER_CONNECTED if message.unconnected else _unreported(spec, trial, lease)
+        why = f"{ended} without reporting '{spec.objective.metric}'; {how}"
         if _is_the_workers(state, trial, lease, why):
             return
         state.terminate(trial.number, Reason.FAILED, why)
