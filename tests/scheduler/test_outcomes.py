@@ -6,7 +6,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec
 
 from headrace.spec.surrogate import GATE
-from headrace_services.scheduler.core.inputs import PauseStudy, PauseTrial, ResumeStudy, StopStudy, StopTrial
+from headrace_services.scheduler.core.inputs import (
+    PauseStudy,
+    PauseTrial,
+    ResumeStudy,
+    RetryTrials,
+    StopStudy,
+    StopTrial,
+)
 from headrace_services.scheduler.core.lifecycle import Reason
 from headrace_services.scheduler.core.records import Checkpoint, Lease
 from headrace_services.scheduler.core.results import Result, Results
@@ -181,6 +188,44 @@ async def test_a_resumed_program_that_reports_nothing_is_told_so(engine: AsyncEn
     )
     warned = [event.detail["warning"] for event in await site.events() if event.kind == "trial_warned"]
     assert warned == [trial.detail]
+
+
+async def test_a_resumed_program_that_never_connected_has_not_completed(engine: AsyncEngine) -> None:
+    """It was killed while it imported, and the shell that started it ended with 0."""
+    site, (lease,) = await study_of(engine, trials=1, max_steps=9, max_retries=1)
+    await reports(site, lease, 4, loss=1.0)
+    await site.step(gone(lease, "LOST"))
+    for attempt in (2, 3):
+        (lease,) = [one for one in site.leases.values() if one.attempt == attempt]
+        assert lease.begun == 4
+        await site.step(gone(lease, "FINISHED", unconnected=True))
+        assert (await site.trial(0)).failures == attempt - 1
+    trial = await site.trial(0)
+    assert (trial.reason, trial.checkpoint["step"]) == ("FAILED", 4)
+    assert trial.detail == (
+        "its program exited with 0 without connecting to its trial, which it did in an earlier attempt: it was "
+        "probably killed, or its script skips the training. A script with `set -e`, or with `exec` before its "
+        "training, passes on how that ended (attempt 2 of 2)"
+    )
+    await site.step(RetryTrials(numbers=None))
+    (lease,) = [one for one in site.leases.values() if one.attempt == 4]
+    assert lease.begun == 4
+
+
+@pytest.mark.parametrize(("reported", "ends"), [(True, None), (False, "FAILED")])
+async def test_a_first_attempt_that_never_connected_is_retried_if_the_program_has_reported_elsewhere(
+    engine: AsyncEngine, reported: bool, ends: str | None
+) -> None:
+    """Until a trial has reported, the likely cause is a script that never calls trial.current()."""
+    site, (lease, other) = await study_of(engine, trials=2, max_retries=1)
+    if reported:
+        await reports(site, other, 1, loss=1.0)
+    await site.step(gone(lease, "FINISHED", unconnected=True))
+    trial = await site.trial(0)
+    assert (trial.reason, trial.attempt) == (ends, 2 if reported else 1)
+    said = [event.message for event in await site.log()]
+    assert any("which it did in other trials" in one for one in said) == reported
+    assert any("never connected to its trial. Call trial.current()" in one for one in said) != reported
 
 
 async def test_what_a_program_saved_at_its_own_end_is_its_checkpoint(engine: AsyncEngine) -> None:

@@ -573,3 +573,24 @@ async def test_a_training_that_is_killed_behind_a_shell_is_lost(
     assert (await stream.get("report")).step == 1
     exited = await stream.get("exited")
     assert exited.outcome == outcome, exited.error
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("dies", "unconnected"), [("os.kill(os.getpid(), signal.SIGKILL)", True), ("pass", False)]
+)
+async def test_a_training_that_is_killed_behind_a_shell_before_it_connects_is_told_as_such(
+    site: Site, scheduler: ScriptedScheduler, dies: str, unconnected: bool
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    body = f"""
+        import os, signal
+        {dies}
+        from headrace import trial
+        trial.current()
+        """
+    python, script = site.program(body, prelude=False)
+    stream.send(assign=site.assign(["sh", "-c", f"{python} {script}; echo done"], attempt=2))
+    exited = await stream.get("exited")
+    assert (exited.outcome, exited.unconnected) == (worker_pb2.EXIT_OUTCOME_FINISHED, unconnected)

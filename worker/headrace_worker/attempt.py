@@ -380,7 +380,10 @@ class Attempt:
         tail = await asyncio.to_thread(self._close_log)
         if self.finished and not shows(tail, self.finished.traceback):
             tail = LOG_TAIL.kept(tail + self.finished.traceback)
-        if verdict.outcome == worker_pb2.EXIT_OUTCOME_FAILED and not self.has_reported:
+        succeeded = verdict.outcome == worker_pb2.EXIT_OUTCOME_FINISHED
+        unconnected = succeeded and not (self.begun or self.has_reported or self.finished)
+        failed = verdict.outcome == worker_pb2.EXIT_OUTCOME_FAILED and not self.has_reported
+        if failed or unconnected:
             self._place.retries.failed(trial_key(self.assign))
         else:
             self._place.retries.went_on(trial_key(self.assign))
@@ -392,7 +395,6 @@ class Attempt:
         # Started at once and awaited at the end: on a full disk the attempt could not record its end before there
         # is room.
         clearing = asyncio.create_task(asyncio.to_thread(self._clear_away))
-        succeeded = verdict.outcome == worker_pb2.EXIT_OUTCOME_FINISHED
         await self._place.courier.post_exit(
             worker_pb2.Exited(
                 lease=self.lease,
@@ -404,6 +406,7 @@ class Attempt:
                 device_words=verdict.device_words,
                 device_failures=verdict.device_failures,
                 shared_fault=verdict.shared_fault,
+                unconnected=unconnected,
                 checkpoint=saved,
                 unsaved=WARNING.kept(unsaved),
                 by_itself=succeeded and self.finished is not None and self.finished.by_itself,

@@ -1752,7 +1752,10 @@ type Exited struct {
 	Advice string `protobuf:"bytes,49,opt,name=advice,proto3" json:"advice,omitempty"`
 	// With RELEASED: the MPS server of its GPU failed, and it is not known which of the trials there caused that. A
 	// trial that was there twice gets a GPU of its own from then on.
-	SharedFault   bool `protobuf:"varint,50,opt,name=shared_fault,json=sharedFault,proto3" json:"shared_fault,omitempty"`
+	SharedFault bool `protobuf:"varint,50,opt,name=shared_fault,json=sharedFault,proto3" json:"shared_fault,omitempty"`
+	// With FINISHED: none of its processes called Attach, reported or called Finish. If the study's program has reported
+	// before, this is charged as a failure: the program was killed behind a shell, or the shell skipped it.
+	Unconnected   bool `protobuf:"varint,51,opt,name=unconnected,proto3" json:"unconnected,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1895,6 +1898,13 @@ func (x *Exited) GetAdvice() string {
 func (x *Exited) GetSharedFault() bool {
 	if x != nil {
 		return x.SharedFault
+	}
+	return false
+}
+
+func (x *Exited) GetUnconnected() bool {
+	if x != nil {
+		return x.Unconnected
 	}
 	return false
 }
@@ -3296,7 +3306,7 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12+\n" +
 	"\x05lease\x18\x02 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x126\n" +
 	"\tread_time\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\breadTime\x12,\n" +
-	"\x04code\x18\f \x01(\v2\x18.headrace.v1.AttemptCodeR\x04code\"\xaa\x04\n" +
+	"\x04code\x18\f \x01(\v2\x18.headrace.v1.AttemptCodeR\x04code\"\xcc\x04\n" +
 	"\x06Exited\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12+\n" +
 	"\x05lease\x18\x02 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x122\n" +
@@ -3316,7 +3326,8 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\vleft_behind\x180 \x01(\tR\n" +
 	"leftBehind\x12\x16\n" +
 	"\x06advice\x181 \x01(\tR\x06advice\x12!\n" +
-	"\fshared_fault\x182 \x01(\bR\vsharedFault\"\xe2\x02\n" +
+	"\fshared_fault\x182 \x01(\bR\vsharedFault\x12 \n" +
+	"\vunconnected\x183 \x01(\bR\vunconnected\"\xe2\x02\n" +
 	"\aWelcome\x12H\n" +
 	"\x12heartbeat_interval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\x126\n" +
 	"\tlease_ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bleaseTtl\x12)\n" +

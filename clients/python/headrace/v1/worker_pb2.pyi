@@ -880,6 +880,7 @@ class Exited(_message.Message):
     LEFT_BEHIND_FIELD_NUMBER: _builtins.int
     ADVICE_FIELD_NUMBER: _builtins.int
     SHARED_FAULT_FIELD_NUMBER: _builtins.int
+    UNCONNECTED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     outcome: Global___ExitOutcome.ValueType
     error: _builtins.str
@@ -916,6 +917,10 @@ class Exited(_message.Message):
     """With RELEASED: the MPS server of its GPU failed, and it is not known which of the trials there caused that. A
     trial that was there twice gets a GPU of its own from then on.
     """
+    unconnected: _builtins.bool
+    """With FINISHED: none of its processes called Attach, reported or called Finish. If the study's program has reported
+    before, this is charged as a failure: the program was killed behind a shell, or the shell skipped it.
+    """
     @_builtins.property
     def lease(self) -> _event_pb2.LeaseRef: ...
     @_builtins.property
@@ -949,10 +954,11 @@ class Exited(_message.Message):
         left_behind: _builtins.str = ...,
         advice: _builtins.str = ...,
         shared_fault: _builtins.bool = ...,
+        unconnected: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "by_itself", b"by_itself", "checkpoint", b"checkpoint", "device_failures", b"device_failures", "device_words", b"device_words", "error", b"error", "exit_code", b"exit_code", "lease", b"lease", "left_behind", b"left_behind", "log_tail", b"log_tail", "out_of_memory", b"out_of_memory", "outcome", b"outcome", "sequence", b"sequence", "shared_fault", b"shared_fault", "stored", b"stored", "unsaved", b"unsaved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "by_itself", b"by_itself", "checkpoint", b"checkpoint", "device_failures", b"device_failures", "device_words", b"device_words", "error", b"error", "exit_code", b"exit_code", "lease", b"lease", "left_behind", b"left_behind", "log_tail", b"log_tail", "out_of_memory", b"out_of_memory", "outcome", b"outcome", "sequence", b"sequence", "shared_fault", b"shared_fault", "stored", b"stored", "unconnected", b"unconnected", "unsaved", b"unsaved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

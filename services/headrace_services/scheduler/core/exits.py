@@ -67,6 +67,11 @@ AFTERWARDS = "; then its program ended early: "
 """Separates the end of a completed trial from the error or signal that its program ended with afterwards."""
 ENDED_AFTERWARDS = "; then its process was ended by "
 """Separates the end of a completed trial from the signal that was needed to end its process."""
+_NEVER_CONNECTED = (
+    "it exited with 0 and never connected to its trial. Call trial.current(), loop over t.steps(), and call "
+    "t.report(...) in it. If it was killed behind a shell script: with `set -e`, the script passes that on"
+)
+"""The explanation for an attempt without a connection in a study without reports."""
 _CUT_OFF = ("FAILED", "LOST")
 """How a program ends that had more to do."""
 _BY_ITSELF = ("FAILED", "FINISHED", "INFEASIBLE")
@@ -200,6 +205,9 @@ def _finished(state: CycleState, trial: Trial, lease: Lease, message: ExitedArri
     that is recorded, and the result stands.
     """
     spec = state.study.spec
+    if message.unconnected and state.study.reports:
+        _failed(state, trial, lease, _unconnected(trial), certain=False)
+        return
     if message.unsaved:
         state.emit(events.trial_warned(trial.number, message.unsaved))
     asked = spec.template is None and not message.by_itself  # by a loop that asked for the trial
@@ -219,7 +227,8 @@ def _finished(state: CycleState, trial: Trial, lease: Lease, message: ExitedArri
         until.compare(state, trial)
         until.look(state)
     else:
-        why = f"{ended} without reporting '{spec.objective.metric}'; {_unreported(spec, trial, lease)}"
+        how = _NEVER_CONNECTED if message.unconnected else _unreported(spec, trial, lease)
+        why = f"{ended} without reporting '{spec.objective.metric}'; {how}"
         if _is_the_workers(state, trial, lease, why):
             return
         state.terminate(trial.number, Reason.FAILED, why)
@@ -274,6 +283,16 @@ def _silent(lease: Lease) -> str:
         f"this attempt began at step {lease.begun}, reported nothing and exited with 0. Loop over t.steps(), and "
         "call t.report(...) in it: what a function returns does not count. A loop over its own range, resumed "
         "from a file, may have had no iterations"
+    )
+
+
+def _unconnected(trial: Trial) -> str:
+    """The error of an attempt whose program never connected to its trial, and ended with success."""
+    where = "an earlier attempt" if trial.metrics else "other trials"
+    return (
+        f"its program exited with 0 without connecting to its trial, which it did in {where}: it was probably killed, "
+        "or its script skips the training. A script with `set -e`, or with `exec` before its training, passes on how "
+        "that ended"
     )
 
 

@@ -114,6 +114,8 @@ class ExitedArrived(Leased, frozen=True, kw_only=True):
     """What it left behind in a process that its study reuses, so that the process ran no other trial."""
     shared_fault: bool = False
     """With RELEASED: its shared GPU failed, and it is not known which trial there caused that."""
+    unconnected: bool = False
+    """With FINISHED: its program ended with success and never connected to its trial."""
 
 
 class Renewed(Leased, frozen=True, kw_only=True):

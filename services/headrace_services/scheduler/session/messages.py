@@ -210,6 +210,7 @@ def _exited(message: worker_pb2.Exited, number: int, worker_id: int) -> ExitedAr
         left_behind=WARNING.kept(message.left_behind),
         advice=WARNING.kept(message.advice),
         shared_fault=message.shared_fault,
+        unconnected=message.unconnected,
     )
 
 
