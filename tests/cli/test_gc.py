@@ -1,6 +1,7 @@
 """`headrace gc`: deletes what ended studies left, and nothing else."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import grpc
@@ -308,3 +309,57 @@ def test_files_of_one_study_are_no_matter_of_the_scheduler(
     assert json.loads(invoke("gc", "digits", "--yes", "--json").out)["scheduler"] is None
     assert not fake.requests["GetUpkeep"]
     assert not fake.requests["CleanUp"]
+
+
+def test_a_deleted_checkpoint_of_an_earlier_result_is_told_from_a_later_one(
+    ended: Left, fake: FakeStudyService, invoke: Invoke
+) -> None:
+    """A trial counts with an earlier result whose checkpoint was deleted, and has saved another since."""
+    trial = next(one for one in ended.script.final.trials if one.termination_reason == COMPLETED)
+    now = datetime(2026, 12, 1, tzinfo=UTC)
+    for step, hours in ((18, -2), (9, -1), (54, 0)):
+        report = study_pb2.TrialReport(trial_number=trial.number, step=step)
+        report.checkpoint.MergeFrom(trial_pb2.CheckpointRef(uri=f"file:///{step}", step=step))
+        report.time.FromDatetime(now + timedelta(hours=hours))
+        ended.script.reports.append(report)
+    trial.checkpoint.MergeFrom(trial_pb2.CheckpointRef(uri="file:///54", step=54))
+    end = trial.earlier_ends.add(reason=COMPLETED, step=18, budget=18, score=0.1, score_step=18)
+    end.end_time.FromDatetime(now - timedelta(hours=1.5))
+    trial.counted_end = 0
+    said = invoke("checkpoint", "get", "digits", str(trial.number)).err
+    assert "was deleted; it was of step 18" in said
+    assert "Its last one, of step 54, is there" in " ".join(said.split())
+    assert "deleted (it was of step 18)" in invoke("show", "digits", str(trial.number)).out
+    trial.ClearField("termination_reason")
+    trial.state = trial_pb2.TRIAL_STATE_RUNNING
+    assert "it was of step 18" in invoke("checkpoint", "get", "digits", str(trial.number)).err
+
+
+def test_an_extension_names_every_kind_of_trial_that_may_start_over(
+    ended: Left, fake: FakeStudyService, invoke: Invoke
+) -> None:
+    final = ended.script.final
+    kinds = {trial_pb2.TERMINATION_REASON_STOPPED_EARLY, COMPLETED, trial_pb2.TERMINATION_REASON_FAILED}
+    chosen = {one.termination_reason: one for one in final.trials if one.termination_reason in kinds}
+    assert set(chosen) == kinds
+    for trial in final.trials:
+        trial.checkpoint.step = 1
+    for trial in chosen.values():
+        trial.step = max(trial.step, 1)
+        trial.ClearField("checkpoint")
+        saved = trial_pb2.CheckpointRef(uri="file:///a", step=1)
+        ended.script.reports.append(
+            study_pb2.TrialReport(trial_number=trial.number, step=1, checkpoint=saved)
+        )
+    failed = chosen[trial_pb2.TERMINATION_REASON_FAILED]
+    stopped = chosen[trial_pb2.TERMINATION_REASON_STOPPED_EARLY]
+    said = " ".join(invoke("extend", "digits", "--steps", "81").err.split())
+    numbers = sorted(one.number for one in (chosen[COMPLETED], stopped))
+    assert f"trials {numbers[0]}, {numbers[1]} were deleted" in said
+    assert f"trial {stopped.number} was deleted" in " ".join(
+        invoke("extend", "digits", "--trials", "2").err.split()
+    )
+    failed.earlier_ends.add(reason=COMPLETED, step=9, budget=9, score=0.1, score_step=9)
+    said = " ".join(invoke("extend", "digits", "--steps", "81").err.split())
+    numbers = sorted(one.number for one in chosen.values())
+    assert f"trials {', '.join(map(str, numbers))} were deleted" in said

@@ -410,3 +410,91 @@ async def test_the_time_in_which_a_study_was_over_is_told_apart(engine: AsyncEng
     wall_time_s = Outcome(study).wall_time_s
     assert wall_time_s is not None
     assert wall_time_s < 60
+
+
+async def without_checkpoints(engine: AsyncEngine, **changes: Any) -> StudySite:
+    """Two trials that completed 27 steps, with rungs at 3, 9 and 27, and that continue to 81 without a checkpoint."""
+    policy = {"kind": "median", "rungs": [3, 9, 27]}
+    site = await StudySite(engine, make_spec(policy=policy, max_trials=2, max_steps=27, **changes)).create()
+    await site.connect(slots=2)
+    await train(site, lambda number, step: 0.5 + number / 10 + 1 / step)
+    assert (await site.study()).state == "COMPLETED"
+    async with transaction(engine) as conn:
+        uris = [row.checkpoint["uri"] for row in await site.trials()]
+        assert await aging.forget_deleted(conn, site.study_id, uris) == 2
+    await site.step(by_steps(81))
+    return site
+
+
+async def told(site: StudySite, number: int) -> Any:
+    """The order to a worker to run a trial."""
+    async with transaction(site.engine) as conn:
+        record = await studies.get(conn, site.study_id)
+        view = await trials.one(conn, site.study_id, number)
+    assert record is not None
+    assert view is not None
+    spec = (await site.study()).spec
+    known = workers.StudyInfo(site.study_id, record.uid, site.name, spec, project="p")
+    return assign(known, view.trial, await lease_of(site, number))
+
+
+async def test_a_trial_that_starts_over_saves_at_the_rungs_that_it_passes_again(engine: AsyncEngine) -> None:
+    site = await without_checkpoints(engine)
+    lease = await lease_of(site, 0)
+    order = await told(site, 0)
+    assert (lease.step, order.next_milestone, list(order.rungs), order.last_step) == (0, 3, [81], 27)
+    told_next = []
+    for step, saved in ((1, False), (3, True), (5, False), (9, True), (22, False)):
+        decision = await site.tell(lease, step, 0.6, saved=saved)
+        assert decision.action == "CONTINUE"
+        told_next.append(decision.next_milestone)
+    assert told_next == [3, 9, 9, 27, 27]
+    await site.step(gone(lease, "LOST", error="killed by SIGKILL"))
+    lease = await lease_of(site, 0)
+    assert (lease.step, (await told(site, 0)).next_milestone) == (9, 27)
+    assert (await site.tell(lease, 27, 0.6)).next_milestone == 81
+    assert [(row.step, len(row.earlier_ends)) for row in await site.trials()] == [(27, 1), (27, 1)]
+    await site.tell(lease, 81, 0.2)
+    await site.tell(await lease_of(site, 1), 81, 0.3)
+    assert (await site.study()).state == "COMPLETED"
+    assert replay(await spec_now(site), await site.log()).identical
+
+
+async def test_a_trial_that_starts_over_saves_before_its_study_ends(engine: AsyncEngine) -> None:
+    site = await without_checkpoints(engine, until={"value": 0.01})
+    lease, other = await lease_of(site, 0), await lease_of(site, 1)
+    await site.tell(lease, 1, 0.6, saved=False)
+    await site.tell(other, 1, 0.001)
+    decision = await site.tell(lease, 2, 0.6, saved=False)
+    assert (decision.action, decision.next_milestone) == ("CONTINUE", 3)
+    assert "it saves its state first" in decision.reason
+    assert (await site.tell(lease, 3, 0.6)).action == "STOP"
+    trial = await site.trial(0)
+    assert trial.checkpoint["step"] == 3
+    assert (await site.study()).state == "COMPLETED"
+
+
+async def test_the_best_checkpoint_is_kept_again_when_its_step_is_repeated(engine: AsyncEngine) -> None:
+    objective = {"metric": "loss", "goal": "minimize", "keep": "best"}
+    site = await StudySite(
+        engine,
+        make_spec(policy=RUN_ALL, max_trials=1, max_steps=9, objective=objective, max_retries=3),
+    ).create()
+    await site.connect(slots=1)
+    (lease,) = await site.kick()
+    assert not (await told(site, 0)).keep_best.HasField("best_value")
+    values = ((1, 0.9), (2, 0.2), (9, 0.5))
+    for step, value in values:
+        await site.tell(lease, step, value)
+    row = await site.trial(0)
+    assert row.best_checkpoint["step"] == 2
+    async with transaction(engine) as conn:
+        uris = [row.checkpoint["uri"], row.best_checkpoint["uri"]]
+        assert await aging.forget_deleted(conn, site.study_id, uris) == 1
+    await site.step(by_steps(18))
+    lease = await lease_of(site, 0)
+    assert not (await told(site, 0)).keep_best.HasField("best_value"), "it has to save it again"
+    for step, value in values:
+        await site.tell(lease, step, value)
+    row = await site.trial(0)
+    assert (row.best_step, row.best_checkpoint["step"]) == (2, 2)

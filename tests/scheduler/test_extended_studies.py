@@ -16,7 +16,10 @@ from headrace_services.scheduler.core.inputs import (
     AddTrials,
     ExtendStudy,
     PauseStudy,
+    PauseTrial,
     Reopened,
+    ResumeStudy,
+    ResumeTrial,
     RetryTrials,
     StopStudy,
 )
@@ -147,6 +150,57 @@ async def test_a_trial_that_trains_pauses_at_the_budget_that_it_was_told(engine:
     assert (again.step, again.budget) == (9, 27)
     assert (await site.tell(again, 27, 0.1)).action == "STOP"
     assert (await site.study()).state == "COMPLETED"
+    await replayed(site)
+
+
+INTERRUPTIONS = [
+    "nothing",
+    "kill",
+    "kill of all it had",
+    "pause by hand",
+    "pause of the study",
+    "failure",
+    "retry",
+]
+
+
+@pytest.mark.parametrize("by", INTERRUPTIONS)
+async def test_no_interruption_changes_the_budget_that_a_trial_sees(engine: AsyncEngine, by: str) -> None:
+    """A trial that began before an extension keeps its budget until it has reached it, as one that runs through."""
+    spec = make_spec(policy=RUN_ALL, max_trials=2, max_steps=12, max_retries=0 if by == "retry" else 3)
+    site = await StudySite(engine, spec).create()
+    await site.connect(slots=1)
+    (lease,) = await site.kick()
+    await site.tell(lease, 5, 0.5, saved=by != "kill of all it had")
+    await site.step(by_steps(20))
+    match by:
+        case "kill" | "kill of all it had":
+            await site.step(gone(lease, "LOST", error="killed by SIGKILL"))
+        case "pause by hand":
+            await site.step(PauseTrial(number=0))
+        case "pause of the study":
+            await site.step(PauseStudy())
+        case "failure" | "retry":
+            await site.step(gone(lease, "FAILED", error="ValueError: boom"))
+    if by == "retry":
+        await site.step(RetryTrials(numbers=frozenset({0})))
+    while (trial := await site.trial(0)).lease_id is None:  # the other one may have the slot
+        for other in (row for row in await site.trials() if row.lease_id):
+            await site.tell(site.leases[other.lease_id], 20, 0.9)
+        await site.kick()
+    lease = site.leases[trial.lease_id]
+    assert lease.budget == 12
+    assert (await site.tell(lease, 12, 0.4)).action == "PAUSE"
+    await site.step(ResumeTrial(number=0), ResumeStudy())
+    while (trial := await site.trial(0)).lease_id is None:
+        for other in (row for row in await site.trials() if row.lease_id):
+            await site.tell(site.leases[other.lease_id], other.milestone, 0.9)
+        await site.kick()
+    assert (site.leases[trial.lease_id].budget, trial.milestone) == (20, 20)
+    await site.tell(site.leases[trial.lease_id], 20, 0.1)
+    await train(site)
+    budgets = {one.number: one.budget for one in site.leases.values()}
+    assert budgets[1] == 20, "it had not begun"
     await replayed(site)
 
 
