@@ -329,7 +329,11 @@ def test_a_deleted_checkpoint_of_an_earlier_result_is_told_from_a_later_one(
     said = invoke("checkpoint", "get", "digits", str(trial.number)).err
     assert "was deleted; it was of step 18" in said
     assert "Its last one, of step 54, is there" in " ".join(said.split())
-    assert "deleted (it was of step 18)" in invoke("show", "digits", str(trial.number)).out
+    lines = invoke("show", "digits", str(trial.number)).out.splitlines()
+    assert [" ".join(line.split()) for line in lines if "(step 54)" in line or "deleted" in line] == [
+        "checkpoint file:///54 (step 54)",
+        "of its result deleted (it was of step 18)",
+    ]
     trial.ClearField("termination_reason")
     trial.state = trial_pb2.TRIAL_STATE_RUNNING
     assert "it was of step 18" in invoke("checkpoint", "get", "digits", str(trial.number)).err

@@ -211,7 +211,8 @@ def _show_trial(
     if trial.checkpoint:
         lines.append(("checkpoint", f"{trial.checkpoint.uri} (step {trial.checkpoint.step})"))
     if deleted is not None:
-        lines.append(("checkpoint", no_longer_saved(deleted)))
+        of = "checkpoint" if trial.checkpoint is None else "of its result"
+        lines.append((of, no_longer_saved(deleted)))
     if trial.best_checkpoint and trial.best_checkpoint != trial.checkpoint:
         lines.append(("best checkpoint", f"{trial.best_checkpoint.uri} (step {trial.best_checkpoint.step})"))
     if trial.log_path:
