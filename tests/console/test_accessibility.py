@@ -26,6 +26,7 @@ PAGES = (
     "/studies/s/trials/1",
     "/studies/s/trials/0/log",
     "/studies/s/importance",
+    "/studies/s/events",
     "/studies/s/gantt",
     "/studies/s/lineage",
     "/studies/s/plan",

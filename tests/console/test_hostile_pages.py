@@ -14,6 +14,8 @@ PAGES = (
     "/studies/s/trials/0",
     "/studies/s/trials/1",
     "/studies/s/trials/0/log",
+    "/studies/s/events",
+    "/studies/s/events?page=" + quote(MARKUP),
     "/compare?study=s",
     "/cluster",
     "/about",

@@ -15,6 +15,7 @@ PAGES = (
     "/studies/s/trials/1",
     "/studies/s/trials/0/log",
     "/studies/s/importance",
+    "/studies/s/events",
     "/compare?study=s&study=s",
     "/cluster",
     "/about",

@@ -38,7 +38,17 @@ from headrace.errors import (
 from headrace_services.console import access
 from headrace_services.console.guard import TOO_LARGE, Guard
 from headrace_services.console.live import Watches
-from headrace_services.console.pages import bubbles, cluster, gantt, lineage, plan, studies, study, trial
+from headrace_services.console.pages import (
+    bubbles,
+    cluster,
+    events,
+    gantt,
+    lineage,
+    plan,
+    studies,
+    study,
+    trial,
+)
 from headrace_services.console.rendering import HERE, Content, answer
 from headrace_services.console.sessions import FullError, Sessions
 from headrace_services.console.settings import Settings
@@ -53,6 +63,7 @@ PAGES: Final[dict[str, Page]] = {
     "/compare": studies.compare,
     "/studies/{study}": study.study,
     "/studies/{study}/importance": study.importance,
+    "/studies/{study}/events": events.events,
     "/studies/{study}/gantt": gantt.gantt,
     "/studies/{study}/lineage": lineage.lineage,
     "/studies/{study}/plan": plan.plan,
