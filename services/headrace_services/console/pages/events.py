@@ -15,7 +15,6 @@ from headrace.cli.live import event_text
 from headrace.client import AsyncClient
 from headrace.client.aio import AsyncStudy
 from headrace.client.events import Event
-from headrace.errors import HeadraceError
 from headrace_services.console.rendering import Content
 
 PAGE_SIZE: Final = 50
@@ -53,25 +52,12 @@ async def before(study: AsyncStudy, end: int, most: int) -> list[Event]:
     width = most
     while end > 1 and len(found) < most:
         start = max(1, end - width)
-        found += await _between(study, start, end, most - len(found))
+        window: deque[Event] = deque(maxlen=most - len(found))
+        async for event in study.events(start - 1, until=end - 1):
+            window.append(event)
+        found += reversed(window)
         end, width = start, 2 * width
     return found
-
-
-async def _between(study: AsyncStudy, start: int, end: int, most: int) -> list[Event]:
-    """The last events with a cursor from `start` to below `end`, newest first; at most `most`."""
-    found: deque[Event] = deque(maxlen=most)
-    async for update in study.watch(start - 1, on_break=_give_up):
-        found += [event for event in update.events if event.cursor < end]
-        # An update without events: there are none any more after the last one.
-        if not update.events or update.events[-1].cursor >= end - 1:
-            break
-    return [*reversed(found)]
-
-
-def _give_up(error: HeadraceError) -> None:
-    """A page says that the scheduler is away; a watch would try again for minutes."""
-    raise error
 
 
 def line(event: Event) -> tuple[str, str]:
