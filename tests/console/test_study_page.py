@@ -165,3 +165,13 @@ async def test_another_filter_reads_no_curves_again(console: Console) -> None:
         assert await tab.page.evaluate("document.querySelectorAll('#trials tbody tr').length") == 2
         assert await read("") == ["numbers.json"]
         assert tab.faults == []
+
+
+async def test_without_scripts_each_picture_says_so(console: Console) -> None:
+    second = {"metric": "acc", "goal": "maximize"}
+    await make_study(console.scheduler, space=SPACE, further_objectives=[second], policy={"kind": "run_all"})
+    page = (await console.http.get("/studies/s")).text
+    charts = re.findall(r'<div class="chart" id="(\w+)"[^>]*>(.*?)</div>', page, re.DOTALL)
+    assert [name for name, _ in charts] == ["curves", "parallel", "front", "slices", "pair"]
+    for name, inside in charts:
+        assert re.fullmatch(r"<noscript>.+ needs? JavaScript; .+\.</noscript>", inside), name
