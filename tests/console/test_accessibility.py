@@ -20,6 +20,7 @@ pytestmark = [
 
 PAGES = (
     "/",
+    "/studies",
     "/studies/s",
     "/studies/s?q=wrong%3E%3E",
     "/studies/s/trials/0",
