@@ -330,7 +330,7 @@ def test_a_deleted_checkpoint_of_an_earlier_result_is_told_from_a_later_one(
     assert "was deleted; it was of step 18" in said
     assert "Its last one, of step 54, is there" in " ".join(said.split())
     lines = invoke("show", "digits", str(trial.number)).out.splitlines()
-    assert [" ".join(line.split()) for line in lines if "(step 54)" in line or "deleted" in line] == [
+    assert [" ".join(line.split()) for line in lines if "(step 54)" in line or " deleted (" in line] == [
         "checkpoint file:///54 (step 54)",
         "of its result deleted (it was of step 18)",
     ]

@@ -198,3 +198,14 @@ def test_a_trial_that_is_tried_again_is_told() -> None:
     event = Event(cursor=3, time=None, trial=2, message="trial 2 running → pending (retry)", detail=moved)
     assert noteworthy(event)
     assert event_text(event) == "trial 2: failed, will be retried: ValueError: no data"
+
+
+def test_a_line_names_its_trial_once() -> None:
+    def said(trial: int, message: str) -> str:
+        return event_text(Event(cursor=1, time=None, trial=trial, message=message, detail=None))
+
+    assert said(1, "trial 12 lent its state") == "trial 1: trial 12 lent its state"
+    assert said(12, "trial 12 lent its state") == "trial 12 lent its state"
+    assert said(1, "Trial 1: running") == "Trial 1: running"
+    assert said(1, "trial 1") == "trial 1"
+    assert said(1, "running") == "trial 1: running"

@@ -20,12 +20,14 @@ pytestmark = [
 
 PAGES = (
     "/",
+    "/studies",
     "/studies/s",
     "/studies/s?q=wrong%3E%3E",
     "/studies/s/trials/0",
     "/studies/s/trials/1",
     "/studies/s/trials/0/log",
     "/studies/s/importance",
+    "/studies/s/events",
     "/studies/s/gantt",
     "/studies/s/lineage",
     "/studies/s/plan",

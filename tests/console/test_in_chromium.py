@@ -1,5 +1,7 @@
 """The pages in a real browser: hostile texts run nothing and break no layout; pages recover."""
 
+from typing import Any
+
 import pytest
 from browsers import Tab, chromium, needs_chromium
 from console_site import Console, make_study
@@ -9,14 +11,20 @@ pytestmark = [pytest.mark.full, pytest.mark.browser, needs_chromium]
 
 PAGES = (
     "/",
+    "/studies",
     "/studies/s",
     "/studies/s?q=%3Cscript%3Ealert(7)%3C/script%3E",
     "/studies/s/trials/0",
     "/studies/s/trials/1",
     "/studies/s/trials/0/log",
     "/studies/s/importance",
+    "/studies/s/events",
+    "/studies/s/gantt",
+    "/studies/s/lineage",
+    "/studies/s/plan",
     "/compare?study=s&study=s",
     "/cluster",
+    "/bubbles",
     "/about",
     "/login?next=%22%3E%3Cscript%3Ealert(8)%3C/script%3E",
     "/studies/none",
@@ -88,3 +96,38 @@ async def test_an_extended_study_is_followed_again(console: Console) -> None:
         pages = [url for url in tab.urls if url.endswith("/studies/s")]
         assert len(pages) <= 3, "it reads the page when something changed, and not otherwise"
         assert tab.faults == []
+
+
+async def test_the_focus_stays_with_its_element(console: Console) -> None:
+    """A link keeps it when others appear before it. If it is gone, the element at its place gets it."""
+    fresh = [""]
+
+    async def answer(route: Any) -> None:
+        page = f"<main><div id='part' data-part>{fresh[0]}</div></main>"
+        await route.fulfill(body=page, content_type="text/html")
+
+    links = (
+        "<a href='/a'>1</a><a href='/b'>2</a><a href='/b'>3</a><a id='i' href='/i'>4</a><button>5</button>"
+    )
+    async with chromium() as browser:
+        page = await browser.new_page()
+        await page.goto(console.url + "/about")
+        await page.route("**/fresh", answer)
+        for focused, then, fresh[0] in (
+            ("2", "y", "<a href='/new'>x</a><a href='/a'>w</a><a href='/b'>y</a>"),
+            ("3", "y", "<a href='/b'>w</a><a href='/a'>x</a><a href='/b'>y</a><a id='i'>z</a>"),
+            ("2", "y", "<a href='/new'>x</a><a href='/other'>y</a>"),
+            (
+                "4",
+                "z",
+                "<a href='/w'>w</a><a href='/i'>x</a><a href='/y'>y</a><b></b><a id='i' href='/z'>z</a>",
+            ),
+            ("5", "y", "<a>u</a><a>v</a><a>w</a><a>x</a><button>y</button>"),
+        ):
+            await page.evaluate(
+                "(links) => document.querySelector('main').innerHTML = `<div id='part' data-part>${links}</div>`",
+                links,
+            )
+            await page.focus(f"#part :text-is('{focused}')")
+            await page.evaluate("import('/static/page.js').then((page) => page.load('/fresh'))")
+            assert await page.evaluate("document.activeElement.textContent") == then, fresh

@@ -62,6 +62,8 @@ async def test_pages_share_a_watch_that_ends_with_the_last(console: Console) -> 
     async with following(console) as first:
         assert (await first.next())["trials"] == []
         async with following(console) as second, following(console) as third:
+            for joined in (second, third):  # what changed between the page and its stream was told to others
+                assert (await joined.next())["trials"] == []
             task = watches(console)._tasks["", "s"]
             assert len(watches(console)._tasks) == 1
             assert watches(console).uses("")

@@ -2,11 +2,18 @@
 
 import asyncio
 import re
+from html import unescape
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from browsers import Tab, chromium, needs_chromium
 from console_site import Console, make_study
+from sqlalchemy import func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.store.database import transaction
 
 SPACE = {
     **{f"p{n}": {"type": "float", "low": 0.0, "high": 1.0} for n in range(9)},
@@ -56,15 +63,47 @@ async def test_columns_are_chosen_in_the_address(console: Console) -> None:
     assert page.count('name="col" value="metric.acc" id="col-metric.acc" checked') == 1
 
 
-async def test_every_offered_column_sorts(console: Console) -> None:
+async def test_every_offered_column_sorts_or_is_no_link(console: Console) -> None:
     await a_study(console)
     page = (await console.http.get("/studies/s")).text
     keys = re.findall(r'name="col" value="([^"]+)" id=', page)
     assert {"step", "score", "param.p8", "param.opt", "metric.acc", "seconds", "note"} <= set(keys)
+    unsorted = set()
     for key in keys:
-        answer = await console.http.get("/studies/s", params={"sort": key, "col": key})
-        assert answer.status_code == 200, key
+        answer = await console.http.get("/studies/s", params={"col": key})
         assert len(headings(answer.text)) == 4
+        table = answer.text.partition('id="trials"')[2]
+        if (sort := re.search(rf'href="(\?[^"]*sort=-?{re.escape(quote(key))})" data-go', table)) is None:
+            unsorted.add(key)
+            continue
+        assert (await console.http.get("/studies/s" + unescape(sort[1]))).status_code == 200, key
+    assert unsorted == {"worker"}
+
+
+async def test_the_worker_of_a_trial(console: Console) -> None:
+    """The one that ran it last; none in a caller's own loop."""
+    await a_study(console)
+    async with transaction(console.scheduler.engine) as conn:
+        await _was_on(conn, number=5, worker="node-7")
+    assert "Worker" not in headings((await console.http.get("/studies/s")).text)
+    page = (await console.http.get("/studies/s?col=worker&sort=number")).text
+    assert headings(page) == ["Trial", "State", "Worker", "Why"]
+    cells = re.findall(r"</span></td>\s*<td>(.*?)</td>", page.partition('id="trials"')[2])
+    assert cells == ["", "", "", "", "", "node-7"]
+
+
+async def _was_on(conn: AsyncConnection, number: int, worker: str) -> None:
+    """Writes that a worker has run a trial, which waits now."""
+    trial, ended = tables.trial, {"live": False, "end_time": func.now()}
+    study_id = (await conn.execute(select(tables.study.c.id))).scalar_one()
+    node = insert(tables.worker).values(name=worker, incarnation="i").returning(tables.worker.c.id)
+    worker_id = (await conn.execute(node)).scalar_one()
+    await conn.execute(insert(tables.slot_grant).values(id="g", study_id=study_id, slot_count=1, **ended))
+    part = {"grant_id": "g", "worker_id": worker_id, "incarnation": "i"}
+    await conn.execute(insert(tables.grant_part).values(**part, slots=[0]))
+    await conn.execute(update(trial).where(trial.c.number == number).values(attempt=1))
+    lease = {"id": "l", "study_id": study_id, "number": number, "attempt": 1, **ended}
+    await conn.execute(insert(tables.lease).values(**part, **lease))
 
 
 @pytest.mark.full
@@ -126,3 +165,13 @@ async def test_another_filter_reads_no_curves_again(console: Console) -> None:
         assert await tab.page.evaluate("document.querySelectorAll('#trials tbody tr').length") == 2
         assert await read("") == ["numbers.json"]
         assert tab.faults == []
+
+
+async def test_without_scripts_each_picture_says_so(console: Console) -> None:
+    second = {"metric": "acc", "goal": "maximize"}
+    await make_study(console.scheduler, space=SPACE, further_objectives=[second], policy={"kind": "run_all"})
+    page = (await console.http.get("/studies/s")).text
+    charts = re.findall(r'<div class="chart" id="(\w+)"[^>]*>(.*?)</div>', page, re.DOTALL)
+    assert [name for name, _ in charts] == ["curves", "parallel", "front", "slices", "pair"]
+    for name, inside in charts:
+        assert re.fullmatch(r"<noscript>.+ needs? JavaScript; .+\.</noscript>", inside), name

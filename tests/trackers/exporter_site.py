@@ -58,6 +58,10 @@ class ScriptedStudy:
         if not number:
             yield Update(events=(), study=info(self.script))
 
+    def events(self, after: int, *, until: int) -> Iterator[Event]:
+        for update in updates(self.script, after=after):
+            yield from (one for one in update.events if one.cursor <= until and not self.gone(one))
+
     def trials(self) -> list[TrialInfo]:
         moment = self.script.moments[(self.shown or 0) - 1]
         found = [convert.trial(trial) for trial in moment.trials]

@@ -2,15 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -37,15 +37,26 @@ from headrace.errors import (
 )
 from headrace_services.console import access
 from headrace_services.console.guard import TOO_LARGE, Guard
+from headrace_services.console.leaving import unless_left
 from headrace_services.console.live import Watches
-from headrace_services.console.pages import bubbles, cluster, gantt, lineage, plan, studies, study, trial
+from headrace_services.console.pages import (
+    bubbles,
+    cluster,
+    events,
+    gantt,
+    lineage,
+    plan,
+    studies,
+    study,
+    trial,
+)
 from headrace_services.console.rendering import HERE, Content, answer
 from headrace_services.console.sessions import FullError, Sessions
 from headrace_services.console.settings import Settings
 
 log = logging.getLogger(__name__)
 
-Page = Callable[[Request, AsyncClient], Awaitable[Content | Response]]
+Page = Callable[[Request, AsyncClient], Coroutine[Any, Any, Content | Response]]
 
 PAGES: Final[dict[str, Page]] = {
     "/": studies.studies,
@@ -53,6 +64,7 @@ PAGES: Final[dict[str, Page]] = {
     "/compare": studies.compare,
     "/studies/{study}": study.study,
     "/studies/{study}/importance": study.importance,
+    "/studies/{study}/events": events.events,
     "/studies/{study}/gantt": gantt.gantt,
     "/studies/{study}/lineage": lineage.lineage,
     "/studies/{study}/plan": plan.plan,
@@ -87,6 +99,8 @@ STATUS: Final[dict[type[HeadraceError], int]] = {
 }
 SAID: Final = {404: "There is no such page.", 413: TOO_LARGE}
 SWEEP_S: Final = 60.0
+LEFT: Final = 499
+"""The status of an answer to a browser that has left, as nginx logs it."""
 
 
 def build(settings: Settings) -> Guard:
@@ -132,7 +146,9 @@ def _page(page: Page) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
         try:
             async with access.connected(request, access.token_of(request)) as client:
-                found = await page(request, client)
+                found = await unless_left(request, page(request, client))
+        except ClientDisconnect:
+            return Response(status_code=LEFT)  # nobody gets it
         except UnauthenticatedError as error:
             return await access.not_logged_in(request, error)
         except FullError:

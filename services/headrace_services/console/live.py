@@ -79,6 +79,8 @@ class Watches:
         self._pages.setdefault(key, set()).add(page)
         if key not in self._tasks:
             self._tasks[key] = asyncio.create_task(self._follow(client, key))
+        else:  # what changed between the page and this stream was told to others
+            page.told.set()
         try:
             yield "retry: 2000\n\n"
             while True:

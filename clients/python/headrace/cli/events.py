@@ -1,6 +1,5 @@
 """`headrace events`: what has happened in a study so far, one line per event."""
 
-from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -8,8 +7,6 @@ import typer
 from headrace.cli import views
 from headrace.cli.live import event_text
 from headrace.cli.session import AsJson, Session, StudyArgument
-from headrace.client import Study
-from headrace.client.events import Event
 
 
 def events(
@@ -36,7 +33,7 @@ def events(
     """
     session = Session.of(context)
     with session.client() as client:
-        for event in _so_far(client.study(study)):
+        for event in client.study(study).events():
             if trial is not None and event.trial != trial:
                 continue
             if as_json:
@@ -44,16 +41,3 @@ def events(
             else:
                 at = event.time.astimezone().strftime("%Y-%m-%d %H:%M:%S") if event.time else "-"
                 session.output.line(f"{at}  {event_text(event)}")
-
-
-def _so_far(study: Study) -> Iterator[Event]:
-    """The events up to the newest one now."""
-    newest = study.status().cursor
-    if not newest:
-        return
-    for update in study.watch():
-        for event in update.events:
-            if event.cursor <= newest:
-                yield event
-            if event.cursor >= newest:
-                return

@@ -304,7 +304,7 @@ def event_text(event: Event) -> str:
             what = what.removesuffix(f"; its slot goes to trial {event.trial}")
     elif isinstance(event.detail, TrialMoved) and event.detail.action == "retry":
         what = f"failed, will be retried: {error_line(event.detail.detail)}"
-    if event.trial is not None and not what.lower().startswith(f"trial {event.trial}"):
+    if event.trial is not None and not re.match(rf"trial {event.trial}(?!\d)", what, re.IGNORECASE):
         what = f"trial {event.trial}: {what}"
     return what
 

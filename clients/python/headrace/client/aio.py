@@ -12,7 +12,8 @@ A client belongs to the event loop in which it is first used.
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -21,7 +22,7 @@ from headrace.client import ask_tell, flows, identities, machine_flows, study_fl
 from headrace.client import projects as project_flows
 from headrace.client.arguments import cursor, timeout
 from headrace.client.connection import Patience
-from headrace.client.events import Update
+from headrace.client.events import Event, Update
 from headrace.client.flow import awaiting
 from headrace.client.handles import AskedTrialBase, StudyBase, TrialBase
 from headrace.client.model import StudyInfo
@@ -95,8 +96,25 @@ class AsyncStudy(StudyBase[AsyncTransport]):
     def watch(self, after: int = 0, *, on_break: OnBreak | None = None) -> AsyncIterator[Update]:
         """Follows the study to its end. Yields every event with a cursor above `after` once and in order, even
         if connections break; `on_break` is called at each break. The study in the last update has ended.
+
+        Cursors count from 1. They have gaps only where events were deleted by age. An update without events means
+        that no further event exists up to `update.study.cursor`: the first update has none if nothing is new, and
+        a later one if the newest events were deleted. So do not wait for the event with a certain cursor: `events`
+        reads those up to now.
         """
         return self.transport.watch(self.name, cursor(after), on_break)
+
+    async def events(self, after: int = 0, *, until: int | None = None) -> AsyncGenerator[Event]:
+        """Every event that exists now, oldest first, or those with a cursor above `after`. It ends there, while
+        the study may go on. `until` is an earlier cursor of the study at which to end instead.
+
+        Events that were deleted by age are left out, and leave gaps in the cursors. If the scheduler stops
+        answering for the client's `timeout_s`, an error is raised.
+        """
+        newest = (await self.status()).cursor if until is None else until
+        async with aclosing(self.transport.events(self.name, cursor(after), newest)) as found:
+            async for event in found:
+                yield event
 
     async def wait(self, timeout_s: float | None = None) -> StudyInfo:
         """Waits until the study has ended and returns it, with a warning if it failed, or if its trials ran

@@ -298,7 +298,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """An item of `watch()`: new events, and the study as of the last of them or later."""
+    """An item of `watch()`: new events, and the study as of the last of them or later. Without events: no further
+    one exists up to the study's cursor.
+    """
 
     events: tuple[Event, ...]
     study: StudyInfo

@@ -95,14 +95,14 @@ class Plots:
 
     def _data(self, *, trials: bool = True, reports: bool = False, events: bool = False) -> "StudyData":
         _require()
-        from headrace.report.data import StudyData, events_until, other_of
+        from headrace.report.data import StudyData, other_of
 
         info = self._study.status()
         return StudyData(
             study=info,
             trials=tuple(self._study.trials()) if trials else (),
             reports=tuple(self._study.reports()) if reports else (),
-            events=tuple(events_until(self._study, info.cursor)) if events else (),
+            events=tuple(self._study.events(until=info.cursor)) if events else (),
             other=other_of(self._study, info) if events else None,
         )
 

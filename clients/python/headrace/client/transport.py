@@ -8,7 +8,8 @@ the operations in `flows`. gRPC's errors end here and leave as a `HeadraceError`
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
 from operator import methodcaller
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from tenacity import AsyncRetrying, Retrying
 
 from headrace.client import connection, convert
 from headrace.client.connection import Patience
-from headrace.client.events import Update
+from headrace.client.events import Event, Update
 from headrace.client.flow import Call, Effect, ErrorsBeginHere, Flow, Method, Upload, method_of
 from headrace.client.model import StudyInfo
 from headrace.client.names import study_name
@@ -56,6 +57,14 @@ class _Transport:
     def _attempt_timeout_s(self, started: float) -> float:
         """The deadline of an attempt that starts now."""
         return self._patience.attempt_timeout_s(time.monotonic() - started, len(self.target.replicas))
+
+    def _position(self, study: str, after: int, until: int) -> WatchPosition:
+        """The position of a watch up to a cursor: it is an operation as any other, and waits no longer than those."""
+        return WatchPosition(study, after, until=until, give_up_after_s=self._patience.timeout_s)
+
+    def _stream_timeout_s(self, position: WatchPosition) -> float:
+        """The deadline of one stream of a watch."""
+        return connection.STREAM_TIMEOUT_S if position.until is None else self._patience.timeout_s
 
     def _failure(self, error: grpc.RpcError | HeadraceError) -> HeadraceError:
         """The error as the SDK raises it."""
@@ -110,10 +119,26 @@ class BlockingTransport(_Transport):
         self, study: str, after: int, on_break: OnBreak | None = None, deadline: float | None = None
     ) -> Iterator[Update]:
         """Updates until the study has ended; `TimeoutError` at the deadline (monotonic clock)."""
-        position = WatchPosition(study, after)
+        return self._follow(study, WatchPosition(study, after), on_break, deadline)
+
+    def events(self, study: str, after: int, until: int) -> Iterator[Event]:
+        """The events after a cursor up to another one."""
+        position = self._position(study, after, until)
+        for update in self._follow(study, position):
+            yield from update.events
+        if not position.done:
+            raise _client_closed()
+
+    def _follow(
+        self,
+        study: str,
+        position: WatchPosition,
+        on_break: OnBreak | None = None,
+        deadline: float | None = None,
+    ) -> Iterator[Update]:
         with ErrorsBeginHere():
             while not (position.done or self._closed.is_set()):
-                timeout_s = connection.STREAM_TIMEOUT_S
+                timeout_s = self._stream_timeout_s(position)
                 if deadline is not None:
                     timeout_s = min(timeout_s, deadline - time.monotonic())
                     if timeout_s <= 0:
@@ -124,8 +149,12 @@ class BlockingTransport(_Transport):
                 )
                 try:
                     for response in stream:
-                        yield position.accept(response)
+                        update = position.accept(response)
                         self._note(channel, None)
+                        if update is not None:
+                            yield update
+                        if position.enough:
+                            return
                     if not position.done and position.missed(self._status(study)):
                         self._sleep(_PAUSE_AFTER_GOOD_END_S)
                 except (grpc.RpcError, HeadraceError) as error:
@@ -240,19 +269,39 @@ class AsyncTransport(_Transport):
             result: T = stop.value
             return result
 
-    async def watch(self, study: str, after: int, on_break: OnBreak | None = None) -> AsyncIterator[Update]:
+    def watch(self, study: str, after: int, on_break: OnBreak | None = None) -> AsyncIterator[Update]:
         """Updates until the study has ended."""
-        position = WatchPosition(study, after)
+        return self._follow(study, WatchPosition(study, after), on_break)
+
+    async def events(self, study: str, after: int, until: int) -> AsyncGenerator[Event]:
+        """The events after a cursor up to another one."""
+        position = self._position(study, after, until)
+        async with aclosing(self._follow(study, position)) as updates:
+            async for update in updates:
+                for event in update.events:
+                    yield event
+        if not position.done:
+            raise _client_closed()
+
+    async def _follow(
+        self, study: str, position: WatchPosition, on_break: OnBreak | None = None
+    ) -> AsyncGenerator[Update]:
         with ErrorsBeginHere():
             while not (position.done or self._closed):
                 channel = self._route.channel()
                 stream = _unary_stream(channel, method_of(study_pb2.WatchStudyResponse))(
-                    position.request(), timeout=connection.STREAM_TIMEOUT_S, metadata=self.target.metadata
+                    position.request(),
+                    timeout=self._stream_timeout_s(position),
+                    metadata=self.target.metadata,
                 )
                 try:
                     async for response in stream:
-                        yield position.accept(response)
+                        update = position.accept(response)
                         self._note(channel, None)
+                        if update is not None:
+                            yield update
+                        if position.enough:
+                            return
                     if not position.done and position.missed(await self._status(study)):
                         await asyncio.sleep(_PAUSE_AFTER_GOOD_END_S)
                 except asyncio.CancelledError:

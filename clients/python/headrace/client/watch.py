@@ -5,6 +5,9 @@ followed by another that starts after the cursor; events that an old or careless
 cursor. A stream that ends cleanly while the study lives (a replica that drains, a connection's maximum age) is
 followed by another at once. The watch is over when the study has ended and every event up to the study's own
 cursor was passed on. The transports drive it; only they sleep and open streams.
+
+A scheduler sends a message without events only if there are none between the requested cursor and the study's own:
+the last ones were deleted by age. Such a message therefore moves the position to the study's cursor.
 """
 
 import logging
@@ -30,26 +33,39 @@ logger = logging.getLogger("headrace.client")
 
 
 class WatchPosition:
-    """The position of a watch."""
+    """The position of a watch; with `until`, of one that is over at that cursor, whether the study has ended or not."""
 
-    def __init__(self, study: str, after: int) -> None:
+    def __init__(
+        self, study: str, after: int, *, until: int | None = None, give_up_after_s: float = GIVE_UP_AFTER_S
+    ) -> None:
         self.cursor = after
-        self.done = False
+        self.until = until
+        self.done = self.enough
+        self._give_up_after_s = give_up_after_s
         self._study, self._name = study, study_name(study)
         self._silent_since: float | None = None
         self._delay_s = 0.1
         self._warned = False
 
+    @property
+    def enough(self) -> bool:
+        """Whether `until` is reached: no further message is needed."""
+        return self.until is not None and self.cursor >= self.until
+
     def request(self) -> study_pb2.WatchStudyRequest:
         """The request for the events after the last one that was passed on."""
         return study_pb2.WatchStudyRequest(name=self._name, after_cursor=self.cursor)
 
-    def accept(self, response: study_pb2.WatchStudyResponse) -> Update:
-        """The new events of a response."""
+    def accept(self, response: study_pb2.WatchStudyResponse) -> Update | None:
+        """The new events of a response; None if it only repeats earlier ones, and the watch is not over."""
         self._silent_since, self._delay_s, self._warned = None, 0.1, False
         study = convert.study(response.study)
         new = tuple(self._new(convert_events.event(e, order=study.spec.space) for e in response.events))
+        if not response.events:
+            self.cursor = max(self.cursor, study.cursor)
         self._conclude(study)
+        if response.events and not new and not self.done:
+            return None
         return Update(events=new, study=study)
 
     def missed(self, study: StudyInfo) -> bool:
@@ -63,7 +79,7 @@ class WatchPosition:
         """
         if self._silent_since is None:
             self._silent_since = now_s
-        if not error.retryable or now_s - self._silent_since > GIVE_UP_AFTER_S:
+        if not error.retryable or now_s - self._silent_since > self._give_up_after_s:
             raise error
         if on_break is not None:
             on_break(error)
@@ -73,7 +89,7 @@ class WatchPosition:
                 "%s Still waiting for study %s; giving up after %g s.",
                 error.message,
                 self._study,
-                GIVE_UP_AFTER_S,
+                self._give_up_after_s,
             )
         delay, self._delay_s = self._delay_s, min(2.0, self._delay_s * 2)
         return delay
@@ -82,7 +98,8 @@ class WatchPosition:
         for event in events:
             if event.cursor > self.cursor:
                 self.cursor = event.cursor
-                yield event
+                if self.until is None or event.cursor <= self.until:
+                    yield event
 
     def _conclude(self, study: StudyInfo) -> None:
-        self.done = study.state.ended and study.cursor <= self.cursor
+        self.done = self.enough or (study.state.ended and study.cursor <= self.cursor)

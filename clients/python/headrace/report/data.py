@@ -131,7 +131,7 @@ class StudyData:
 def gather(study: Study) -> StudyData:
     """Reads the study; for a running one, the events up to now."""
     info, trials, reports = study.status(), study.trials(), study.reports()
-    events = tuple(events_until(study, info.cursor))
+    events = tuple(study.events(until=info.cursor))
     return StudyData(
         study=info,
         trials=tuple(trials),
@@ -159,7 +159,7 @@ def other_of(study: Study, info: StudyInfo) -> Other | None:
         transfer = search.spec.transfer
         if transfer is None or transfer.study_name(search.name) != target.name:
             return None  # it uses an earlier study, and may have started long after it
-        others = tuple(stays(tuple(events_until(handle, found.cursor))))
+        others = tuple(stays(tuple(handle.events(until=found.cursor))))
     except StudyNotFoundError:
         return None
     return Other(name=found.name, stays=others, search_ended=search.ended)
@@ -184,16 +184,6 @@ def _within(load: SlotLoad, began: datetime | None, ended: datetime | None) -> b
     """Whether a minute overlaps with the study's time."""
     minute = timedelta(minutes=1)
     return (began is None or load.minute + minute > began) and (ended is None or load.minute < ended)
-
-
-def events_until(study: Study, cursor: int) -> Iterator[Event]:
-    """The events of a study up to a cursor."""
-    if not cursor:
-        return
-    for update in study.watch():
-        yield from update.events
-        if update.events and update.events[-1].cursor >= cursor:
-            return
 
 
 def stays(events: tuple[Event, ...]) -> Iterator[Stay]:

@@ -4,10 +4,10 @@ The exporter is a process of its own that only reads. It follows each study's ev
 writes them to a tracker: MLflow, Weights & Biases, TensorBoard. Neither the scheduler nor a worker knows of it, so a
 tracker that is slow or down delays no trial; the exporter falls behind and catches up.
 
-**Who is authoritative.** The event log is: cursors count from 1 without gaps. What a tracker has is derived from it,
-and can be written again from the first event at any time. The exporter itself keeps nothing: its position is kept
-where the data is (a tag in MLflow, a file beside TensorBoard's and W&B's) and is read back when a study is opened.
-Webhooks have no place for it, so their position is a file in the home folder.
+**Who is authoritative.** The event log is: cursors count from 1, without gaps until events are deleted by age. What a
+tracker has is derived from it, and can be written again from the first event at any time. The exporter itself keeps
+nothing: its position is kept where the data is (a tag in MLflow, a file beside TensorBoard's and W&B's) and is read
+back when a study is opened. Webhooks have no place for it, so their position is a file in the home folder.
 
 **Exactly once.** A run is the tracker's copy of one trial. Each run has a cursor: every event of the trial up to it
 has been written. Events up to the cursor are skipped. A kill may fall between a write and its cursor, so each

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.client import Study
-from headrace.client.events import Event
 from headrace.client.model import StudyInfo
 from headrace.errors import HeadraceError, InvalidFieldError, StudyNotFoundError
 from headrace.track import entries
@@ -209,20 +208,9 @@ class Exporter:
         )
         before = self._status(copy)
         trials, reports = copy.study.trials(), copy.study.reports()
-        later = self._events(copy, before.cursor, self._status(copy).cursor)
+        later = tuple(copy.study.events(before.cursor, until=self._status(copy).cursor))
         sink.write_tables(before, *entries.as_of(trials, reports, later))
         self.trouble.worked(copy.study.name)
-
-    def _events(self, copy: Copy, after: int, until: int) -> list[Event]:
-        found: list[Event] = []
-        while after < until:
-            for update in copy.study.watch(after=after, on_break=self.scheduler.failed):
-                found += update.events
-                after = max(after, *(event.cursor for event in update.events), 0)
-                if after >= until:
-                    break
-            self._go_on()
-        return found
 
     def _go_on(self) -> None:
         if self.wait(0):

@@ -12,8 +12,7 @@ from starlette.requests import Request
 
 from headrace.cli import wording
 from headrace.client import AsyncClient
-from headrace.client.aio import AsyncStudy
-from headrace.client.events import Event, TrialMoved
+from headrace.client.events import TrialMoved
 from headrace.report.data import Stay, stays
 from headrace_services.console.rendering import Content
 
@@ -94,21 +93,11 @@ async def gantt(request: Request, client: AsyncClient) -> Content:
     """The attempts of a study's trials on slots."""
     handle = client.study(request.path_params["study"])
     info = await handle.status()
-    found = [*stays(await _moves(handle, info.cursor))]
+    events = handle.events(until=info.cursor)  # only moves are kept: there may be a million others
+    found = [*stays(tuple([one async for one in events if isinstance(one.detail, TrialMoved)]))]
     return Content(
         template="gantt.html",
         title=f"Slots of {info.name}",
         data={"stays": [asdict(one) for one in found]},
         more={"study": info, "picture": picture(found) if found else None},
     )
-
-
-async def _moves(study: AsyncStudy, cursor: int) -> tuple[Event, ...]:
-    """The moves of trials between states, up to a cursor. Other events are not kept: there may be a million."""
-    found: list[Event] = []
-    if cursor:
-        async for update in study.watch():
-            found += [event for event in update.events if isinstance(event.detail, TrialMoved)]
-            if update.events and update.events[-1].cursor >= cursor:
-                break
-    return tuple(found)

@@ -19,11 +19,13 @@ class Column:
     """A column of the table. To add one, add it to `offered`."""
 
     key: str
-    """What the address calls it, and what the scheduler sorts by."""
+    """What the address calls it, and what the scheduler sorts by if it does."""
     label: str
     cell: Callable[[TrialInfo], str]
     text: bool = False
     """Whether it holds words, not numbers."""
+    sorts: bool = True
+    """Whether the scheduler sorts by it; if not, its heading is no link."""
 
 
 def offered(info: StudyInfo, trials: Iterable[TrialInfo]) -> list[Column]:
@@ -43,6 +45,7 @@ def offered(info: StudyInfo, trials: Iterable[TrialInfo]) -> list[Column]:
         Column("attempt", "Attempts", lambda one: str(one.attempt)),
         Column("failures", "Failures", lambda one: str(one.failures)),
         Column("interruptions", "Interruptions", lambda one: str(one.interruptions)),
+        Column("worker", "Worker", lambda one: one.last_worker or "", text=True, sorts=False),
         Column("note", "Note", lambda one: one.note, text=True),
     ]
 

@@ -4,6 +4,7 @@ const main = document.querySelector("main");
 const link = document.getElementById("link");
 let dirty = false, fetching = null, end = null; // the cursor at which the study had ended
 const LOOK_AGAIN_MS = 30000;
+const CAN_FOCUS = "a, button, input, summary";
 
 export const root = document.body.dataset.root;
 export const onChange = (run) => document.addEventListener("headrace:change", ({ detail }) => run(detail));
@@ -41,16 +42,23 @@ function swap(page) {
     const open = [...part.querySelectorAll("details[open]")].map((one) => one.id);
     const checked = [...part.querySelectorAll("input:checked")].map((one) => one.id);
     const focus = part.contains(document.activeElement) ? document.activeElement : null;
-    const at = focus && [...part.querySelectorAll("a, button, input, summary")].indexOf(focus);
+    const at = focus && [...part.querySelectorAll(CAN_FOCUS)].indexOf(focus);
     const left = part.scrollLeft;
     const was = fresh.innerHTML;
     part.replaceChildren(...fresh.childNodes);
     part.dataset.was = was;
     for (const id of open) part.querySelector(`[id="${CSS.escape(id)}"]`)?.setAttribute("open", "");
     for (const id of checked) if (document.getElementById(id)) document.getElementById(id).checked = true;
-    if (focus) part.querySelectorAll("a, button, input, summary")[at]?.focus({ preventScroll: true });
+    if (focus) again(part, focus, at)?.focus({ preventScroll: true });
     part.scrollLeft = left;
   }
+}
+
+/** The element that had the focus: the one with its id, or a link with its address; otherwise the one at its place. */
+function again(part, was, at) {
+  const here = [...part.querySelectorAll(CAN_FOCUS)], href = was.getAttribute("href");
+  const same = here.filter((one) => (was.id ? one.id === was.id : href !== null && one.getAttribute("href") === href));
+  return same.includes(here[at]) ? here[at] : same[0] ?? here[at];
 }
 
 /** Shows another filter, order or page of this page. */

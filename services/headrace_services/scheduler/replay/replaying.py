@@ -41,6 +41,7 @@ from headrace.client.events import Explanation as Logged
 from headrace.client.model import Checkpoint as LoggedCheckpoint
 from headrace.client.model import Exploit as LoggedExploit
 from headrace.client.model import TerminationReason, TrialState
+from headrace.errors import HeadraceError
 from headrace.spec import StudySpec
 from headrace.spec.scalars import Value
 from headrace_services.scheduler.core.fold import Fold
@@ -332,17 +333,20 @@ def replay(spec: StudySpec, events: Iterable[Event]) -> Replayed:
 
 
 def replay_study(client: Client, name: str) -> Replayed:
-    """Replay a study up to its last event now."""
+    """Replay a study up to its last event now. Raises HeadraceError if events were deleted by age."""
     study = client.study(name)
     info = study.status()
-    playing = Replay(info.spec)
-    if info.cursor:
-        for update in study.watch():
-            for event in update.events:
-                if event.cursor <= info.cursor:
-                    playing.apply(event)
-            if update.events and update.events[-1].cursor >= info.cursor:
-                break
+    playing, last = Replay(info.spec), 0
+    for event in study.events(until=info.cursor):
+        if event.cursor != last + 1:
+            break
+        playing.apply(event)
+        last = event.cursor
+    if last != info.cursor:
+        raise HeadraceError(
+            f"Study {name} cannot be replayed: events of it were deleted by age.",
+            remedy="A study can be replayed until the scheduler's age limit for events has passed since its end.",
+        )
     return playing.result()
 
 
