@@ -135,6 +135,10 @@ func (p *position) accept(response *pb.WatchStudyResponse) *Update {
 			update.Events = append(update.Events, event)
 		}
 	}
+	if len(response.GetEvents()) == 0 {
+		// There are none up to the study's cursor: the last ones were deleted by age.
+		p.cursor = max(p.cursor, update.Study.GetStatus().GetCursor())
+	}
 	p.conclude(update.Study)
 	return update
 }

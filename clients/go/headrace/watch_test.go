@@ -121,3 +121,21 @@ func TestAContextEndsAWatch(t *testing.T) {
 		t.Fatalf("got %v", last)
 	}
 }
+
+func TestAMessageWithoutEventsMovesAWatchPastDeletedOnes(t *testing.T) {
+	net, fake := newNetwork(), digits()
+	begun := 0
+	fake.watch = func(_ *pb.WatchStudyRequest, stream watchStream) error {
+		if begun++; begun > 1 {
+			return failure(codes.NotFound, "STUDY_NOT_FOUND", "a second stream", "None is needed.")
+		}
+		_ = stream.Send(told(1, 2, 9))
+		return stream.Send(told(10, 9, 9)) // events 3 to 9 were deleted by age
+	}
+	net.serve(t, "a:1", fake.register)
+	for _, err := range net.client(t, "a:1").Study("digits").Watch(t.Context(), 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}

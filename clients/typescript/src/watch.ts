@@ -73,6 +73,8 @@ export class WatchPosition {
   accept(events: readonly Event[], study: StudyInfo): readonly Event[] {
     const fresh = events.filter((event) => event.cursor > this.cursor);
     this.cursor = fresh.at(-1)?.cursor ?? this.cursor;
+    // Sent without events only if there are none up to the study's cursor: the last ones were deleted by age.
+    if (!events.length) this.cursor = Math.max(this.cursor, study.status?.cursor ?? 0);
     this.conclude(study);
     return fresh;
   }

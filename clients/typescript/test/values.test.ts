@@ -126,6 +126,15 @@ test("a watch drops what it has seen, and is over with the last event of an ende
   assert.equal(position.cursor, 5);
 });
 
+test("a message without events moves a watch past those that were deleted by age", () => {
+  const position = new WatchPosition(2);
+  const study = (state: number, cursor: number) => ({ state, status: { cursor } }) as never;
+  assert.deepEqual(position.accept([], study(1, 4)), []);
+  assert.deepEqual([position.cursor, position.done], [4, false]);
+  assert.deepEqual(position.accept([], study(3, 9)), []);
+  assert.deepEqual([position.cursor, position.done], [9, true]);
+});
+
 test("a step is refused that a study could not use", () => {
   const budget = { since: 3, maxSteps: 9, rungs: [1, 3, 6, 9] };
   assert.equal(refusal(4, budget), undefined);

@@ -83,7 +83,7 @@ func (DecisionAction) EnumDescriptor() ([]byte, []int) {
 // One entry of a study's event log. The log is complete enough to replay the study.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Counts from 1 within the study, without gaps, in commit order.
+	// Counts from 1 within the study, in commit order, without gaps except where events were deleted by age.
 	Cursor int64                  `protobuf:"varint,1,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	Time   *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
 	// Absent if the event concerns the whole study.

@@ -2808,7 +2808,8 @@ func (x *WatchStudyRequest) GetAfterCursor() int64 {
 
 type WatchStudyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In the order of their cursors, without gaps.
+	// In the order of their cursors, without gaps except where events were deleted by age. Empty only if there are none
+	// after the requested cursor, up to that of the study.
 	Events []*Event `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
 	// The study, as of the last event or later.
 	Study         *Study `protobuf:"bytes,2,opt,name=study,proto3" json:"study,omitempty"`

@@ -36,12 +36,12 @@ class WatchPosition:
     """The position of a watch; with `until`, of one that is over at that cursor, whether the study has ended or not."""
 
     def __init__(
-        self, study: str, after: int, *, until: int | None = None, give_up_after_s: float = GIVE_UP_AFTER_S
+        self, study: str, after: int, *, until: int | None = None, give_up_after_s: float | None = None
     ) -> None:
         self.cursor = after
         self.until = until
         self.done = self.enough
-        self._give_up_after_s = give_up_after_s
+        self._give_up_after_s = GIVE_UP_AFTER_S if give_up_after_s is None else give_up_after_s
         self._study, self._name = study, study_name(study)
         self._silent_since: float | None = None
         self._delay_s = 0.1

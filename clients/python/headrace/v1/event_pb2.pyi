@@ -74,7 +74,7 @@ class Event(_message.Message):
     STUDY_EXTENDED_FIELD_NUMBER: _builtins.int
     CODE_CHANGED_FIELD_NUMBER: _builtins.int
     cursor: _builtins.int
-    """Counts from 1 within the study, without gaps, in commit order."""
+    """Counts from 1 within the study, in commit order, without gaps except where events were deleted by age."""
     trial_number: _builtins.int
     """Absent if the event concerns the whole study."""
     message: _builtins.str

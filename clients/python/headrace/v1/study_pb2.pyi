@@ -1340,7 +1340,9 @@ class WatchStudyResponse(_message.Message):
     STUDY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_event_pb2.Event]:
-        """In the order of their cursors, without gaps."""
+        """In the order of their cursors, without gaps except where events were deleted by age. Empty only if there are none
+        after the requested cursor, up to that of the study.
+        """
 
     @_builtins.property
     def study(self) -> Global___Study:
