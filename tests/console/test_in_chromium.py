@@ -95,6 +95,7 @@ async def test_an_extended_study_is_followed_again(console: Console) -> None:
         await tab.page.wait_for_selector("#state .active", timeout=60_000)
         pages = [url for url in tab.urls if url.endswith("/studies/s")]
         assert len(pages) <= 3, "it reads the page when something changed, and not otherwise"
+        assert any("/curves.bin" in url for url in tab.urls), "and what its pictures show"
         assert tab.faults == []
 
 

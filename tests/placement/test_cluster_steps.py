@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from headrace.spec import Resources
 from headrace_services.scheduler.core.changes import Changes
 from headrace_services.scheduler.core.inputs import (
+    ExitedArrived,
     PauseStudy,
     Preemption,
     ResumeStudy,
@@ -239,6 +240,19 @@ async def test_without_a_checkpoint_a_grant_stays_as_it_is(engine: AsyncEngine) 
     )
     (lease,) = await study.kick()
     assert (await study.tell(lease, 2, saved=False)).action == "CONTINUE"
+
+
+async def test_a_trial_that_starts_over_begins_with_its_first_grant(engine: AsyncEngine) -> None:
+    await connect(engine, "w", 2)
+    study = await OneStudy(engine, "over").create(
+        elastic={"grants": [{"from_step": 2, "slots": 2}]}, max_trials=1
+    )
+    (lease,) = await study.kick()
+    assert (await study.tell(lease, 2, saved=False)).action == "CONTINUE"
+    name = {"lease_id": lease.id, "number": lease.number, "attempt": lease.attempt}
+    await study.step(ExitedArrived(**name, sequence=1000, outcome="LOST", error="killed by SIGKILL"))
+    again = next(lease for lease in study.leases.values() if lease.attempt == 2)
+    assert (again.step, again.slots) == (0, (0,))
 
 
 async def test_a_finalist_takes_spare_slots_while_nothing_waits(engine: AsyncEngine) -> None:

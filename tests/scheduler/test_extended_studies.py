@@ -1,10 +1,11 @@
 """`headrace extend`: more configurations, or a larger full budget, under every policy; and what is refused."""
 
+import runpy
 from typing import Any
 
 import pytest
 from reopened_site import improving, spec_now, train
-from sqlalchemy import select
+from sqlalchemy import select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec
 
@@ -25,7 +26,8 @@ from headrace_services.scheduler.core.inputs import (
 )
 from headrace_services.scheduler.core.policies import Policy, make_policy
 from headrace_services.scheduler.replay.replaying import replay
-from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.store import schema, tables
+from headrace_services.scheduler.store.database import transaction
 
 POLICIES: dict[str, dict[str, Any]] = {
     "auto": {"kind": "auto"},
@@ -202,6 +204,19 @@ async def test_no_interruption_changes_the_budget_that_a_trial_sees(engine: Asyn
     budgets = {one.number: one.budget for one in site.leases.values()}
     assert budgets[1] == 20, "it had not begun"
     await replayed(site)
+
+
+async def test_a_study_of_before_the_column_keeps_what_its_attempts_were_told(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, make_spec(policy=RUN_ALL, max_trials=2, max_steps=12)).create()
+    await site.connect(slots=1)
+    (lease,) = await site.kick()
+    await site.tell(lease, 5, 0.5)
+    await site.step(by_steps(20))
+    async with transaction(engine) as conn:
+        await conn.execute(update(tables.trial).values(budget=None))
+        versions = schema.MIGRATIONS / "versions"
+        await conn.execute(text(runpy.run_path(str(versions / "0005_budgets.py"))["LAST_TOLD"]))
+    assert [row.budget for row in await site.trials()] == [12, None]
 
 
 async def test_what_the_policy_stops_stays_as_it_ended_and_says_why(engine: AsyncEngine) -> None:

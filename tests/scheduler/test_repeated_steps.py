@@ -128,6 +128,25 @@ async def test_a_failed_trial_that_is_retried_keeps_its_result_until_it_is_as_fa
     assert replay(await spec_now(site), await site.log()).identical
 
 
+@pytest.mark.parametrize("retried", [False, True])
+async def test_a_value_that_diverged_holds_back_none_that_is_finite(
+    engine: AsyncEngine, retried: bool
+) -> None:
+    values = (0.9, 0.8, 0.7, 0.6, float("nan"))
+    site = await lost_at(engine, *values, saved=3, objective=scoped("last"), max_retries=0)
+    assert (await site.trial(0)).score is None
+    if retried:
+        await fail(site, 0)
+        await site.step(RetryTrials(numbers=frozenset({0})))
+    await again(site, at4=0.65)
+    trial = await site.trial(0)
+    assert (trial.step, trial.value, trial.score) == (4, 0.65, 0.65)
+    await site.step(StopStudy(reason="enough"))
+    study, _ = await shown(site)
+    assert study.best is not None
+    assert (study.best.score, study.best.score_step) == (0.65, 4)
+
+
 async def test_a_retried_trial_is_judged_by_what_it_reports_once_it_is_as_far(engine: AsyncEngine) -> None:
     site = await lost_at(engine, 0.9, 0.8, 0.7, objective=scoped("last"), max_retries=0)
     await again(site, at1=0.9, at2=float("nan"))

@@ -30,7 +30,7 @@ class _Change:
 
     cursor: int = 0
     trials: set[int] | None = field(default_factory=set)
-    """None if there are too many to be named. A page that reads slowly then costs no memory."""
+    """None if there are too many to be named, or if it is not known. A page that reads slowly costs no memory."""
     ended: bool = False
     error: str = ""
 
@@ -45,7 +45,7 @@ class _Page:
     """An open page."""
 
     def __init__(self) -> None:
-        self.change = _Change()
+        self.change = _Change(trials=None)  # what changed before its stream began is not known
         self.told = asyncio.Event()
 
     def add(self, events: tuple[Event, ...], cursor: int, *, ended: bool) -> None:
@@ -68,6 +68,8 @@ class Watches:
     def __init__(self) -> None:
         self._pages: dict[tuple[str, str], set[_Page]] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._cursors: dict[tuple[str, str], int] = {}
+        """How far each watch is."""
 
     def uses(self, token: str) -> bool:
         """Whether a page is followed with a token."""
@@ -79,8 +81,8 @@ class Watches:
         self._pages.setdefault(key, set()).add(page)
         if key not in self._tasks:
             self._tasks[key] = asyncio.create_task(self._follow(client, key))
-        else:  # what changed between the page and this stream was told to others
-            page.told.set()
+        elif key in self._cursors:  # else the watch's first message is still to come
+            page.add((), self._cursors[key], ended=False)
         try:
             yield "retry: 2000\n\n"
             while True:
@@ -100,6 +102,7 @@ class Watches:
             pages.discard(page)
             if not pages:
                 del self._pages[key]
+                self._cursors.pop(key, None)
                 task = self._tasks.pop(key, None)
                 if task is not None:
                     task.cancel()
@@ -126,6 +129,7 @@ class Watches:
                 del self._tasks[key]
 
     def _tell(self, key: tuple[str, str], events: tuple[Event, ...], cursor: int, *, ended: bool) -> None:
+        self._cursors[key] = cursor
         for page in self._pages.get(key, ()):
             page.add(events, cursor, ended=ended)
 

@@ -45,7 +45,8 @@ def extend(
     then fails, diverges or gets worse counts with its earlier result, and keeps that checkpoint.
 
     If trials track a learning-rate schedule that ends before the new budget, or have lost the checkpoint from which
-    they would continue, this explains what will happen and asks for confirmation; without a terminal, add --yes.
+    they would continue, this explains what will happen, and with --steps asks for confirmation; without a terminal, add
+    --yes.
 
     [bold]Examples[/bold]
 

@@ -51,38 +51,39 @@ export class Study {
   }
 
   /** Shows what a filter selects. */
-  async load(query = "") {
+  async load(query = "", anew = false) {
     this.query = query;
     this.abort?.abort();
     this.abort = new AbortController();
     const { signal } = this.abort;
     const q = `q=${encodeURIComponent(query)}`;
-    const matching = this.known.size ? await this.numbers(q, signal) : null;
+    const matching = this.known.size && !anew ? await this.numbers(q, signal) : null;
     if (matching?.every((number) => this.known.has(number))) {
       this.matching = matching;
       return this.draw(this);
     }
     const found = await this.fetch(q, signal);
-    if (found) this.take(found, matching ?? found.trials.map(({ number }) => number));
+    if (!found || query !== this.query) return;
+    if (anew) this.known.clear();
+    this.take(found, matching ?? found.trials.map(({ number }) => number));
   }
 
   /** Reads the trials that changed; null means everything. */
   async update(numbers) {
-    if (!numbers) {
-      this.known.clear();
-      return this.load(this.query);
-    }
+    if (!numbers) return this.load(this.query, true);
     if (!numbers.length) return;
+    const { query } = this;
     const some = `numbers=${numbers}`;
     const [found, now] = await Promise.all([
       this.fetch(some),
-      this.query ? this.numbers(`q=${encodeURIComponent(this.query)}&${some}`) : numbers,
+      query ? this.numbers(`q=${encodeURIComponent(query)}&${some}`) : numbers,
     ]);
     if (!found || !now) return;
     const changed = new Set(numbers);
     const matching = [...this.matching.filter((number) => !changed.has(number)), ...now].sort((a, b) => a - b);
     for (const number of numbers) this.known.delete(number);
-    this.take(found, matching);
+    this.take(found, query === this.query ? matching : this.matching);
+    if (query !== this.query) await this.load(this.query); // another filter was chosen meanwhile
   }
 
   fetch(query, signal) {

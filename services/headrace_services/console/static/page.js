@@ -2,7 +2,8 @@
 // Without this script, links and forms work as they are.
 const main = document.querySelector("main");
 const link = document.getElementById("link");
-let dirty = false, fetching = null, end = null; // the cursor at which the study had ended
+let dirty = false, fetching = null;
+let at = Number(main.dataset.cursor); // the study's, as this page shows it
 const LOOK_AGAIN_MS = 30000;
 const CAN_FOCUS = "a, button, input, summary";
 
@@ -40,7 +41,7 @@ function swap(page) {
     const fresh = page.getElementById(part.id);
     if (!fresh || fresh.innerHTML === part.dataset.was) continue;
     const open = [...part.querySelectorAll("details[open]")].map((one) => one.id);
-    const checked = [...part.querySelectorAll("input:checked")].map((one) => one.id);
+    const checked = part.id === "columns" ? [] : [...part.querySelectorAll("input:checked")].map((one) => one.id);
     const focus = part.contains(document.activeElement) ? document.activeElement : null;
     const at = focus && [...part.querySelectorAll(CAN_FOCUS)].indexOf(focus);
     const left = part.scrollLeft;
@@ -108,8 +109,8 @@ function follow(url) {
     if (message.lost) return;
     if (message.link) link.textContent = "";
     else if (message.error) link.textContent = message.error;
-    else if (!message.ended || message.cursor !== end) changed(message);
-    if (message.ended) end = message.cursor;
+    else if (message.cursor !== at) changed(message);
+    if (message.cursor) at = message.cursor;
   };
   if (window.SharedWorker) {
     const worker = new SharedWorker(`${root}/static/stream.js`);

@@ -17,7 +17,9 @@ function join(url, port) {
     streams.set(url, { ports: new Set(), wait: FIRST_WAIT_MS });
     open(url);
   }
-  streams.get(url).ports.add(port);
+  const { ports, cursor } = streams.get(url);
+  ports.add(port);
+  if (cursor) port.postMessage({ cursor, trials: null, ended: false, error: "" }); // the page may be older or newer
 }
 
 function open(url) {
@@ -27,6 +29,7 @@ function open(url) {
   source.onmessage = ({ data }) => {
     const message = JSON.parse(data);
     tell(stream, message);
+    stream.cursor = message.cursor;
     if (!message.ended) return; // after an error the browser connects again by itself
     source.close(); // a study that has ended may be extended
     setTimeout(() => streams.get(url) === stream && open(url), LONGEST_WAIT_MS);

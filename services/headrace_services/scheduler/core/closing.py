@@ -76,8 +76,7 @@ def at_report(state: CycleState, lease: Lease, report: ReportArrived, decision: 
     if study.state.ended or study.closing is None:
         return Decision(action="STOP", next_milestone=0, reason=study.detail)
     waited_s = study.now_s - study.closing.since_s
-    repeats = report.step < trial.step  # its checkpoint may have been deleted
-    saves_nothing = (trial.rungs > 0 and trial.checkpoint is None and not repeats) or waited_s >= HEARD_S
+    saves_nothing = trial.saves_nothing_at(report.step) or waited_s >= HEARD_S
     if lease.worker_id is not None and report.checkpoint is None and not saves_nothing:
         why = f"its study ends, and it saves its state first: {study.closing.why}"
         return Decision(action="CONTINUE", next_milestone=report.step + 1, reason=why)

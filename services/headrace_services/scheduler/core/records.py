@@ -260,6 +260,14 @@ class Trial(Struct, frozen=True, kw_only=True):
         due = spec.due_rungs(self.bracket)
         return tuple(rung for rung in due if self.milestone is None or rung >= self.milestone)
 
+    @property
+    def position(self) -> int:
+        """The step after which it trains next: on a worker, the furthest that it has reported; else that of its
+        checkpoint."""
+        if self.leased:
+            return self.step
+        return self.checkpoint.step if self.checkpoint else 0
+
     def next_save(self, spec: StudySpec, step: int) -> int | None:
         """The rung after a step at which it saves: its milestone. While it repeats steps, because its checkpoint is
         gone, it also saves at the rungs where it was recorded before: a further loss then costs one rung again."""
@@ -267,6 +275,11 @@ class Trial(Struct, frozen=True, kw_only=True):
             return self.milestone
         passed = (rung for rung in spec.rungs()[self.bracket :] if step < rung < self.milestone)
         return min(passed, default=self.milestone)
+
+    def saves_nothing_at(self, step: int) -> bool:
+        """Whether its program evidently saves nothing, at a report of this step: it passed a rung without. While it
+        repeats steps that is not known, as its checkpoint may have been deleted."""
+        return self.rungs > 0 and self.checkpoint is None and step >= self.step
 
     @property
     def trains_on(self) -> bool:

@@ -8,6 +8,7 @@ crosses, lowest first, and then the policy decides.
 """
 
 from collections.abc import Mapping
+from math import isfinite
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -91,7 +92,7 @@ def receive(state: CycleState, report: ReportArrived) -> Outcome:
         state.update(lease.number, unread=None)
     before = state.trials[lease.number]
     if report.sequence is None and _is_repeat(before, lease, report):
-        return Accepted(decision=_pinning(state, lease.number, _of_repeat(before, report)))
+        return Accepted(decision=_pinning(state, lease.number, _of_repeat(state.study.spec, before, report)))
     progress = max(0, report.step - lease.step)
     lease = state.update_lease(lease, last_sequence=sequence, step=lease.step + progress)
     report = _with_marks(state, lease, report)
@@ -160,9 +161,9 @@ def _is_repeat(trial: Trial, lease: Lease, report: ReportArrived) -> bool:
     return lease.last_sequence > 0 and report.step == lease.step and known and same_code
 
 
-def _of_repeat(trial: Trial, report: ReportArrived) -> Decision:
+def _of_repeat(spec: StudySpec, trial: Trial, report: ReportArrived) -> Decision:
     """The answer to a repeat. Its caller still holds the trial, so the first report was answered with CONTINUE."""
-    return _go_on(trial.milestone or report.step, "this report was recorded before")
+    return _go_on(trial.next_save(spec, report.step) or report.step, "this report was recorded before")
 
 
 def _told(metrics: Mapping[str, float]) -> set[tuple[str, str]]:
@@ -252,7 +253,9 @@ def _note_metrics(state: CycleState, lease: Lease, report: ReportArrived, progre
             spec, trial, value, step=report.step, feasible=feasible, begun=lease.begun, before=before
         )
         trial = state.update(trial.number, **fields) if fields else trial
-    if progress and report.step >= trial.step:  # else an earlier attempt got further, and its report counts
+    diverged = trial.value is not None and not isfinite(trial.value)
+    # An earlier attempt that got further counts, unless it diverged.
+    if progress and (report.step >= trial.step or diverged):
         changes = {"step": report.step, "value": value, "metrics": report.metrics}
         changes |= scored(spec, trial, value, feasible=feasible)
         if is_made_by(spec, value, is_best=best):

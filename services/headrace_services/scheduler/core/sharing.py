@@ -87,7 +87,7 @@ def waiting_for(state: CycleState, trial: Trial, milestone: int) -> Waiting:
     kinds = kinds_of(free, request)
     known = kinds if request.slots == 1 else kinds | all_kinds(free)
     study = state.study.standing.speeds
-    steps = max(1, milestone - trial.step)
+    steps = max(1, milestone - trial.position)
     own = run_s(known, request, steps, study, trial.speeds)
     others = run_s(known, request, steps, study, {}) if len(kinds) > 1 and len(state.queue) > 1 else {}
     liked = preference(guessed(own, free), guessed(others, free), kinds)

@@ -39,7 +39,7 @@ def at_report(state: "CycleState", lease: Lease, report: ReportArrived, decision
     if over_s < 0:
         return decision
     why = _words(limit_s)
-    saves_nothing = (trial.rungs > 0 and trial.checkpoint is None) or over_s >= HEARD_S
+    saves_nothing = trial.saves_nothing_at(report.step) or over_s >= HEARD_S
     if lease.worker_id is not None and report.checkpoint is None and not saves_nothing:
         said = f"{why}; it saves its state first"
         return Decision(action="CONTINUE", next_milestone=report.step + 1, reason=said)

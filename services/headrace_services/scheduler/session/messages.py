@@ -255,7 +255,7 @@ def assign(study: StudyInfo, trial: Trial, lease: Lease) -> worker_pb2.Assign:
         seed=trial_seed(study.spec.seed, trial.number),
         resume_step=lease.begun,
         last_step=trial.step,
-        rungs=[rung for rung in trial.rungs_ahead(study.spec) if rung <= budget],
+        rungs=[rung for rung in trial.rungs_ahead(study.spec) if rung <= budget] or [budget],
         max_steps=budget,
     )
     message.MergeFrom(_same_for_all(study))

@@ -32,7 +32,7 @@ def request_at(
 
 def request_of(spec: StudySpec, trial: Trial, avoided: Iterable[str] = ()) -> Request:
     """Return what a trial takes now. A suspect of faults on shared GPUs takes a whole one."""
-    own = request_at(spec, trial.params, trial.step, avoided)
+    own = request_at(spec, trial.params, trial.position, avoided)
     return own.grown(own.slots) if is_suspect(trial) else own
 
 
