@@ -197,6 +197,7 @@ async def test_a_watch_that_fails_tells_its_pages(console: Console, monkeypatch:
 
 def test_many_changes_make_one_small_message() -> None:
     page = live._Page()
+    page.change = live._Change()  # its first message was sent
 
     def event(number: int) -> Event:
         return Event.__new__(Event) if number < 0 else _event(number)

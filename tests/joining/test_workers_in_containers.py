@@ -35,7 +35,17 @@ ROOT = Path(__file__).resolve().parents[2]
 SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))[
     "services"
 ]
-FOLDERS = ("authority", "serving", "secrets", "database", "access", "joining", "scraping", "watching")
+FOLDERS = (
+    "authority",
+    "serving",
+    "secrets",
+    "database",
+    "access",
+    "joining",
+    "scraping",
+    "watching",
+    "trust",
+)
 PATHS = os.pathsep.join((str(ROOT / "services"), IMPORTS))
 TRIALS = pwd.getpwnam("nobody")
 LOOKS = """

@@ -260,7 +260,10 @@ def assign(study: StudyInfo, trial: Trial, lease: Lease) -> worker_pb2.Assign:
     )
     message.MergeFrom(_same_for_all(study))
     message.checkpoints_shared = trial.retains_checkpoints(study.spec)
-    if study.spec.keeps_best and trial.best_value is not None and trial.best_checkpoint is not None:
+    deleted = trial.best_checkpoint is None and bool(
+        trial.earlier_ends
+    )  # it passes that step again, and saves it
+    if study.spec.keeps_best and trial.best_value is not None and not deleted:
         message.keep_best.best_value = trial.best_value
     if (left_s := time_limits.left_s(study.spec, trial)) is not None:
         message.time_left.FromTimedelta(timedelta(seconds=left_s))
