@@ -93,7 +93,7 @@ async def test_the_command_lists_what_is_left_and_ends(
     left, _ = await aged(site)
     opened: list[Client] = []
     entered = Client.__enter__
-    monkeypatch.setattr(Client, "__enter__", lambda self: opened.append(self) or entered(self))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(Client, "__enter__", lambda self: opened.append(self) or entered(self))  # type: ignore[func-returns-value]  # `append` returns None, so `or` goes on
     arguments = ("--address", site.replicas[0].address, "events", "s", "--json")
     running = asyncio.create_task(asyncio.to_thread(headrace_command, *arguments))
     done, _ = await asyncio.wait((running,), timeout=20)

@@ -127,7 +127,7 @@ async def test_a_scheduler_that_goes_away_meanwhile(
 
     async def late(*args: object) -> list[Event]:
         await console.scheduler.stop()
-        return await whole(*args)  # type: ignore[arg-type]
+        return await whole(*args)  # type: ignore[arg-type]  # whatever the page passes
 
     monkeypatch.setattr(page, "before", late)
     async with asyncio.timeout(60):

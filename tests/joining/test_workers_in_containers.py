@@ -35,17 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))[
     "services"
 ]
-FOLDERS = (
-    "authority",
-    "serving",
-    "secrets",
-    "database",
-    "access",
-    "joining",
-    "scraping",
-    "watching",
-    "trust",
-)
+FOLDERS = [volume.partition(":")[0] for volume in SERVICES["init-secrets"]["volumes"]]
 PATHS = os.pathsep.join((str(ROOT / "services"), IMPORTS))
 TRIALS = pwd.getpwnam("nobody")
 LOOKS = """

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import yaml
 from cryptography import x509
 from sqlalchemy import make_url
 
@@ -25,17 +26,8 @@ from headrace_services.scheduler.store.migrate import migrate
 from headrace_services.up import pgwheel
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = (
-    "authority",
-    "serving",
-    "secrets",
-    "database",
-    "access",
-    "joining",
-    "scraping",
-    "watching",
-    "trust",
-)
+SERVICES = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
+FOLDERS = [volume.partition(":")[0] for volume in SERVICES["init-secrets"]["volumes"]]
 SCHEMAS = "SELECT count(*), count(*) FILTER (WHERE tableowner = 'scheduler') FROM pg_tables WHERE schemaname = 'public'"
 
 

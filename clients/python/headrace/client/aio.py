@@ -105,8 +105,8 @@ class AsyncStudy(StudyBase[AsyncTransport]):
         return self.transport.watch(self.name, cursor(after), on_break)
 
     async def events(self, after: int = 0, *, until: int | None = None) -> AsyncGenerator[Event]:
-        """Every event that exists now, oldest first, or those with a cursor above `after`. It ends there, while
-        the study may go on. `until` is an earlier cursor of the study at which to end instead.
+        """Every event that exists now, oldest first, or those with a cursor above `after`. Then it ends, even
+        if the study is still running. `until` is an earlier cursor of the study at which to end instead.
 
         Events that were deleted by age are left out, and leave gaps in the cursors. If the scheduler stops
         answering for the client's `timeout_s`, an error is raised.

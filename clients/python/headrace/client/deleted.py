@@ -43,5 +43,5 @@ def start_over_warning(numbers: Sequence[int]) -> str:
     )
     return (
         f"The checkpoint{'' if one else 's'} of {which} deleted, by `headrace gc` or by age: "
-        f"{'if it continues, it starts' if one else 'those that continue start'} over from step 1. Results stay."
+        f"{'if it continues, it starts' if one else 'those that continue start'} over from step 1. Results are kept."
     )

@@ -59,7 +59,7 @@ class _Transport:
         return self._patience.attempt_timeout_s(time.monotonic() - started, len(self.target.replicas))
 
     def _position(self, study: str, after: int, until: int) -> WatchPosition:
-        """The position of a watch up to a cursor: it is an operation as any other, and waits no longer than those."""
+        """The position of a watch up to a cursor: it waits no longer than any other operation."""
         return WatchPosition(study, after, until=until, give_up_after_s=self._patience.timeout_s)
 
     def _stream_timeout_s(self, position: WatchPosition) -> float:
