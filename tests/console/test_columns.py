@@ -20,6 +20,8 @@ SPACE = {
     "opt": {"type": "categorical", "values": ["adam", 1, True, 1.5, "1", "\u202e<b>"]},
 }
 
+SPACE_OF = make_spec(space=SPACE).space
+
 
 def unpacked(data: bytes) -> tuple[dict[str, Any], dict[str, list[Any]]]:
     """The header and the columns."""
@@ -53,7 +55,7 @@ def same(left: list[float], right: list[float]) -> bool:
     st.data(),
 )
 def test_round_trip(trials: list[list[tuple[int, float, float]]], data: st.DataObject) -> None:
-    curves = Curves()
+    curves = Curves(space=SPACE_OF)
     choices: list[Any] = [*SPACE["opt"]["values"], None]  # type: ignore[misc]
     opts = [data.draw(st.sampled_from(choices)) for _ in trials]
     points = [point for one in trials for point in one]
@@ -69,7 +71,7 @@ def test_round_trip(trials: list[list[tuple[int, float, float]]], data: st.DataO
     curves.times_s.extend([abs(time) for _, _, time in points])
     curves.metrics["loss"] = array("d", [value for _, value, _ in points])
     curves.params = {"x": [0.5] * len(trials), "n": [2**53] * len(trials), "opt": opts}
-    head, columns = unpacked(packed(curves, make_spec(space=SPACE)))
+    head, columns = unpacked(packed(curves))
     assert (head["trials"], head["points"]) == (len(trials), len(points))
     assert head["outcomes"] == (["completed", "running"] * len(trials))[: len(trials)]
     assert head["metrics"] == ["loss"]
@@ -92,7 +94,7 @@ def test_round_trip(trials: list[list[tuple[int, float, float]]], data: st.DataO
 
 
 def test_an_empty_study() -> None:
-    head, columns = unpacked(packed(Curves(), make_spec(space=SPACE)))
+    head, columns = unpacked(packed(Curves(space=SPACE_OF)))
     assert (head["trials"], head["points"], head["outcomes"], head["metrics"]) == (0, 0, [], [])
     assert columns.pop("starts") == [0]
     assert not any(columns.values())
@@ -100,13 +102,13 @@ def test_an_empty_study() -> None:
 
 
 def test_a_parameter_that_no_trial_has() -> None:
-    curves = Curves()
+    curves = Curves(space=SPACE_OF)
     curves.numbers.append(0)
     curves.states.append(TrialState.PENDING)
     curves.reasons.append(None)
     curves.scores.append(math.nan)
     curves.starts.append(0)
-    _, columns = unpacked(packed(curves, make_spec(space=SPACE)))
+    _, columns = unpacked(packed(curves))
     for name in SPACE:
         assert same(columns[f"param:{name}"], [math.nan])
 
@@ -117,6 +119,6 @@ def test_huge_values_become_infinite() -> None:
     curves.metrics["m"] = array("d", values)
     curves.steps.extend(range(len(values)))
     curves.times_s.extend([1e300] * len(values))
-    _, columns = unpacked(packed(curves, make_spec()))
+    _, columns = unpacked(packed(curves))
     assert same(columns["metric:m"], [math.inf, -math.inf, math.inf, math.inf, -math.inf, math.nan, 0.0])
     assert set(columns["times"]) == {math.inf}

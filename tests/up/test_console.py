@@ -1,6 +1,5 @@
 """The console as a child of `headrace up`: nothing waits for it, its end stops nothing, and its address is known."""
 
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -8,35 +7,39 @@ from typing import Any
 
 import pytest
 
+from headrace.errors import HeadraceError
 from headrace.home import console_of
 from headrace_services.up import home as up_home
+from headrace_services.up import probe
 from headrace_services.up.child import ChildSpec
 from headrace_services.up.children import Options, children
-from headrace_services.up.ports import next_free_port
+from headrace_services.up.ports import listener
 from headrace_services.up.probe import console_serves
 
 SCHEDULER = "127.0.0.1:7440"
 
 
 def test_it_is_the_last_child_and_gets_every_scheduler(tmp_path: Path) -> None:
-    console = children(Options(home=tmp_path, ports=(7440, 7441), console_port=7450))[-1]
-    assert console.name == "console"
-    assert not console.needed
-    assert console.command[-4:] == (
-        "--listen",
-        "127.0.0.1:7450",
-        "--address",
-        "127.0.0.1:7440,127.0.0.1:7441",
-    )
+    with listener(0, 0) as held:
+        options = Options(home=tmp_path, ports=(7440, 7441), console_socket=held)
+        console, number = children(options)[-1], held.fileno()
+        assert console.name == "console"
+        assert not console.needed
+        both = "127.0.0.1:7440,127.0.0.1:7441"
+        assert console.command[-4:] == ("--listen", f"fd:{number}", "--address", both)
+        assert console.sockets == (number,)
+        assert options.console == f"http://127.0.0.1:{held.getsockname()[1]}"
     assert Options(home=tmp_path, ports=(7440,)).console is None
 
 
 def test_a_taken_port_leads_to_the_next_free_one() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    """Also while nobody accepts connections there yet, as with a second `headrace up` that has just begun."""
+    with listener(0, 0) as taken:
         port = taken.getsockname()[1]
-        found = next_free_port(port)
-        assert found != port
-        assert found > port or port > 65000
+        with listener(None, port) as found:
+            assert found.getsockname()[1] > port or port > 65000
+        with pytest.raises(HeadraceError, match=f"cannot listen on 127.0.0.1:{port}"):
+            listener(port, 7450)
 
 
 def test_its_address_is_known_for_its_own_scheduler_alone_and_gone_after(tmp_path: Path) -> None:
@@ -55,10 +58,20 @@ def test_a_home_that_is_held_has_no_console_of_an_earlier_one(tmp_path: Path) ->
         assert not (tmp_path / "console").exists()
 
 
-async def test_it_serves_when_something_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        assert await console_serves(port)() == f"serving on http://127.0.0.1:{port}"
+async def test_it_serves_when_it_answers_on_the_port_that_is_held(
+    tmp_path: Path,
+    steady: Callable[..., ChildSpec],
+    running: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe, "DEADLINE_S", 0.2)
+    with listener(0, 0) as held:
+        port = held.getsockname()[1]
+        assert await console_serves(port)() is None, "it is held, and nobody answers"
+        spec = children(Options(home=tmp_path, ports=(7440,), console_socket=held))[-1]
+        async with running([steady("scheduler"), spec]) as state:
+            ready = f"serving on http://127.0.0.1:{port}"
+            await state.until(lambda: any(ready in line for line in state.said("console")), "it answers")
     assert await console_serves(port)() is None
 
 

@@ -16,12 +16,12 @@ from typing import Any, Final
 
 from headrace.client.curves import Curves
 from headrace.client.model import TrialState, Value
-from headrace.spec import CategoricalDomain, IntDomain, StudySpec
+from headrace.spec import CategoricalDomain, IntDomain
 
 _KINDS: Final = {"f": "f32", "i": "i32"}
 
 
-def packed(curves: Curves, spec: StudySpec) -> bytes:
+def packed(curves: Curves) -> bytes:
     """The columns of a study's curves."""
     columns: list[tuple[str, array[Any]]] = [
         ("numbers", array("i", curves.numbers)),
@@ -32,7 +32,7 @@ def packed(curves: Curves, spec: StudySpec) -> bytes:
         *((f"metric:{name}", _floats(values)) for name, values in curves.metrics.items()),
     ]
     params: list[dict[str, Any]] = []
-    for name, domain in spec.space.items():
+    for name, domain in curves.space.items():
         values = curves.params.get(name) or [None] * len(curves)
         if isinstance(domain, CategoricalDomain):
             choices: list[Value] = list(domain.values)

@@ -35,7 +35,7 @@ class Options:
 
 def serve(options: Options) -> None:
     """Serve until SIGINT or SIGTERM. Raises InvalidFieldError before anything is served."""
-    host, port = parse_listen(options.listen)
+    host, port, inherited = parse_listen(options.listen)
     root = options.root_path.rstrip("/")
     if root and not root.startswith("/"):
         raise InvalidFieldError(
@@ -58,7 +58,7 @@ def serve(options: Options) -> None:
     )
     if not settings.is_local:
         asyncio.run(_require_tokens(settings))
-    listening = _listen(host, port)
+    listening = _listen(host, port) if inherited is None else inherited
     settings = replace(settings, port=listening.getsockname()[1])
     shown = f"[{host}]" if ":" in host else host
     print(f"The console is on http://{shown}:{settings.port}{root}/", flush=True)

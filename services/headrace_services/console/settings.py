@@ -1,6 +1,8 @@
 """What a console is started with, and what that allows."""
 
 import ipaddress
+import socket
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from headrace.errors import InvalidFieldError, Violation
@@ -38,10 +40,17 @@ class Settings:
         return self.host == "localhost" or _is_loopback(self.host)
 
 
-def parse_listen(text: str) -> tuple[str, int]:
-    """`127.0.0.1:7450` as a host and a port. Raises InvalidFieldError."""
+def parse_listen(text: str) -> tuple[str, int, socket.socket | None]:
+    """`127.0.0.1:7450` as a host and a port; `fd:3` also as the socket that this process has inherited, which listens.
+
+    Raises InvalidFieldError.
+    """
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
+    if host == "fd" and port.isdecimal():
+        with suppress(OSError):
+            inherited = socket.socket(fileno=int(port))
+            return *inherited.getsockname()[:2], inherited
+    if host in ("", "fd") or not port.isdecimal() or int(port) > 65535:
         raise InvalidFieldError(
             [
                 Violation(
@@ -52,7 +61,7 @@ def parse_listen(text: str) -> tuple[str, int]:
                 )
             ]
         )
-    return host.strip("[]") if "]" in host else host, int(port)
+    return host.strip("[]") if "]" in host else host, int(port), None
 
 
 def _is_loopback(host: str) -> bool:

@@ -42,6 +42,8 @@ class ChildSpec:
     """Added to this process's environment."""
     user: str | None = None
     """The system user to run as; needs root."""
+    sockets: tuple[int, ...] = ()
+    """Descriptors of sockets that the process inherits, under the same numbers."""
     folder: Path | None = None
     """The working folder of the process. It is entered before the user changes, so the user need not have access
     to the way there."""
@@ -191,6 +193,7 @@ async def _spawn(spec: ChildSpec) -> asyncio.subprocess.Process:
             stderr=log,
             env={**os.environ, **spec.env},
             start_new_session=True,
+            pass_fds=spec.sockets,
         )
 
 

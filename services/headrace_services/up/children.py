@@ -1,6 +1,7 @@
 """What `headrace up` runs: its settings, and the list of children."""
 
 import signal
+import socket
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +30,7 @@ class Options:
     worker: bool = True
     planner_port: int | None = None
     """Where a planner listens; None: there is no planner."""
-    console_port: int | None = None
+    console_socket: socket.socket | None = None
     """Where the console listens; None: there is none."""
     heartbeat_interval_s: float | None = None
     lease_ttl_s: float | None = None
@@ -49,6 +50,11 @@ class Options:
     def console(self) -> str | None:
         """The console's address."""
         return None if self.console_port is None else f"http://{HOST}:{self.console_port}"
+
+    @property
+    def console_port(self) -> int | None:
+        """The console's port."""
+        return None if self.console_socket is None else int(self.console_socket.getsockname()[1])
 
 
 def children(options: Options) -> list[ChildSpec]:
@@ -118,12 +124,14 @@ def children(options: Options) -> list[ChildSpec]:
                 steady_after_s=60,
             )
         )
-    if options.console_port is not None:
-        listen = f"{HOST}:{options.console_port}"
+    if options.console_socket is not None and options.console_port is not None:
+        number = options.console_socket.fileno()
+        listen = f"fd:{number}"
         specs.append(
             ChildSpec(
                 name="console",
                 command=_headrace("console", "--listen", listen, "--address", ",".join(options.addresses)),
+                sockets=(number,),
                 env=env,
                 log_path=logs / "console.log",
                 ready=console_serves(options.console_port),

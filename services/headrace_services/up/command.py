@@ -18,7 +18,7 @@ from headrace_services.up import home as up_home
 from headrace_services.up.child import ChildFailedError
 from headrace_services.up.children import Options, children
 from headrace_services.up.notices import Notices
-from headrace_services.up.ports import free_ports, next_free_port
+from headrace_services.up.ports import free_ports, listener
 from headrace_services.up.supervisor import Supervisor
 
 CONSOLE_PORT = 7450
@@ -139,7 +139,9 @@ def up(
     place = (home or home_dir()).expanduser().resolve()
     ages_of(keep or [])  # rejected here, before anything is started
     tracked = _tracked(track, place) if track else ()
-    with up_home.hold(place):
+    with ExitStack() as stack:
+        stack.enter_context(up_home.hold(place))
+        console_socket = None if no_console else stack.enter_context(listener(console, CONSOLE_PORT))
         options = Options(
             home=place,
             ports=free_ports(port, replicas),
@@ -149,7 +151,7 @@ def up(
             pass_env=",".join(names_to_pass(pass_env)) or None,
             worker=worker,
             planner_port=None if planner is None else free_ports(planner, 1)[0],
-            console_port=None if no_console else _console_port(console),
+            console_socket=console_socket,
             heartbeat_interval_s=heartbeat_interval,
             lease_ttl_s=lease_ttl,
             track=tracked,
@@ -192,10 +194,6 @@ async def run(options: Options, notices: Notices, began: float) -> None:
             for port in (*options.ports, *filter(None, [options.planner_port])):
                 free_ports(port, 1)  # raises if another program took it meanwhile, with a better message
             raise
-
-
-def _console_port(given: int | None) -> int:
-    return next_free_port(CONSOLE_PORT) if given is None else free_ports(given, 1)[0]
 
 
 def _tracked(given: list[str], home: Path) -> tuple[tuple[str, dict[str, str]], ...]:

@@ -5,6 +5,7 @@ They are chosen here and not by those who listen, because a restarted program mu
 
 import errno
 import socket
+from contextlib import ExitStack
 
 from headrace.errors import HeadraceError
 from headrace.ports import HOST, bind_any
@@ -12,35 +13,53 @@ from headrace.ports import HOST, bind_any
 
 def free_ports(first: int, count: int) -> tuple[int, ...]:
     """The ports for `count` programs, each free now: `first` (0: any) and any others."""
-    sockets = []
-    try:
-        for port in (first, *[0] * (count - 1)):
-            listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            sockets.append(listener)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                if port:
-                    listener.bind((HOST, port))
-                else:
-                    bind_any(listener)
-            except OSError as error:
-                raise HeadraceError(
-                    f"cannot listen on {HOST}:{port}: {error.strerror}.", remedy=_other_port(port, error)
-                ) from error
-        return tuple(int(listener.getsockname()[1]) for listener in sockets)
-    finally:
-        for listener in sockets:
-            listener.close()
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(_bound(port)) for port in (first, *[0] * (count - 1))]
+        return tuple(int(one.getsockname()[1]) for one in sockets)
 
 
-def next_free_port(first: int, tries: int = 50) -> int:
-    """The first free port from `first` on; any free one if `tries` in a row are taken."""
-    for port in range(first, min(first + tries, 65536)):
+def listener(port: int | None, first: int, tries: int = 50) -> socket.socket:
+    """A socket that listens on a port (0: any), so that no other program can take it; without one, on the first free
+    port from `first` on, or any free one if `tries` in a row are taken.
+    """
+    if port is not None:
+        return _listening(port)
+    for candidate in range(first, min(first + tries, 65536)):
         try:
-            return free_ports(port, 1)[0]
+            return _listening(candidate)
         except HeadraceError:
             continue
-    return free_ports(0, 1)[0]
+    return _listening(0)
+
+
+def _listening(port: int) -> socket.socket:
+    found = _bound(port)
+    try:
+        found.listen(128)  # of two programs that have bound a port at once, only one may listen
+    except OSError as error:
+        found.close()
+        raise _taken(port, error) from error
+    return found
+
+
+def _bound(port: int) -> socket.socket:
+    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if port:
+            found.bind((HOST, port))
+        else:
+            bind_any(found)
+    except OSError as error:
+        found.close()
+        raise _taken(port, error) from error
+    return found
+
+
+def _taken(port: int, error: OSError) -> HeadraceError:
+    return HeadraceError(
+        f"cannot listen on {HOST}:{port}: {error.strerror}.", remedy=_other_port(port, error)
+    )
 
 
 def _other_port(port: int, error: OSError) -> str:

@@ -55,16 +55,20 @@ def worker_connected(address: str, worker: str) -> Probe:
 
 
 def console_serves(port: int) -> Probe:
-    """Ready when something listens on the console's port."""
+    """Ready when the console answers. That its port takes connections means nothing: `up` itself listens there."""
 
     async def ask() -> str | None:
         try:
             async with asyncio.timeout(DEADLINE_S):
-                _, writer = await asyncio.open_connection(HOST, port)
+                reader, writer = await asyncio.open_connection(HOST, port)
+                try:
+                    writer.write(f"GET /static/icon.svg HTTP/1.0\r\nHost: {HOST}\r\n\r\n".encode())
+                    answered = await reader.read(5) == b"HTTP/"
+                finally:
+                    writer.close()
         except (OSError, TimeoutError):
             return None
-        writer.close()
-        return f"serving on http://{HOST}:{port}"
+        return f"serving on http://{HOST}:{port}" if answered else None
 
     return ask
 

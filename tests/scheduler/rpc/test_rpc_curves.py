@@ -24,14 +24,13 @@ SPACE = {
 
 
 async def read(site: RpcSite, size: int = 0, study: str = "s", **fields: Any) -> Curves:
-    spec = from_proto((await site.study(study)).spec)
-    found = Curves()
+    found = Curves(space=from_proto((await site.study(study)).spec).space)
     request = pb.ReadCurvesRequest(study=f"studies/{study}", page_size=size, **fields)
     while True:
         page = await site.call("ReadCurves", request)
         assert page.ByteSize() <= pages.MAX_BYTES + 100_000
         assert len(page.numbers) <= (size or 1000)
-        found.add(page, spec.space)
+        found.add(page)
         request.page_token = page.next_page_token
         if not page.next_page_token:
             return found

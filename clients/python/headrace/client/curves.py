@@ -22,6 +22,8 @@ class Curves:
     `numbers[i]` are those from `starts[i]` to `starts[i + 1]`.
     """
 
+    space: Mapping[str, Domain] = field(default_factory=dict)
+    """The study's space."""
     numbers: "array[int]" = field(default_factory=lambda: array("q"))
     states: list[TrialState] = field(default_factory=list)
     reasons: list[TerminationReason | None] = field(default_factory=list)
@@ -52,8 +54,8 @@ class Curves:
         values = self.metrics[metric]
         return [(self.steps[point], values[point]) for point in points if not isnan(values[point])]
 
-    def add(self, page: pb.ReadCurvesResponse, space: Mapping[str, Domain]) -> None:
-        """Add the trials of a page of the scheduler's answer, whose parameters are from this space."""
+    def add(self, page: pb.ReadCurvesResponse) -> None:
+        """Add the trials of a page of the scheduler's answer."""
         self.more_metrics |= page.more_metrics
         self.unshown += map(unshown, page.unshown)
         self.numbers.extend(page.numbers)
@@ -61,7 +63,7 @@ class Curves:
         self.reasons += [REASONS.get(reason) for reason in page.reasons]
         self.scores.extend(page.scores)
         for parameter in page.parameters:
-            self.params.setdefault(parameter.name, []).extend(_values(parameter, space))
+            self.params.setdefault(parameter.name, []).extend(_values(parameter, self.space))
         self.starts.extend(list(accumulate(page.points, initial=self.starts[-1]))[1:])
         for metric in page.metrics:
             column = self.metrics.setdefault(metric.name, _gap(len(self.steps)))

@@ -172,17 +172,16 @@ def curves(
     """The study's trials with the curves of all their metrics, or of some, in columns. A trial has at most
     `most_points` points, 1000 by default: the first, the last, and evenly spaced ones between.
     """
-    space = (yield from status(study)).spec.space
+    found = Curves(space=(yield from status(study)).spec.space)
     request = pb.ReadCurvesRequest(
         study=study_name(study.name),
         filter=filter,
         metrics=[metrics] if isinstance(metrics, str) else metrics,
         most_points=whole_number("most_points", most_points, "Give 2 to 10,000."),
     )
-    found = Curves()
     while True:
         page = yield from rpc(pb.ReadCurvesResponse, request)
-        found.add(page, space)
+        found.add(page)
         if not page.next_page_token:
             return found
         request.page_token = page.next_page_token

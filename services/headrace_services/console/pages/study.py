@@ -100,8 +100,7 @@ async def curves(request: Request, client: AsyncClient) -> Response:
     found = await handle.curves(
         filter=_filter(request), most_points=MOST_POINTS_OF_FEW if few else MOST_POINTS
     )
-    spec = (await handle.status()).spec
-    return Response(packed(found, spec), media_type="application/octet-stream")
+    return Response(packed(found), media_type="application/octet-stream")
 
 
 async def numbers(request: Request, client: AsyncClient) -> Response:

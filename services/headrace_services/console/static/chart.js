@@ -53,36 +53,66 @@ export function extent(lists, log = false) {
   return low <= high ? [low, high] : [log ? 0.1 : 0, 1];
 }
 
+/** Draws when it is in sight or nearly so: many trials make a picture that takes longer than a frame. */
 export class Chart {
-  /** `draw(chart)` draws inside; `title` is what a screen reader says. */
-  constructor(element, { height = 340, title, draw, margin = { left: 62, right: 12, top: 24, bottom: 40 } }) {
-    Object.assign(this, { element, height, draw, margin });
-    this.canvas = document.createElement("canvas");
+  /** `draw(chart)` draws inside; `over(chart)` draws what follows the pointer, on a layer of its own, so that a move
+   *  does not draw everything again. `title` is what a screen reader says. */
+  constructor(element, { height = 340, title, draw, over = null, margin = { left: 62, right: 12, top: 24, bottom: 40 } }) {
+    Object.assign(this, { element, height, margin, seen: false });
+    const layers = Object.assign(document.createElement("div"), { className: "layers" });
+    this.layers = (over ? [draw, over] : [draw]).map((paint) => {
+      const canvas = document.createElement("canvas");
+      layers.append(canvas);
+      return { canvas, paint, context: canvas.getContext("2d"), stale: true };
+    });
+    this.canvas = this.layers[0].canvas;
     this.canvas.setAttribute("role", "img");
     this.canvas.setAttribute("aria-label", title);
+    if (over) this.layers[1].canvas.setAttribute("aria-hidden", "true");
     this.tip = Object.assign(document.createElement("div"), { className: "tip" });
-    element.append(this.canvas, this.tip);
-    this.context = this.canvas.getContext("2d");
+    element.append(layers, this.tip);
     new ResizeObserver(() => this.redraw()).observe(element);
+    new IntersectionObserver((entries) => {
+      this.seen = entries.at(-1).isIntersecting;
+      this.ask();
+    }, { rootMargin: "200px" }).observe(element);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
+    window.addEventListener("beforeprint", () => this.paint());
+  }
+
+  redraw() {
+    for (const layer of this.layers) layer.stale = true;
+    this.ask();
+  }
+
+  /** Draws only what follows the pointer. */
+  follow() {
+    this.layers.at(-1).stale = true;
+    this.ask();
   }
 
   /** Draws before the next frame, once however often it is asked. */
-  redraw() {
-    if (this.asked) return;
-    this.asked = requestAnimationFrame(() => {
-      this.asked = 0;
-      const ratio = devicePixelRatio || 1, width = this.element.clientWidth - 18;
-      if (width <= 0) return;
-      this.width = width;
-      this.canvas.width = width * ratio;
-      this.canvas.height = this.height * ratio;
-      this.canvas.style.height = `${this.height}px`;
-      this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
-      this.context.font = "12px system-ui, sans-serif";
-      this.context.clearRect(0, 0, width, this.height);
-      this.draw(this);
-    });
+  ask() {
+    if (this.seen) this.asked ??= requestAnimationFrame(() => this.paint());
+  }
+
+  paint() {
+    this.asked = null;
+    const ratio = devicePixelRatio || 1, width = this.element.clientWidth - 18;
+    if (width <= 0) return;
+    for (const layer of this.layers) {
+      if (!layer.stale) continue;
+      layer.stale = false;
+      const { canvas, context } = layer;
+      Object.assign(this, { width, context });
+      canvas.width = width * ratio;
+      canvas.height = this.height * ratio;
+      canvas.style.height = `${this.height}px`;
+      context.setTransform(ratio, 0, 0, ratio, 0, 0);
+      context.font = "12px system-ui, sans-serif";
+      context.clearRect(0, 0, width, this.height);
+      layer.paint(this);
+    }
   }
 
   get box() {

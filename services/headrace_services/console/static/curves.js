@@ -14,12 +14,16 @@ export class Curves {
     this.reset.addEventListener("click", () => this.set({ zoom: null }));
     this.legend = Object.assign(document.createElement("span"), { className: "legend" });
     row.append(this.reset, this.legend);
-    this.chart = new Chart(element, { height, title: "Learning curves; the table of trials has the values", draw: () => this.draw() });
+    this.chart = new Chart(element, { height, title: "Learning curves; the table of trials has the values", draw: () => this.draw(), over: () => this.follow() });
     const { canvas } = this.chart;
     canvas.addEventListener("pointerdown", (event) => (this.drag = this.chart.place(event)));
     canvas.addEventListener("pointermove", (event) => this.move(event));
     canvas.addEventListener("pointerup", (event) => this.up(event));
-    canvas.addEventListener("pointerleave", () => { this.drag = this.dragTo = null; this.point(null); });
+    canvas.addEventListener("pointerleave", () => {
+      this.drag = this.dragTo = null;
+      this.point(null);
+      this.chart.follow();
+    });
     canvas.addEventListener("dblclick", () => this.set({ zoom: null }));
   }
 
@@ -69,8 +73,16 @@ export class Curves {
     c.globalAlpha = 1;
     const best = this.trials.find((one) => one.number === this.best);
     if (best) this.stroke(best, css("--best"), 2.5);
-    if (this.near) this.stroke(this.near, css("--ink"), 2);
     c.restore();
+  }
+
+  /** The curve under the pointer, and the part that is dragged over. */
+  follow() {
+    const { chart } = this;
+    if (!this.sx) return;
+    chart.clip();
+    if (this.near) this.stroke(this.near, css("--ink"), 2);
+    chart.context.restore();
     if (this.drag && this.dragTo) this.drawDrag();
   }
 
@@ -117,7 +129,7 @@ export class Curves {
     const [x, y] = this.chart.place(event);
     if (this.drag && event.buttons) {
       this.dragTo = [x, y];
-      this.chart.redraw();
+      this.chart.follow();
       return;
     }
     this.point(this.nearest(x, y), x, y);
@@ -142,7 +154,7 @@ export class Curves {
     if (near !== this.near) {
       this.near = near;
       this.chart.canvas.style.cursor = near && this.open ? "pointer" : "";
-      this.chart.redraw();
+      this.chart.follow();
     }
     this.chart.say(found ? `trial ${near.number}, ${near.outcome.replace("_", " ")}\nstep ${near.steps[found.i]}: ${short(this.ys(near)[found.i])}` : "", x, y);
   }
@@ -150,6 +162,7 @@ export class Curves {
   up(event) {
     const [from, to] = [this.drag, this.dragTo];
     this.drag = this.dragTo = null;
+    this.chart.follow();
     if (from && to && Math.abs(from[0] - to[0]) > 6 && Math.abs(from[1] - to[1]) > 6) {
       const sort = (a, b) => [Math.min(a, b), Math.max(a, b)];
       return this.set({ zoom: [sort(this.sx.of(from[0]), this.sx.of(to[0])), sort(this.sy.of(from[1]), this.sy.of(to[1]))] });

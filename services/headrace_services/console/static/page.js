@@ -13,7 +13,12 @@ export const onGo = (run) => document.addEventListener("headrace:go", run);
 export const filter = () => new URLSearchParams(location.search).get("q") ?? "";
 
 /** Fetches the page at an address and swaps its parts. */
-export async function load(url) {
+export const load = (url) => (loading = read(url));
+let loading = Promise.resolve();
+/** When the page shows what was last asked for: pictures are drawn after it, as many trials take longer than a frame. */
+export const loaded = () => loading;
+
+async function read(url) {
   fetching?.abort();
   fetching = new AbortController();
   try {

@@ -6,7 +6,7 @@ const MOST_AXES = 12;
 export class Parallel {
   constructor(element, { metric, goal, filterBy }) {
     Object.assign(this, { metric, goal, filterBy, trials: [], axes: [], brush: null });
-    this.chart = new Chart(element, { height: 320, title: "Parameters and values of all trials; the table has them too", draw: () => this.draw(), margin: { left: 20, right: 70, top: 26, bottom: 14 } });
+    this.chart = new Chart(element, { height: 320, title: "Parameters and values of all trials; the table has them too", draw: () => this.draw(), over: () => this.follow(), margin: { left: 20, right: 70, top: 26, bottom: 14 } });
     const { canvas } = this.chart;
     canvas.addEventListener("pointerdown", (event) => this.down(event));
     canvas.addEventListener("pointermove", (event) => this.move(event));
@@ -73,13 +73,16 @@ export class Parallel {
       const ticks = axis.choices ? axis.choices.map((name, n) => [n, String(name).slice(0, 12)]) : axis.scale.ticks(5).map((n) => [n, short(n)]);
       for (const [value, text] of ticks.slice(0, 20)) c.fillText(text, axis.x + 4, axis.scale.at(value));
     });
-    if (this.brush?.to !== undefined) {
-      c.fillStyle = css("--accent");
-      c.globalAlpha = 0.3;
-      const { axis, from, to } = this.brush;
-      c.fillRect(axis.x - 8, Math.min(from, to), 16, Math.abs(to - from));
-      c.globalAlpha = 1;
-    }
+  }
+
+  /** The brush. */
+  follow() {
+    if (this.brush?.to === undefined) return;
+    const { axis, from, to } = this.brush, c = this.chart.context;
+    c.fillStyle = css("--accent");
+    c.globalAlpha = 0.3;
+    c.fillRect(axis.x - 8, Math.min(from, to), 16, Math.abs(to - from));
+    c.globalAlpha = 1;
   }
 
   down(event) {
@@ -93,14 +96,14 @@ export class Parallel {
     this.chart.canvas.style.cursor = this.axes.some((one) => Math.abs(one.x - x) < 14) ? "ns-resize" : "";
     if (!this.brush) return;
     this.brush.to = y;
-    this.chart.redraw();
+    this.chart.follow();
   }
 
   up() {
     const brush = this.brush;
     this.brush = null;
     if (brush?.to === undefined) return;
-    this.chart.redraw();
+    this.chart.follow();
     if (Math.abs(brush.to - brush.from) < 4) return;
     const [low, high] = [brush.axis.scale.of(Math.max(brush.from, brush.to)), brush.axis.scale.of(Math.min(brush.from, brush.to))];
     const { key, choices } = brush.axis, name = quoted(key);

@@ -29,8 +29,9 @@ export class Scatter {
     this.sx = new Scale(span(across, points.map((one) => one.x)), [at.left + 6, at.right - 6], across.log);
     this.sy = new Scale(span(up, points.map((one) => one.y)), [at.bottom - 6, at.top + 6], up.log);
     chart.axes(this.sx, this.sy, across.name, up.name, { choices: across.choices, whole: across.whole, names: up.choices });
+    const [best, completed] = [css("--best"), css("--completed")];
     for (const one of points) {
-      c.fillStyle = css(one.marked ? "--best" : "--completed");
+      c.fillStyle = one.marked ? best : completed;
       c.globalAlpha = one.shade === undefined ? 0.75 : 1 - 0.85 * (Math.floor(one.shade * SHADES) / SHADES);
       c.beginPath();
       c.arc(this.sx.at(one.x), this.sy.at(one.y), one.marked ? 5 : 4, 0, 7);

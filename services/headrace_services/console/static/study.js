@@ -2,7 +2,7 @@
 import { Study } from "./columns.js";
 import { bar, choice, short } from "./chart.js";
 import { Curves } from "./curves.js";
-import { filter, onChange, onGo } from "./page.js";
+import { filter, loaded, onChange, onGo } from "./page.js";
 import { Parallel } from "./parallel.js";
 import { Scatter, ranks, valueOf } from "./scatter.js";
 import { Slices } from "./slices.js";
@@ -59,7 +59,9 @@ function showFront(all) {
   }));
 }
 
-const study = new Study(src, ({ trials: all, metrics, params }) => {
+const study = new Study(src, async () => {
+  await loaded();
+  const { trials: all, metrics, params } = study;
   curves.show(all, metrics);
   parallel.show(all, params);
   slices.show(all, params);
