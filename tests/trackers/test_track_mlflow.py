@@ -13,6 +13,7 @@ from scripted_study import Script
 from headrace.client.events import Update
 from headrace.errors import HeadraceError
 from headrace.track.names import original
+from headrace.track.targets import RunsTarget
 from headrace.track.tracker import AwayError, ForgottenError, RefusedError, RunsSink, Start
 
 MakeTool = Callable[[], Any]
@@ -381,3 +382,16 @@ def test_a_restored_study_gets_an_experiment_of_its_own(
         if run.experiment_id == old.experiment_id:
             run.stage = "deleted"
     same(points(fake_server), table(restored), LARGEST)
+
+
+def test_each_run_links_to_its_trial(fake_server: FakeServer, make_tool: MakeTool, script: Script) -> None:
+    target = RunsTarget(make_tool(), "https://tune.example.com")
+    sink = target.open(info(script), print, Start.RESUME)
+    for update in updates(script):
+        sink.write(update)
+    sink.close(ended=True)
+    assert len(fake_server.runs) == 28
+    for run in fake_server.runs.values():
+        trial = run.tags["headrace.trial"]
+        page = f"https://tune.example.com/studies/{info(script).name}/trials/{trial}"
+        assert run.tags["headrace.console"] == page

@@ -105,3 +105,18 @@ async def test_one_that_is_killed_comes_back(
 def test_without_a_home_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "nowhere"))
     assert console_of(SCHEDULER) is None
+
+
+def test_the_address_that_browsers_use_may_be_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listener(0, 0) as held:
+        options = Options(
+            home=tmp_path, ports=(7440,), console_socket=held, track=(("tensorboard=/runs", {}),)
+        )
+        tracks = [child for child in children(options) if child.name == "track"]
+        assert [child.env["HEADRACE_CONSOLE"] for child in tracks] == [options.console]
+        monkeypatch.setenv("HEADRACE_CONSOLE", "https://tune.example.com/")
+        assert console_of(SCHEDULER, tmp_path) == "https://tune.example.com"
+        tracks = [child for child in children(options) if child.name == "track"]
+        assert ["HEADRACE_CONSOLE" in child.env for child in tracks] == [False], "it is inherited"

@@ -26,6 +26,9 @@ ADDRESS_FILE = "address"
 CONSOLE_FILE = "console"
 """The file in the home folder with the address of the console that `headrace up` runs."""
 
+CONSOLE_ENV = "HEADRACE_CONSOLE"
+"""The variable with the address under which browsers reach the console."""
+
 LOCK_FILE = "up.lock"
 """The file in the home folder that `headrace up` locks and writes its process id to."""
 
@@ -114,7 +117,11 @@ def address_in(home: Path) -> str | None:
 
 
 def console_of(scheduler: str, home: Path | None = None) -> str | None:
-    """The address of the console of `headrace up` in a home (default: this one), if it shows this scheduler."""
+    """The address of the console: HEADRACE_CONSOLE, or that of `headrace up` in a home (default: this one), if it shows
+    this scheduler.
+    """
+    if given := os.environ.get(CONSOLE_ENV, "").strip().rstrip("/"):
+        return given
     home = home or home_dir()
     if address_in(home) != scheduler:
         return None

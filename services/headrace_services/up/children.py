@@ -1,5 +1,6 @@
 """What `headrace up` runs: its settings, and the list of children."""
 
+import os
 import signal
 import socket
 import sys
@@ -7,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
+from headrace.home import CONSOLE_ENV
 from headrace.ports import HOST
 from headrace_services.instance import NAMED_IN as INSTANCE
 from headrace_services.up.child import ChildSpec
@@ -113,12 +115,13 @@ def children(options: Options) -> list[ChildSpec]:
                 stop_grace_s=15,
             )
         )
+    console = {CONSOLE_ENV: options.console} if options.console and CONSOLE_ENV not in os.environ else {}
     for number, (target, variables) in enumerate(options.track, 1):
         specs.append(
             ChildSpec(
                 name=f"track-{number}" if len(options.track) > 1 else "track",
                 command=_headrace("track", "--all", "--to", target, "--address", ",".join(options.addresses)),
-                env={**env, **variables},
+                env={**env, **variables, **console},
                 log_path=logs / f"track-{number}.log",
                 longest_pause_s=BACKOFF_LONGEST_S,  # it ends by itself only if it is rejected, and would be again
                 steady_after_s=60,

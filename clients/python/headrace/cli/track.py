@@ -15,6 +15,7 @@ from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.session import AsJson, Session
 from headrace.client import Client
 from headrace.client.model import StudyInfo
+from headrace.home import console_of
 from headrace.track.all_studies import AllStudies
 from headrace.track.exporter import Exporter, Stopped, Target
 from headrace.track.targets import locked, parse, target_of
@@ -93,7 +94,7 @@ def track(
             stack.enter_context(locked(one, *mine, shared=study is not None))
             if study is not None:  # one that does not exist is an error before a tracker is asked
                 stack.enter_context(locked(one, client.study(study).status().uid))
-        targets = [target_of(one, os.environ) for one in destinations]
+        targets = [target_of(one, os.environ, console_of(client.address)) for one in destinations]
         _Run(session, client, study, as_json=as_json).run(targets)
 
 

@@ -111,6 +111,13 @@ def by_trial(events: Iterable[Event]) -> dict[int, list[Entry]]:
     return found
 
 
+def linked(found: Iterable[Entry], page: str) -> list[Entry]:
+    """The entries of a trial, with a link to its page in the console where they begin it."""
+    return [
+        one if one.params is None else replace(one, fields={**one.fields, "console": page}) for one in found
+    ]
+
+
 def as_of(
     trials: Iterable[TrialInfo], reports: Iterable[Report], later: Iterable[Event]
 ) -> tuple[list[TrialInfo], list[Report]]:

@@ -57,6 +57,8 @@ class RunsTarget:
     """A tool as a target."""
 
     tool: Tool
+    console: str | None = None
+    """The console's address."""
 
     @property
     def title(self) -> str:
@@ -65,7 +67,8 @@ class RunsTarget:
 
     def open(self, study: StudyInfo, say: Say, start: Start) -> Sink:
         """The sink of a study."""
-        return RunsSink(self.tool.open(study, say, start))
+        pages = f"{self.console}/studies/{study.name}/trials/" if self.console else ""
+        return RunsSink(self.tool.open(study, say, start), pages)
 
 
 def parse(text: str, env: Mapping[str, str], field: str = "--to") -> Destination:
@@ -91,8 +94,10 @@ def parse(text: str, env: Mapping[str, str], field: str = "--to") -> Destination
     return Destination(name, where)
 
 
-def target_of(destination: Destination, env: Mapping[str, str], field: str = "--to") -> Target:
-    """The target, with its tool's library imported. Raises InvalidFieldError if the library rejects the address."""
+def target_of(destination: Destination, env: Mapping[str, str], console: str | None = None) -> Target:
+    """The target, with its tool's library imported; its runs link to pages of the console at this address. Raises
+    InvalidFieldError if the library rejects the address.
+    """
     where = destination.where
     match destination.tool:
         case "mlflow":
@@ -100,20 +105,20 @@ def target_of(destination: Destination, env: Mapping[str, str], field: str = "--
             from headrace.track.mlflow_runs import MlflowTool  # an extra
 
             try:
-                return RunsTarget(MlflowTool(where))
+                return RunsTarget(MlflowTool(where), console)
             except UnusableUriError as error:
                 shown = redacted(where)
                 raise _invalid(
-                    field, shown, f"MLflow cannot use this URI: {error.message}", _MLFLOW
+                    "--to", shown, f"MLflow cannot use this URI: {error.message}", _MLFLOW
                 ) from None
         case "wandb":
             from headrace.track.wandb_folders import WandbTool  # an extra
 
-            return RunsTarget(WandbTool(Path(where)))
+            return RunsTarget(WandbTool(Path(where)), console)
         case "tensorboard":
             from headrace.track.tensorboard_files import TensorboardTool  # an extra
 
-            return RunsTarget(TensorboardTool(Path(where)))
+            return RunsTarget(TensorboardTool(Path(where)), console)
         case _:
             note_first_use(destination, home_dir())
             key = secret_of(env.get(SECRET_ENV, ""))

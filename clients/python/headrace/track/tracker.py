@@ -108,8 +108,9 @@ def missing(update: Update, cursor: int) -> bool:
 class RunsSink:
     """Writes updates as entries of runs."""
 
-    def __init__(self, runs: Runs) -> None:
-        self._runs = runs
+    def __init__(self, runs: Runs, pages: str = "") -> None:
+        """`pages` is where the console shows the study's trials: the address of one without its number."""
+        self._runs, self._pages = runs, pages
         self.cursor, self.newest = runs.cursor, runs.newest
 
     def write(self, update: Update) -> None:
@@ -120,16 +121,19 @@ class RunsSink:
         if not new:
             return
         for trial, found in entries.by_trial(new).items():
-            self._runs.write(trial, found)
+            self._write(trial, found)
         self.cursor = new[-1].cursor
         self._runs.advance(self.cursor)
 
     def write_tables(self, study: StudyInfo, trials: Sequence[TrialInfo], reports: Sequence[Report]) -> None:
         """Writes each trial at once."""
         for trial, found in entries.of_tables(study.cursor, trials, reports).items():
-            self._runs.write(trial, found)
+            self._write(trial, found)
         self.cursor = study.cursor
         self._runs.advance(self.cursor)
+
+    def _write(self, trial: int, found: list[Entry]) -> None:
+        self._runs.write(trial, entries.linked(found, f"{self._pages}{trial}") if self._pages else found)
 
     def close(self, *, ended: bool) -> None:
         """Lets go of the study."""
