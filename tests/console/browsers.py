@@ -1,11 +1,12 @@
 """Chromium, which Debian packages, driven by Python's playwright; tests are skipped where one of them is missing."""
 
 import importlib.util
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -63,3 +64,17 @@ async def chromium() -> AsyncIterator[Any]:
         )
         yield browser
         await browser.close()
+
+
+@contextmanager
+def asleep() -> Iterator[None]:
+    """Every process of the browser is stopped meanwhile."""
+    found = [one for one in psutil.Process().children(recursive=True) if "chrom" in one.name()]
+    assert found
+    for one in found:
+        one.suspend()
+    try:
+        yield
+    finally:
+        for one in found:
+            one.resume()

@@ -96,12 +96,18 @@ class Console:
     url: str
     scheduler: Scheduler
     http: httpx2.AsyncClient
+    server: uvicorn.Server = field(repr=False)
     stack: AsyncExitStack = field(repr=False)
 
     @property
     def state(self) -> Any:
         """What the application holds: its sessions and watches."""
         return self.guard.app.state
+
+    def cut(self) -> None:
+        """Break every connection, as a network does that is gone."""
+        for connection in [*self.server.server_state.connections]:
+            connection.transport.abort()  # type: ignore[union-attr]  # HTTP connections have one
 
     async def browser(self, **options: Any) -> httpx2.AsyncClient:
         """A browser with cookies of its own."""
@@ -134,7 +140,7 @@ async def serving(scheduler: Scheduler, **changes: Any) -> AsyncIterator[Console
     try:
         async with AsyncExitStack() as stack:
             http = await stack.enter_async_context(httpx2.AsyncClient(base_url=url, timeout=60))
-            yield Console(guard=guard, url=url, scheduler=scheduler, http=http, stack=stack)
+            yield Console(guard=guard, url=url, scheduler=scheduler, http=http, server=server, stack=stack)
     finally:
         server.should_exit = True
         with suppress(asyncio.CancelledError):

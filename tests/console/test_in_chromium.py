@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from browsers import Tab, chromium, needs_chromium
-from console_site import Console, make_study
+from browsers import Tab, asleep, chromium, needs_chromium
+from console_site import Console, make_study, until
 from hostile_study import fill
 
 pytestmark = [pytest.mark.full, pytest.mark.browser, needs_chromium]
@@ -97,6 +97,29 @@ async def test_an_extended_study_is_followed_again(console: Console) -> None:
         assert len(pages) <= 3, "it reads the page when something changed, and not otherwise"
         assert any("/curves.bin" in url for url in tab.urls), "and what its pictures show"
         assert tab.faults == []
+
+
+async def test_a_laptop_that_slept_shows_what_happened_meanwhile(console: Console) -> None:
+    """Its browser stops, not only its page; the scheduler is replaced, and streams are cut."""
+    await make_study(console.scheduler, policy={"kind": "run_all"}, max_trials=1, max_steps=2)
+    async with chromium() as browser, console.scheduler.sdk() as client:
+        trial = await client.study("s").ask()
+        assert trial is not None
+        tab = Tab(await browser.new_page())
+        await tab.page.goto(console.url + "/studies/s")
+        await tab.page.wait_for_selector("#state .active")
+        tab.urls.clear()
+        with asleep():
+            await trial.report(1, {"loss": 0.5})
+            await console.scheduler.stop()
+            console.cut()
+            await console.scheduler.start()
+            await trial.report(2, {"loss": 0.25})
+            await until(lambda: not console.state.watches._pages, "the console noticed that nobody listens")
+        await tab.page.wait_for_selector("#state .completed", timeout=60_000)
+        await tab.page.wait_for_selector("#trials td:has-text('0.25')", timeout=60_000)
+        await tab.page.wait_for_selector("#link:empty", state="attached", timeout=60_000)
+        assert any("/curves.bin" in url for url in tab.urls)
 
 
 async def test_the_focus_stays_with_its_element(console: Console) -> None:
