@@ -13,6 +13,17 @@ grep '^torch==' .ci/constraints.txt >"$scratch/torch"
 pip=("$scratch/venv/bin/python" -m pip)
 "${pip[@]}" install -q -c "$scratch/torch" hatchling editables setuptools
 "${pip[@]}" install -q -c "$scratch/torch" --no-build-isolation -e ".[$extras]"
+# This Python may be newer than the oldest one that the project runs on.
+oldest=$(sed -n 's/^requires-python = ">=\(.*\)"/\1/p' pyproject.toml).0
+"$scratch/venv/bin/python" - "$oldest" <<'EOF'
+import sys
+from importlib.metadata import distributions
+from pip._vendor.packaging.specifiers import SpecifierSet
+
+found = [(one.name, one.version, one.metadata["Requires-Python"]) for one in distributions()]
+wrong = [f"{name}=={version} needs Python {needs}" for name, version, needs in found if needs and sys.argv[1] not in SpecifierSet(needs)]
+sys.exit("constraints: not for Python " + sys.argv[1] + ": " + "; ".join(wrong) if wrong else 0)
+EOF
 {
   sed -n '/^#/p' .ci/constraints.txt
   # A local build's suffix (`+cpu`) is left out: the same version fits every build.
