@@ -32,9 +32,11 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Adds the pages and pictures outside docs/."""
+    """Adds the pages, pictures and styles outside docs/."""
     for source, uri in site_pages.PROJECT.items():
         files.append(File.generated(config, uri, content=site_pages.page(source)))
+    style = Path(__file__).with_name("site.css")
+    files.append(File.generated(config, style.name, abs_src_path=str(style)))
     for picture in sorted(site_pages.pictures()):
         files.append(File.generated(config, str(site_pages.place(picture)), abs_src_path=str(picture)))
     return files
