@@ -1,4 +1,4 @@
-"""`headrace check --param` with a name that neither the script nor the study's space has."""
+"""`headrace check --param` and the configuration that is checked."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +8,8 @@ from command_line import headrace_command
 
 from headrace.check import CheckError, CheckReport
 from headrace.cli.failure import USAGE
+from headrace.spec import load_study_file
+from headrace.spec.configuration import configuration_of
 
 Check = Callable[..., CheckReport]
 
@@ -67,3 +69,38 @@ def test_a_parameter_outside_a_studys_space_is_refused_before_anything_runs(tmp_
     assert done.returncode == USAGE
     assert "--param Lr=0.9: the space of study.yaml has no parameter Lr" in done.stderr
     assert "It has lr, decay." in done.stderr
+
+
+CONDITIONAL = """
+name: conditional
+objective: {metric: loss, goal: minimize}
+space:
+  kind: {type: categorical, values: [linear, boost]}
+  alpha: {type: float, low: 0.1, high: 1.0, when: {kind: [linear]}}
+  depth: {type: int, low: 1, high: 4, when: {kind: [boost]}}
+trials: 4
+steps: 3
+baseline: {kind: linear, alpha: 0.5}
+trial: {callable: plain:train}
+"""
+
+
+def test_conditional_parameters_follow_the_values_that_are_given(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(CONDITIONAL)
+    spec = load_study_file(tmp_path / "study.yaml").spec
+    assert configuration_of(spec, {})[0] == {"kind": "linear", "alpha": 0.5}
+    assert configuration_of(spec, {"alpha": 0.7})[0] == {"kind": "linear", "alpha": 0.7}
+    boost, origin = configuration_of(spec, {"kind": "boost"})
+    assert (list(boost), origin) == (["kind", "depth"], "the study's baseline")
+    assert configuration_of(spec, {"kind": "boost", "depth": 3})[0] == {"kind": "boost", "depth": 3}
+
+
+def test_a_parameter_that_does_not_exist_with_the_others_is_refused_before_anything_runs(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "plain.py").write_text("raise SystemExit('it ran')")
+    (tmp_path / "study.yaml").write_text(CONDITIONAL)
+    done = headrace_command("check", "study.yaml", "--param", "depth=3", folder=tmp_path)
+    assert done.returncode == USAGE
+    assert "--param depth=3: there is no depth with kind=linear" in done.stderr
+    assert "Leave it out, or give values with which it exists." in done.stderr

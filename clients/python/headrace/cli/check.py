@@ -182,9 +182,8 @@ def _checked(
             )
         wanted = spec.metrics
         file = script
-        require_known(given, spec, file)
-        found, origin = configuration_of(spec)
-        values = {**found, **given}
+        values, origin = configuration_of(spec, given)
+        require_known(given, values, spec, file)
         if length.reuse:
             refuse_reuse_of(spec, file)
             first = other_configuration_of(spec, values)

@@ -69,9 +69,19 @@ def say_undecided(output: Output, name: str, why: str, *, as_json: bool) -> None
     output.line(f"     remedy: {_OPAQUE_REMEDY}")
 
 
-def require_known(given: dict[str, Value], spec: StudySpec, file: Path) -> None:
-    """Raises `CommandError` for a parameter that is not in the study's space."""
+def require_known(given: dict[str, Value], values: dict[str, Value], spec: StudySpec, file: Path) -> None:
+    """Raises `CommandError` for a parameter that is not in the study's space, or not in the configuration `values`."""
     for name, value in given.items():
+        if name in spec.space and name not in values:
+            parents = {one.parameter for one in spec.space[name].conditions} & values.keys()
+            with_them = (
+                wording.params({one: values[one] for one in spec.space if one in parents}) or "these values"
+            )
+            raise CommandError(
+                f"--param {wording.params({name: value})}: there is no {name} with {with_them}.",
+                remedy="Leave it out, or give values with which it exists.",
+                code=USAGE,
+            )
         if name not in spec.space:
             raise CommandError(
                 f"--param {wording.params({name: value})}: the space of {file} has no parameter {name}.",

@@ -7,6 +7,7 @@ study's seed and the parameters' names, so that a check can be repeated.
 
 import math
 import random
+from collections.abc import Mapping
 from typing import assert_never
 
 from headrace.spec import CategoricalDomain, Domain, FloatDomain, IntDomain, PbtPolicy, StudySpec, Value
@@ -16,19 +17,27 @@ from headrace.spec.space import draw
 _DRAWS = 16
 
 
-def configuration_of(spec: StudySpec) -> tuple[dict[str, Value], str]:
-    """The parameters, and where they come from, in words."""
-    if spec.baseline is not None:
-        return dict(spec.baseline), "the study's baseline"
-    if spec.enqueued:
-        return dict(spec.enqueued[0]), "the first configuration of `enqueue`"
+def configuration_of(spec: StudySpec, given: Mapping[str, Value]) -> tuple[dict[str, Value], str]:
+    """The parameters, and where they come from, in words. `given` replaces values; conditional parameters then come
+    and go with their parents.
+    """
+    known, origin = _known(spec)
 
     def choose(name: str, domain: Domain) -> Value:
+        for values in (given, known):
+            if name in values:
+                return values[name]
         return _drawn(domain, random.Random(f"{spec.seed}/{name}"))  # noqa: S311 - a draw, not a secret
 
-    return draw(
-        spec.space, choose
-    ), f"drawn from the space with seed {spec.seed}, for the study has no baseline"
+    return draw(spec.space, choose), origin
+
+
+def _known(spec: StudySpec) -> tuple[Mapping[str, Value], str]:
+    if spec.baseline is not None:
+        return spec.baseline, "the study's baseline"
+    if spec.enqueued:
+        return spec.enqueued[0], "the first configuration of `enqueue`"
+    return {}, f"drawn from the space with seed {spec.seed}, for the study has no baseline"
 
 
 def other_configuration_of(spec: StudySpec, values: dict[str, Value]) -> dict[str, Value]:
