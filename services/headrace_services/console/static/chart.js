@@ -105,13 +105,17 @@ export class Chart {
       layer.stale = false;
       const { canvas, context } = layer;
       Object.assign(this, { width, context });
-      canvas.width = width * ratio;
-      canvas.height = this.height * ratio;
-      canvas.style.height = `${this.height}px`;
+      const size = [Math.round(width * ratio), Math.round(this.height * ratio)];
+      if (canvas.width !== size[0] || canvas.height !== size[1]) { // each change allocates its memory anew
+        [canvas.width, canvas.height] = size;
+        canvas.style.height = `${this.height}px`;
+      }
+      context.save();
       context.setTransform(ratio, 0, 0, ratio, 0, 0);
       context.font = "12px system-ui, sans-serif";
       context.clearRect(0, 0, width, this.height);
       layer.paint(this);
+      context.restore();
     }
   }
 
