@@ -75,24 +75,35 @@ async def test_axe_core_finds_nothing_serious(console: Console, scheme: str) -> 
     assert wrong == {}, "\n".join(f"{path}: {one}" for path, faults in wrong.items() for one in faults)
 
 
+CONTROLS = (
+    "[...document.querySelectorAll('a[href], button, input, select, summary')]"
+    ".filter((one) => one.type !== 'hidden' && one.checkVisibility()).length"
+)
+
+
+async def _tabbed(page: Any, times: int) -> set[int]:
+    """The places of the controls that get the focus; -1 stands for everything else."""
+    reached = set()
+    for _ in range(times):
+        await page.keyboard.press("Tab")
+        reached.add(
+            await page.evaluate(
+                "((one) => one.matches('a, button, input, select, summary')"
+                " ? [...document.querySelectorAll('*')].indexOf(one) : -1)(document.activeElement)"
+            )
+        )
+    return reached
+
+
 async def test_every_control_is_reached_by_tab(console: Console) -> None:
     await fill(console)
     async with chromium() as browser:
         page = await browser.new_page()
         for path in ("/", "/studies/s", "/studies/s/trials/1", "/login"):
             await page.goto(console.url + path)
-            await page.wait_for_timeout(1000)
-            controls = await page.evaluate(
-                "[...document.querySelectorAll('a[href], button, input, select, summary')]"
-                ".filter((one) => one.type !== 'hidden' && one.checkVisibility()).length"
-            )
-            reached = set()
-            for _ in range(2 * controls + 40):
-                await page.keyboard.press("Tab")
-                reached.add(
-                    await page.evaluate(
-                        "((one) => one.matches('a, button, input, select, summary')"
-                        " ? [...document.querySelectorAll('*')].indexOf(one) : -1)(document.activeElement)"
-                    )
-                )
+            controls, last = 0, -1
+            while controls != last:  # parts are loaded when they come into sight
+                await page.wait_for_timeout(1000)
+                last, controls = controls, await page.evaluate(CONTROLS)
+                reached = await _tabbed(page, 2 * controls + 40)
             assert len(reached - {-1}) == controls, path
