@@ -339,6 +339,34 @@ def test_a_deleted_checkpoint_of_an_earlier_result_is_told_from_a_later_one(
     assert "it was of step 18" in invoke("checkpoint", "get", "digits", str(trial.number)).err
 
 
+@pytest.mark.parametrize(
+    ("reason", "ends", "said"),
+    [
+        (COMPLETED, 13, "was deleted. "),  # by itself, and saved once more as it ended, after its last report
+        (COMPLETED, 12, "was deleted; it was of step 12. "),
+        (trial_pb2.TERMINATION_REASON_STOPPED_EARLY, 13, "was deleted; it was of step 12. "),
+    ],
+)
+def test_the_step_of_a_deleted_checkpoint_is_named_if_it_is_known(
+    ended: Left, fake: FakeStudyService, invoke: Invoke, reason: int, ends: int, said: str
+) -> None:
+    trial = next(one for one in ended.script.final.trials if one.termination_reason == COMPLETED)
+    trial.termination_reason = reason
+    trial.ClearField("checkpoint")
+    trial.step = ends
+    kept = [one for one in ended.script.reports if one.trial_number != trial.number]
+    ended.script.reports[:] = kept
+    for step in range(11, ends + 1):
+        report = study_pb2.TrialReport(trial_number=trial.number, step=step)
+        if step == 12:
+            report.checkpoint.MergeFrom(trial_pb2.CheckpointRef(uri=f"file:///{step}", step=step))
+        ended.script.reports.append(report)
+    assert said in " ".join(invoke("checkpoint", "get", "digits", str(trial.number)).err.split()) + " "
+    shown = invoke("show", "digits", str(trial.number)).out
+    assert f"deleted{' (it was of step 12)' if 'step' in said else ''}" in shown
+    assert ("it was of step" in shown) == ("step" in said)
+
+
 def test_an_extension_names_every_kind_of_trial_that_may_start_over(
     ended: Left, fake: FakeStudyService, invoke: Invoke
 ) -> None:

@@ -99,6 +99,14 @@ SAVED = """    def state_dict(self):
 
 
 def train("""
+LOADERS = """class Loaders(pl.LightningDataModule):
+    batch_size = 8
+
+    def train_dataloader(self):
+        return DataLoader(TensorDataset(torch.randn(64, 64), torch.zeros(64).long()), self.batch_size)
+
+
+def train("""
 OWN_STOP = (WHOLE, ("[callback]", "[Stop(), callback]"), ("def train(", COUNTING))
 STARTS_LATE = "pl.callbacks.StochasticWeightAveraging(swa_lrs=1e-2, swa_epoch_start=2)"
 """Lightning keeps the restored state aside until the next epoch starts."""
@@ -197,6 +205,29 @@ LIGHTNING: Cases = {
         (("max_epochs", "check_val_every_n_epoch=2, max_epochs"),),
     ),
     "nothing is logged": ("nothing was logged", (('self.log("val_loss", ', "print("),)),
+    "weights that are pruned, without masks in checkpoints": (
+        "ModelPruning leaves its masks out of checkpoints",
+        (("[callback]", '[pl.callbacks.ModelPruning("l1_unstructured", amount=0.1), callback]'),),
+    ),
+    "a search for the rate at each start": (
+        "LearningRateFinder searches again whenever the trial resumes",
+        (
+            ("def train(", "class Finder(pl.callbacks.LearningRateFinder):\n    pass\n\n\ndef train("),
+            ("[callback]", "[Finder(num_training_steps=10), callback]"),
+        ),
+    ),
+    "a search for the batch size at each start": (
+        "BatchSizeFinder searches again whenever the trial resumes",
+        (
+            ("[callback]", "[pl.callbacks.BatchSizeFinder(), callback]"),
+            ("Digits(t), *loaders", "Digits(t), datamodule=Loaders()"),
+            ("def train(", LOADERS),
+        ),
+    ),
+    "a limit to the time of a fit": (
+        EXACT,
+        (WHOLE, ("[callback]", '[pl.callbacks.Timer(duration="00:01:00:00"), callback]')),
+    ),
     "a callback behind": (
         "ModelCheckpoint comes after TrialCallback",
         (("[callback]", "[callback, pl.callbacks.ModelCheckpoint()]"),),

@@ -38,6 +38,15 @@ from headrace_torch.turns import Turns, refuse_other_budget, refuse_ranks
 _FILE = "trainer.ckpt"
 _NEAR = 4
 """The most frames between a question of Lightning's constructor and the callback's answer."""
+_INEXACT = {
+    "ModelPruning": "leaves its masks out of checkpoints, so a resumed trial would prune other weights: leave it out, "
+    "and prune the best model once it is trained",
+    "LearningRateFinder": "searches again whenever the trial resumes: leave it out, and put the learning rate in the "
+    "study's space",
+    "BatchSizeFinder": "searches again whenever the trial resumes: leave it out, and put the batch size in the study's "
+    "space",
+}
+"""Lightning's callbacks with which a pause changes what is trained, and what to do."""
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 """The two package names of Lightning; their classes are not the same."""
 
@@ -193,6 +202,10 @@ def _refuse(trainer: Any, callback: TrialCallback, t: Trial) -> None:
             f"Trainer(check_val_every_n_epoch={trainer.check_val_every_n_epoch}) has epochs without a validation, "
             "whose report would repeat older values: leave it out; a step of the trial is an epoch with its validation"
         )
+    for one in trainer.callbacks:
+        for kind in type(one).__mro__:
+            if kind.__name__ in _INEXACT and kind.__module__.startswith(_PACKAGES):
+                raise ValueError(f"{kind.__name__} {_INEXACT[kind.__name__]}")
     if trainer.callbacks[-1] is not callback:
         raise ValueError(
             f"{type(trainer.callbacks[-1]).__name__} comes after TrialCallback, so a pause would lose what it does at "

@@ -122,6 +122,27 @@ async def test_an_infeasible_trial_is_never_the_best(site: RpcSite, names: tuple
         assert not status.front
 
 
+async def test_nothing_that_an_infeasible_trial_reported_counts(site: RpcSite) -> None:
+    further = [{"metric": "size", "goal": "minimize"}]
+    limits = [{"metric": "heat", "at_most": 9.0}]
+    await site.create(
+        policy={"kind": "run_all"}, max_trials=2, further_objectives=further, constraints=limits
+    )
+    for ends in (True, False):
+        lease = (await site.suggest()).lease
+        metrics = {"loss": 0.5, "size": 2.0, "heat": 3.0}
+        await site.call("ReportTrial", pb.ReportTrialRequest(lease=lease, step=1, metrics=metrics))
+        if ends:
+            await infeasible(site, lease, "no such size")
+    listed = (await site.call("ListTrials", pb.ListTrialsRequest(study="studies/s"))).trials
+    assert [dict(one.objective_values) for one in listed] == [{}, {"loss": 0.5, "size": 2.0}]
+    assert [one.HasField("feasible") for one in listed] == [False, True]
+    assert [dict(one.metrics) for one in listed] == [metrics, metrics]
+    for text in ("loss<9", "size<9", "metric.heat<9"):
+        request = pb.ListTrialsRequest(study="studies/s", filter=text)
+        assert [one.name for one in (await site.call("ListTrials", request)).trials] == [listed[1].name], text
+
+
 async def test_without_a_reason_it_is_infeasible_too(site: RpcSite) -> None:
     await site.create()
     assert (await infeasible(site, (await site.suggest()).lease, "")).detail == "no reason given"

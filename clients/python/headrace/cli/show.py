@@ -16,9 +16,9 @@ from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.cli.shipping import described
 from headrace.cli.summary import Summary, deleted_of_best, no_longer_saved, show_summary, transferred
 from headrace.cli.unshown import note_unshown
-from headrace.client.deleted import deleted_checkpoint
+from headrace.client.deleted import Deleted, deleted_checkpoint
 from headrace.client.importance import importance_or_reason
-from headrace.client.model import Checkpoint, EarlierEnd, StudyInfo, TrialInfo
+from headrace.client.model import EarlierEnd, StudyInfo, TrialInfo
 from headrace.first_few import first_few
 from headrace.last_words import printed_last
 from headrace.spec import BestOfSampler, Scope
@@ -66,7 +66,7 @@ def show(
             session.output.json(views.trial(one))
         else:
             heard = reports[-1].time if reports else None
-            deleted = deleted_checkpoint(one, reports)
+            deleted = deleted_checkpoint(one, reports, info.spec)
             _show_trial(one, info, wording.silence(one, info.spec, heard), deleted, session.output)
     elif as_json:
         session.output.json(
@@ -126,7 +126,7 @@ def _show_study(summary: Summary, output: Output) -> None:
 
 
 def _show_trial(
-    trial: TrialInfo, study: StudyInfo, silence: str, deleted: Checkpoint | None, output: Output
+    trial: TrialInfo, study: StudyInfo, silence: str, deleted: Deleted | None, output: Output
 ) -> None:
     output.line(
         Text.assemble(

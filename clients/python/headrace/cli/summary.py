@@ -13,7 +13,7 @@ from headrace.cli import gates, plans, scales, views, wording
 from headrace.cli.output import Output, clean
 from headrace.cli.populations import schedule_lines
 from headrace.client import Client
-from headrace.client.deleted import deleted_checkpoint
+from headrace.client.deleted import Deleted, deleted_checkpoint
 from headrace.client.lineage import Stretch
 from headrace.client.model import (
     Checkpoint,
@@ -43,7 +43,7 @@ class Summary:
     transferred: Transferred | None = None
     schedule: tuple[Stretch, ...] = ()
     """For a population: the values that its best state was trained with."""
-    deleted: Checkpoint | None = None
+    deleted: Deleted | None = None
     """The checkpoint that the best trial had, if it was deleted."""
 
     @property
@@ -308,19 +308,20 @@ class Summary:
         return ", ".join(parts)
 
 
-def deleted_of_best(client: Client, study: StudyInfo) -> Checkpoint | None:
+def deleted_of_best(client: Client, study: StudyInfo) -> Deleted | None:
     """The checkpoint that a study's best trial had; None if it has one to load or saved none, and with several
     objectives.
     """
     best = None if study.spec.further_objectives else study.best
     if best is None or best.kept_checkpoint is not None or best.state is not TrialState.TERMINATED:
         return None
-    return deleted_checkpoint(best, client.study(study.name).trial(best.number).reports())
+    reports = client.study(study.name).trial(best.number).reports()
+    return deleted_checkpoint(best, reports, study.spec)
 
 
-def no_longer_saved(checkpoint: Checkpoint) -> str:
+def no_longer_saved(deleted: Deleted) -> str:
     """What is shown in place of the address of a checkpoint that was deleted."""
-    return f"deleted (it was of step {checkpoint.step})"
+    return f"deleted ({deleted.of_step})" if deleted.of_step else "deleted"
 
 
 def saved(trial: TrialInfo, checkpoint: Checkpoint, metric: str) -> str:

@@ -1,14 +1,30 @@
 """Checkpoints that `headrace gc` or the retention ages have deleted: how they are recognized, and what follows."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from headrace.client.model import Checkpoint, Report, TerminationReason, TrialInfo, TrialState
+from headrace.client.model import Report, TerminationReason, TrialInfo, TrialState
 from headrace.first_few import first_few
+from headrace.spec import Keep, StudySpec
 
 
-def deleted_checkpoint(trial: TrialInfo, reports: Iterable[Report]) -> Checkpoint | None:
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A checkpoint that was deleted."""
+
+    step: int | None
+    """None if it is not known: a program that ends by itself may save once more, after its last report."""
+
+    @property
+    def of_step(self) -> str:
+        """`it was of step 9`; empty if that is not known."""
+        return "" if self.step is None else f"it was of step {self.step}"
+
+
+def deleted_checkpoint(trial: TrialInfo, reports: Iterable[Report], spec: StudySpec) -> Deleted | None:
     """The checkpoint of the result that counts, if nothing refers to it any more: its files were deleted, or soon
-    will be. None if there is one to load, if none was reported, and for a trial whose only result is still to come."""
+    will be. None if there is one to load, if none was reported, and for a trial whose only result is still to come.
+    """
     end = trial.counted_end
     if trial.kept_checkpoint is not None or (end is None and trial.state is not TrialState.TERMINATED):
         return None
@@ -16,7 +32,20 @@ def deleted_checkpoint(trial: TrialInfo, reports: Iterable[Report]) -> Checkpoin
     saved = [one for one in reports if one.checkpoint is not None]
     if until is not None:  # what was saved since is of another result
         saved = [one for one in saved if one.time is not None and one.time <= until]
-    return saved[-1].checkpoint if saved else None
+    if not saved:
+        return None
+    step, last = (trial.step, saved[-1].step) if end is None else (end.step, saved[-1].step)
+    if (
+        spec.objective.keep is Keep.BEST
+        and (best := trial.best_step if end is None else end.score_step) is not None
+    ):
+        step = best
+        last = max((one.step for one in saved if one.step <= best), default=0)
+    reason, full = (
+        (trial.reason, trial.step >= spec.max_steps) if end is None else (end.reason, end.budget is not None)
+    )
+    ended_itself = reason is TerminationReason.COMPLETED and not full
+    return Deleted(last if last == step or (last and not ended_itself) else None)
 
 
 def may_start_over(trial: TrialInfo, *, steps: bool, budget: int) -> bool:

@@ -112,9 +112,10 @@ def choose(
     if rung is not None:
         return _at_rung(study, trial, rung, reports)
     meant = trial.checkpoint if last else trial.kept_checkpoint
-    if meant is None and (deleted := deleted_checkpoint(trial, reports())) is not None:
+    if meant is None and (deleted := deleted_checkpoint(trial, reports(), study.spec)) is not None:
         raise NoCheckpointError(
-            f"The checkpoint of trial {trial.number} of study {study.name} was deleted; it was of step {deleted.step}.",
+            f"The checkpoint of trial {trial.number} of study {study.name} was deleted{deleted.of_step and '; '}"
+            f"{deleted.of_step}.",
             remedy=f"{_DELETED} The trial's results stay.{_later(trial)}",
         )
     if meant is None:

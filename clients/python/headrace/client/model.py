@@ -276,10 +276,11 @@ class TrialInfo:
     lineage: tuple[Exploit, ...] = ()
     objective_values: Mapping[str, float] = field(default_factory=dict)
     """Every objective in the report that counts, by metric; empty if there is only one objective. That is the
-    last report, or the last one before an earlier end that counts (`counted_end`).
+    last report, or the last one before an earlier end that counts (`counted_end`); a trial that ended as infeasible
+    has none.
     """
     feasible: bool | None = None
-    """Whether the report that counts meets every constraint; None without constraints, and before the first report."""
+    """Whether the report that counts meets every constraint; None without constraints, and if no report counts."""
     generation: int | None = None
     """The generation for which an evolutionary sampler proposed it."""
     source: int | None = None

@@ -28,6 +28,7 @@ from headrace.client.names import study_name, trial_name
 from headrace.client.repeats import trials_warnings
 from headrace.client.warning import warn as tell
 from headrace.errors import InvalidFieldError, Violation, show_value
+from headrace.spec import StudySpec
 from headrace.spec.values import params_to_proto
 from headrace.v1 import study_pb2 as pb
 
@@ -313,16 +314,17 @@ def extension_warnings(study: StudyHandle, *, trials: int = 0, steps: int = 0) -
     if steps > 0:
         said += schedules_warnings(found, steps)
     if steps > 0 or (trials > 0 and found.state.ended):
-        said += yield from _start_over_warnings(study, found.spec.max_steps, steps=steps > 0)
+        said += yield from _start_over_warnings(study, found.spec, steps=steps > 0)
     return said
 
 
-def _start_over_warnings(study: StudyHandle, budget: int, *, steps: bool) -> Flow[list[str]]:
+def _start_over_warnings(study: StudyHandle, spec: StudySpec, *, steps: bool) -> Flow[list[str]]:
     """Whether trials that may continue had a checkpoint and have none any more."""
     over = yield from trials(study, TrialState.TERMINATED)
-    lost = [one for one in over if may_start_over(one, steps=steps, budget=budget)]
+    lost = [one for one in over if may_start_over(one, steps=steps, budget=spec.max_steps)]
     for one in lost[:_LOOKED_AT]:  # else the program saves none, and says so as it runs
-        if deleted_checkpoint(one, (yield from reports_of(trial_name(study.name, one.number)))) is not None:
+        reports = yield from reports_of(trial_name(study.name, one.number))
+        if deleted_checkpoint(one, reports, spec) is not None:
             return [start_over_warning([one.number for one in lost])]
     return []
 

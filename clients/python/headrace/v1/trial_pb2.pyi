@@ -284,7 +284,7 @@ class Trial(_message.Message):
     waits_for: _builtins.str
     """What the trial waits for, if it could run and does not. Empty in responses to calls that change something."""
     feasible: _builtins.bool
-    """Whether the report that counts meets all constraints; absent without constraints, and before the first report."""
+    """Whether the report that counts meets all constraints; absent without constraints, and if no report counts."""
     generation: _builtins.int
     """The generation for which an evolutionary sampler proposed the trial; absent for other samplers."""
     last_worker: _builtins.str
@@ -343,7 +343,7 @@ class Trial(_message.Message):
     @_builtins.property
     def objective_values(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Every objective in the report that counts, by metric; only in studies with several objectives. That report is
-        the last one, or the one of the earlier end that counts.
+        the last one, or the one of the earlier end that counts; if the trial ended as infeasible, none does.
         """
 
     @_builtins.property

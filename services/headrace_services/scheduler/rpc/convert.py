@@ -248,10 +248,11 @@ def trial(
         tags=view.tags,
         note=view.note,
     )
-    if spec.further_objectives:
+    counts = record.counts_as is not Reason.INFEASIBLE  # whatever such a trial reported
+    if spec.further_objectives and counts:
         values = {one.metric: record.counted_metrics.get(one.metric) for one in spec.objectives}
         message.objective_values.update({name: value for name, value in values.items() if value is not None})
-    if spec.constraints and record.step:
+    if spec.constraints and record.step and counts:
         message.feasible = is_feasible(spec.constraints, record.counted_metrics)
     if record.reason:
         message.termination_reason = reason(record.reason)
