@@ -57,7 +57,7 @@ up: setup ## Start Postgres, a scheduler and a worker here, until Ctrl-C (ARGS="
 test: lint ## What CI runs: lint, types, verify, the first tier of the tests (ARGS=--changed: the tests of any tier that a change touches)
 	@$(MAKE) -j 3 BESIDE='nice -n 19' TIER=$(if $(findstring --changed,$(ARGS)),full,first) types verify pytest
 
-test-all: lint ## Before an issue is closed: lint, types, verify, all tests (a quarter of an hour)
+test-all: lint ## Before an issue is closed: lint, types, verify, all tests (up to an hour)
 	@$(MAKE) -j 3 BESIDE='nice -n 19' types verify pytest
 
 pytest: setup

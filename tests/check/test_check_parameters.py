@@ -91,7 +91,8 @@ def test_conditional_parameters_follow_the_values_that_are_given(tmp_path: Path)
     assert configuration_of(spec, {})[0] == {"kind": "linear", "alpha": 0.5}
     assert configuration_of(spec, {"alpha": 0.7})[0] == {"kind": "linear", "alpha": 0.7}
     boost, origin = configuration_of(spec, {"kind": "boost"})
-    assert (list(boost), origin) == (["kind", "depth"], "the study's baseline")
+    assert list(boost) == ["kind", "depth"]
+    assert origin == "the study's baseline, with the given values; the rest is drawn from the space"
     assert configuration_of(spec, {"kind": "boost", "depth": 3})[0] == {"kind": "boost", "depth": 3}
 
 
@@ -102,5 +103,10 @@ def test_a_parameter_that_does_not_exist_with_the_others_is_refused_before_anyth
     (tmp_path / "study.yaml").write_text(CONDITIONAL)
     done = headrace_command("check", "study.yaml", "--param", "depth=3", folder=tmp_path)
     assert done.returncode == USAGE
-    assert "--param depth=3: there is no depth with kind=linear" in done.stderr
-    assert "Leave it out, or give values with which it exists." in done.stderr
+    assert "--param depth=3: depth does not exist with kind=linear" in done.stderr
+    assert "Leave it out, or also give values with which it exists." in done.stderr
+    done = headrace_command("check", "study.yaml", "--param", "kind=bost", folder=tmp_path)
+    assert done.returncode == USAGE
+    assert "--param kind=bost: which parameters exist depends on kind" in done.stderr
+    assert "linear" in done.stderr
+    assert "boost" in done.stderr

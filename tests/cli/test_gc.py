@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -12,7 +13,7 @@ from scripted_study import Script, race
 
 from headrace.checkpoints import store_from_url
 from headrace.errors import PermissionDeniedError
-from headrace.v1 import study_pb2, trial_pb2
+from headrace.v1 import spec_pb2, study_pb2, trial_pb2
 
 COMPLETED = trial_pb2.TERMINATION_REASON_COMPLETED
 UID, MANIFEST = "0a1b2c", "manifest.json"
@@ -339,32 +340,50 @@ def test_a_deleted_checkpoint_of_an_earlier_result_is_told_from_a_later_one(
     assert "it was of step 18" in invoke("checkpoint", "get", "digits", str(trial.number)).err
 
 
+STOPPED = trial_pb2.TERMINATION_REASON_STOPPED_EARLY
+
+
 @pytest.mark.parametrize(
-    ("reason", "ends", "said"),
+    ("reason", "ends", "best", "said"),
     [
-        (COMPLETED, 13, "was deleted. "),  # by itself, and saved once more as it ended, after its last report
-        (COMPLETED, 12, "was deleted; it was of step 12. "),
-        (trial_pb2.TERMINATION_REASON_STOPPED_EARLY, 13, "was deleted; it was of step 12. "),
+        (
+            COMPLETED,
+            13,
+            None,
+            "was deleted. ",
+        ),  # by itself, so it may have saved once more, after its last report
+        (COMPLETED, 12, None, "was deleted; it was of step 12. "),
+        (STOPPED, 13, None, "was deleted; it was of step 12. "),
+        (STOPPED, 13, 11, "was deleted; it was of step 9. "),
+        (COMPLETED, 12, 11, "was deleted. "),
+        (COMPLETED, 12, 9, "was deleted; it was of step 9. "),
     ],
 )
 def test_the_step_of_a_deleted_checkpoint_is_named_if_it_is_known(
-    ended: Left, fake: FakeStudyService, invoke: Invoke, reason: int, ends: int, said: str
+    ended: Left, fake: FakeStudyService, invoke: Invoke, reason: Any, ends: int, best: int | None, said: str
 ) -> None:
     trial = next(one for one in ended.script.final.trials if one.termination_reason == COMPLETED)
     trial.termination_reason = reason
     trial.ClearField("checkpoint")
     trial.step = ends
+    if best is not None:
+        objective = ended.script.final.study.spec.objective
+        objective.scope, objective.keep = spec_pb2.SCOPE_BEST, spec_pb2.KEEP_BEST
+        trial.best_step = best
     kept = [one for one in ended.script.reports if one.trial_number != trial.number]
     ended.script.reports[:] = kept
-    for step in range(11, ends + 1):
+    for step in range(9, ends + 1):
         report = study_pb2.TrialReport(trial_number=trial.number, step=step)
-        if step == 12:
+        if step in (9, 12):
             report.checkpoint.MergeFrom(trial_pb2.CheckpointRef(uri=f"file:///{step}", step=step))
         ended.script.reports.append(report)
-    assert said in " ".join(invoke("checkpoint", "get", "digits", str(trial.number)).err.split()) + " "
+    told = " ".join(invoke("checkpoint", "get", "digits", str(trial.number)).err.split())
+    assert said in told + " "
     shown = invoke("show", "digits", str(trial.number)).out
-    assert f"deleted{' (it was of step 12)' if 'step' in said else ''}" in shown
+    assert f"deleted{' (' if 'step' in said else ''}" in shown
     assert ("it was of step" in shown) == ("step" in said)
+    last = " ".join(invoke("checkpoint", "get", "digits", str(trial.number), "--last").err.split())
+    assert ("it was of step 12. " in last + " ") == (ends == 12 or reason == STOPPED)
 
 
 def test_an_extension_names_every_kind_of_trial_that_may_start_over(

@@ -2,7 +2,7 @@
 
 import importlib.util
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +69,16 @@ async def chromium() -> AsyncIterator[Any]:
 @contextmanager
 def asleep() -> Iterator[None]:
     """Every process of the browser is stopped meanwhile."""
-    found = [one for one in psutil.Process().children(recursive=True) if "chrom" in one.name()]
-    assert found
-    for one in found:
-        one.suspend()
+    stopped = []
     try:
+        for one in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # it has ended by itself
+                if "chrom" in one.name():
+                    one.suspend()
+                    stopped.append(one)
+        assert stopped
         yield
     finally:
-        for one in found:
-            one.resume()
+        for one in stopped:
+            with suppress(psutil.NoSuchProcess):
+                one.resume()

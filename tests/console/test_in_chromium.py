@@ -122,6 +122,46 @@ async def test_a_laptop_that_slept_shows_what_happened_meanwhile(console: Consol
         assert any("/curves.bin" in url for url in tab.urls)
 
 
+PAINTS = """
+window.painted = new Set();
+const clear = CanvasRenderingContext2D.prototype.clearRect;
+CanvasRenderingContext2D.prototype.clearRect = function (...box) {
+  window.painted.add(this.canvas.closest('.chart').id);
+  return clear.apply(this, box);
+};
+"""
+"""Notes which charts are drawn: they clear their canvas first."""
+
+
+async def test_pictures_are_drawn_when_they_come_into_sight_or_are_printed(console: Console) -> None:
+    await make_study(console.scheduler, max_trials=3)
+    async with chromium() as browser, console.scheduler.sdk() as client:
+        trial = await client.study("s").ask()
+        assert trial is not None
+        await trial.report(1, {"loss": 0.5})
+        page = await browser.new_page(viewport={"width": 1400, "height": 400})
+        await page.add_init_script(PAINTS)
+        await page.goto(console.url + "/studies/s")
+
+        async def painted() -> set[str]:
+            return set(await page.evaluate("[...window.painted]"))
+
+        await page.evaluate("document.getElementById('curves').scrollIntoView()")
+        await page.wait_for_timeout(1500)
+        assert "curves" in await painted()
+        assert "slices" not in await painted()
+        heights = "[...document.querySelectorAll('#slices canvas')].map((one) => one.clientHeight)"
+        before = await page.evaluate(heights)
+        await page.evaluate("document.getElementById('slices').scrollIntoView()")
+        await page.wait_for_timeout(1000)
+        assert "slices" in await painted()
+        assert await page.evaluate(heights) == before, "nothing moves when it is drawn"
+        await page.reload()
+        await page.wait_for_timeout(1000)
+        await page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        assert {"curves", "parallel", "slices"} <= await painted()
+
+
 async def test_the_focus_stays_with_its_element(console: Console) -> None:
     """A link keeps it when others appear before it. If it is gone, the element at its place gets it."""
     fresh = [""]

@@ -13,14 +13,14 @@ from headrace_services.up import home as up_home
 from headrace_services.up import probe
 from headrace_services.up.child import ChildSpec
 from headrace_services.up.children import Options, children
-from headrace_services.up.ports import listener
+from headrace_services.up.ports import console_listener, free_ports
 from headrace_services.up.probe import console_serves
 
 SCHEDULER = "127.0.0.1:7440"
 
 
 def test_it_is_the_last_child_and_gets_every_scheduler(tmp_path: Path) -> None:
-    with listener(0, 0) as held:
+    with console_listener(0, 0) as held:
         options = Options(home=tmp_path, ports=(7440, 7441), console_socket=held)
         console, number = children(options)[-1], held.fileno()
         assert console.name == "console"
@@ -34,12 +34,21 @@ def test_it_is_the_last_child_and_gets_every_scheduler(tmp_path: Path) -> None:
 
 def test_a_taken_port_leads_to_the_next_free_one() -> None:
     """Also while nobody accepts connections there yet, as with a second `headrace up` that has just begun."""
-    with listener(0, 0) as taken:
+    with console_listener(0, 0) as taken:
         port = taken.getsockname()[1]
-        with listener(None, port) as found:
+        with console_listener(None, port) as found:
             assert found.getsockname()[1] > port or port > 65000
         with pytest.raises(HeadraceError, match=f"cannot listen on 127.0.0.1:{port}"):
-            listener(port, 7450)
+            console_listener(port, 7450)
+
+
+def test_the_schedulers_port_is_not_taken() -> None:
+    with console_listener(0, 0) as free:
+        port = free.getsockname()[1]
+    with console_listener(None, port, others=[port]) as found:
+        assert found.getsockname()[1] != port
+    with pytest.raises(HeadraceError, match=f"--console {port} is the port of the scheduler"):
+        console_listener(port, 7450, others=[port])
 
 
 def test_its_address_is_known_for_its_own_scheduler_alone_and_gone_after(tmp_path: Path) -> None:
@@ -65,7 +74,7 @@ async def test_it_serves_when_it_answers_on_the_port_that_is_held(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(probe, "DEADLINE_S", 0.2)
-    with listener(0, 0) as held:
+    with console_listener(0, 0) as held:
         port = held.getsockname()[1]
         assert await console_serves(port)() is None, "it is held, and nobody answers"
         spec = children(Options(home=tmp_path, ports=(7440,), console_socket=held))[-1]
@@ -107,16 +116,32 @@ def test_without_a_home_there_is_none(tmp_path: Path, monkeypatch: pytest.Monkey
     assert console_of(SCHEDULER) is None
 
 
-def test_the_address_that_browsers_use_may_be_another_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with listener(0, 0) as held:
+def test_another_console_is_named_by_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CONSOLE", "https://tune.example.com/")
+    assert console_of("tune.example.com:7440", tmp_path) == "https://tune.example.com"
+    with up_home.advertised(tmp_path, [SCHEDULER], "http://127.0.0.1:7450"):
+        assert console_of(SCHEDULER, tmp_path) == "http://127.0.0.1:7450", "its own comes first"
+        assert console_of("tune.example.com:7440", tmp_path) == "https://tune.example.com"
+    monkeypatch.setenv("HEADRACE_CONSOLE", "")
+    assert console_of("tune.example.com:7440", tmp_path) is None
+
+
+def test_an_exporter_is_told_the_console_beside_it(tmp_path: Path) -> None:
+    with console_listener(0, 0) as held:
         options = Options(
             home=tmp_path, ports=(7440,), console_socket=held, track=(("tensorboard=/runs", {}),)
         )
         tracks = [child for child in children(options) if child.name == "track"]
         assert [child.env["HEADRACE_CONSOLE"] for child in tracks] == [options.console]
-        monkeypatch.setenv("HEADRACE_CONSOLE", "https://tune.example.com/")
-        assert console_of(SCHEDULER, tmp_path) == "https://tune.example.com"
-        tracks = [child for child in children(options) if child.name == "track"]
-        assert ["HEADRACE_CONSOLE" in child.env for child in tracks] == [False], "it is inherited"
+    without = Options(home=tmp_path, ports=(7440,), track=(("tensorboard=/runs", {}),))
+    assert "HEADRACE_CONSOLE" not in children(without)[-1].env
+
+
+@pytest.mark.parametrize("option", ["--console", "--planner", "--port"])
+def test_a_taken_port_names_its_option(option: str) -> None:
+    with console_listener(0, 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(HeadraceError) as found:
+            console_listener(port, 0) if option == "--console" else free_ports(port, 1, option=option)
+    assert f"ive another {option}; 0 takes any free one." in str(found.value.remedy)
+    assert ("Another Headrace may run there" in str(found.value.remedy)) == (option == "--port")

@@ -46,7 +46,7 @@ _INEXACT = {
     "BatchSizeFinder": "searches again whenever the trial resumes: leave it out, and put the batch size in the study's "
     "space",
 }
-"""Lightning's callbacks with which a pause changes what is trained, and what to do."""
+"""Lightning's callbacks with which a resumed trial trains something else or fails, and what to do."""
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 """The two package names of Lightning; their classes are not the same."""
 

@@ -11,6 +11,7 @@ needs the scheduler then says so; it never uses the default address, where anoth
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -117,18 +118,14 @@ def address_in(home: Path) -> str | None:
 
 
 def console_of(scheduler: str, home: Path | None = None) -> str | None:
-    """The address of the console: HEADRACE_CONSOLE, or that of `headrace up` in a home (default: this one), if it shows
-    this scheduler.
+    """The address of a scheduler's console: if it is the scheduler of `headrace up` in a home (default: this one), the
+    console there; otherwise HEADRACE_CONSOLE.
     """
-    if given := os.environ.get(CONSOLE_ENV, "").strip().rstrip("/"):
-        return given
     home = home or home_dir()
-    if address_in(home) != scheduler:
-        return None
-    try:
-        return _ADDRESS.text(home / CONSOLE_FILE).strip().rstrip("/") or None
-    except UserFileError:
-        return None
+    if address_in(home) == scheduler:
+        with suppress(UserFileError):
+            return _ADDRESS.text(home / CONSOLE_FILE).strip().rstrip("/") or None
+    return os.environ.get(CONSOLE_ENV, "").strip().rstrip("/") or None
 
 
 def up_runs(home: Path) -> bool:

@@ -46,10 +46,8 @@ def parse_listen(text: str) -> tuple[str, int, socket.socket | None]:
     Raises InvalidFieldError.
     """
     host, _, port = text.rpartition(":")
-    if host == "fd" and port.isdecimal():
-        with suppress(OSError):
-            inherited = socket.socket(fileno=int(port))
-            return *inherited.getsockname()[:2], inherited
+    if host == "fd" and port.isdecimal() and (inherited := _inherited(int(port))) is not None:
+        return *inherited.getsockname()[:2], inherited
     if host in ("", "fd") or not port.isdecimal() or int(port) > 65535:
         raise InvalidFieldError(
             [
@@ -62,6 +60,17 @@ def parse_listen(text: str) -> tuple[str, int, socket.socket | None]:
             ]
         )
     return host.strip("[]") if "]" in host else host, int(port), None
+
+
+def _inherited(number: int) -> socket.socket | None:
+    """The socket with this descriptor, if it listens for connections of the network."""
+    with suppress(OSError, OverflowError):
+        found = socket.socket(fileno=number)
+        listens = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        if listens and found.family in (socket.AF_INET, socket.AF_INET6):
+            return found
+        found.detach()  # it is somebody else's
+    return None
 
 
 def _is_loopback(host: str) -> bool:

@@ -149,14 +149,22 @@ class Child:
                 os.killpg(self.pid, self.spec.kill_signal)
 
     async def _until_ready(self, process: asyncio.subprocess.Process) -> str:
-        while True:
-            answer = await self.spec.ready()
-            if answer is not None and process.returncode is None:
-                return answer
-            with suppress(TimeoutError):
-                async with asyncio.timeout(PROBE_INTERVAL_S):
-                    status = await process.wait()
-                    raise ChildFailedError(self.spec, _ending(status), killed=status == -signal.SIGKILL)
+        ended = asyncio.ensure_future(process.wait())
+        try:
+            while True:
+                asked = asyncio.ensure_future(self.spec.ready())
+                try:
+                    await asyncio.wait([asked, ended], return_when=asyncio.FIRST_COMPLETED)
+                    if ended.done():
+                        status = ended.result()
+                        raise ChildFailedError(self.spec, _ending(status), killed=status == -signal.SIGKILL)
+                    if (answer := asked.result()) is not None:
+                        return answer
+                finally:
+                    asked.cancel()
+                await asyncio.wait([ended], timeout=PROBE_INTERVAL_S)
+        finally:
+            ended.cancel()
 
     async def _until_dead(self, process: asyncio.subprocess.Process) -> None:
         """The kill signal may be ignored; SIGKILL, a little later, cannot be."""

@@ -1,6 +1,5 @@
 """What `headrace up` runs: its settings, and the list of children."""
 
-import os
 import signal
 import socket
 import sys
@@ -51,12 +50,7 @@ class Options:
     @property
     def console(self) -> str | None:
         """The console's address."""
-        return None if self.console_port is None else f"http://{HOST}:{self.console_port}"
-
-    @property
-    def console_port(self) -> int | None:
-        """The console's port."""
-        return None if self.console_socket is None else int(self.console_socket.getsockname()[1])
+        return None if self.console_socket is None else f"http://{HOST}:{_port_of(self.console_socket)}"
 
 
 def children(options: Options) -> list[ChildSpec]:
@@ -115,7 +109,7 @@ def children(options: Options) -> list[ChildSpec]:
                 stop_grace_s=15,
             )
         )
-    console = {CONSOLE_ENV: options.console} if options.console and CONSOLE_ENV not in os.environ else {}
+    console = {} if options.console is None else {CONSOLE_ENV: options.console}  # that of this service
     for number, (target, variables) in enumerate(options.track, 1):
         specs.append(
             ChildSpec(
@@ -127,7 +121,7 @@ def children(options: Options) -> list[ChildSpec]:
                 steady_after_s=60,
             )
         )
-    if options.console_socket is not None and options.console_port is not None:
+    if options.console_socket is not None:
         number = options.console_socket.fileno()
         listen = f"fd:{number}"
         specs.append(
@@ -137,13 +131,17 @@ def children(options: Options) -> list[ChildSpec]:
                 sockets=(number,),
                 env=env,
                 log_path=logs / "console.log",
-                ready=console_serves(options.console_port),
+                ready=console_serves(_port_of(options.console_socket)),
                 needed=False,  # studies run without it
                 longest_pause_s=BACKOFF_LONGEST_S,
                 stop_grace_s=5,
             )
         )
     return specs
+
+
+def _port_of(listener: socket.socket) -> int:
+    return int(listener.getsockname()[1])
 
 
 def _store_url(store: str | None) -> str | None:

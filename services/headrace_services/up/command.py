@@ -18,7 +18,7 @@ from headrace_services.up import home as up_home
 from headrace_services.up.child import ChildFailedError
 from headrace_services.up.children import Options, children
 from headrace_services.up.notices import Notices
-from headrace_services.up.ports import free_ports, listener
+from headrace_services.up.ports import console_listener, free_ports
 from headrace_services.up.supervisor import Supervisor
 
 CONSOLE_PORT = 7450
@@ -141,16 +141,21 @@ def up(
     tracked = _tracked(track, place) if track else ()
     with ExitStack() as stack:
         stack.enter_context(up_home.hold(place))
-        console_socket = None if no_console else stack.enter_context(listener(console, CONSOLE_PORT))
+        ports = free_ports(port, replicas)
+        planner_port = None if planner is None else free_ports(planner, 1, option="--planner")[0]
+        console_socket = None
+        if not no_console:
+            others = [*ports, *([] if planner_port is None else [planner_port])]
+            console_socket = stack.enter_context(console_listener(console, CONSOLE_PORT, others=others))
         options = Options(
             home=place,
-            ports=free_ports(port, replicas),
+            ports=ports,
             database_url=database_url,
             store=store,
             slots=slots,
             pass_env=",".join(names_to_pass(pass_env)) or None,
             worker=worker,
-            planner_port=None if planner is None else free_ports(planner, 1)[0],
+            planner_port=planner_port,
             console_socket=console_socket,
             heartbeat_interval_s=heartbeat_interval,
             lease_ttl_s=lease_ttl,
@@ -191,8 +196,12 @@ async def run(options: Options, notices: Notices, began: float) -> None:
         try:
             await supervisor.run(stopping, on_ready)
         except ChildFailedError:
-            for port in (*options.ports, *filter(None, [options.planner_port])):
-                free_ports(port, 1)  # raises if another program took it meanwhile, with a better message
+            given = [(port, "--port") for port in options.ports]
+            given += [] if options.planner_port is None else [(options.planner_port, "--planner")]
+            for port, option in given:
+                free_ports(
+                    port, 1, option=option
+                )  # raises if another program took it meanwhile, with a better message
             raise
 
 

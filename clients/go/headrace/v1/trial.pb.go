@@ -272,7 +272,8 @@ type Trial struct {
 	// Every objective in the report that counts, by metric; only in studies with several objectives. That report is
 	// the last one, or the one of the earlier end that counts; if the trial ended as infeasible, none does.
 	ObjectiveValues map[string]float64 `protobuf:"bytes,29,rep,name=objective_values,json=objectiveValues,proto3" json:"objective_values,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
-	// Whether the report that counts meets all constraints; absent without constraints, and if no report counts.
+	// Whether the report that counts, or else the last one, meets all constraints; absent without constraints, before
+	// the first report, and if the trial ended as infeasible.
 	Feasible *bool `protobuf:"varint,30,opt,name=feasible,proto3,oneof" json:"feasible,omitempty"`
 	// The generation for which an evolutionary sampler proposed the trial; absent for other samplers.
 	Generation *int32 `protobuf:"varint,31,opt,name=generation,proto3,oneof" json:"generation,omitempty"`

@@ -71,6 +71,7 @@ def say_undecided(output: Output, name: str, why: str, *, as_json: bool) -> None
 
 def require_known(given: dict[str, Value], values: dict[str, Value], spec: StudySpec, file: Path) -> None:
     """Raises `CommandError` for a parameter that is not in the study's space, or not in the configuration `values`."""
+    deciding = {one.parameter for domain in spec.space.values() for one in domain.conditions}
     for name, value in given.items():
         if name in spec.space and name not in values:
             parents = {one.parameter for one in spec.space[name].conditions} & values.keys()
@@ -78,8 +79,15 @@ def require_known(given: dict[str, Value], values: dict[str, Value], spec: Study
                 wording.params({one: values[one] for one in spec.space if one in parents}) or "these values"
             )
             raise CommandError(
-                f"--param {wording.params({name: value})}: there is no {name} with {with_them}.",
-                remedy="Leave it out, or give values with which it exists.",
+                f"--param {wording.params({name: value})}: {name} does not exist with {with_them}.",
+                remedy="Leave it out, or also give values with which it exists.",
+                code=USAGE,
+            )
+        if name in deciding and spec.space[name].admit(value) is None:
+            raise CommandError(
+                f"--param {wording.params({name: value})}: which parameters exist depends on {name}, which never has "
+                "this value.",
+                remedy=f"It is {spec.space[name].describe()}.",
                 code=USAGE,
             )
         if name not in spec.space:

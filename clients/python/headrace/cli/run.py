@@ -391,7 +391,7 @@ def _to_the_end(
 
 
 def _say_console(output: Output, client: Client, name: str, home: Path | None = None) -> None:
-    """Says where a browser shows the study, if `headrace up` runs a console for this scheduler."""
+    """Says where a browser shows the study, if this scheduler has a console."""
     if (console := console_of(client.address, home)) is not None:
         output.note(f"Watch it at {console}/studies/{name}")
 

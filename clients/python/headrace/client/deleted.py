@@ -21,12 +21,16 @@ class Deleted:
         return "" if self.step is None else f"it was of step {self.step}"
 
 
-def deleted_checkpoint(trial: TrialInfo, reports: Iterable[Report], spec: StudySpec) -> Deleted | None:
-    """The checkpoint of the result that counts, if nothing refers to it any more: its files were deleted, or soon
-    will be. None if there is one to load, if none was reported, and for a trial whose only result is still to come.
+def deleted_checkpoint(
+    trial: TrialInfo, reports: Iterable[Report], spec: StudySpec, *, last: bool = False
+) -> Deleted | None:
+    """The checkpoint of the result that counts, or the `last` one, if nothing refers to it any more: its files were
+    deleted, or soon will be. None if there is one to load, if none was reported, and for a trial whose only result is
+    still to come.
     """
-    end = trial.counted_end
-    if trial.kept_checkpoint is not None or (end is None and trial.state is not TrialState.TERMINATED):
+    end = None if last else trial.counted_end
+    there = trial.checkpoint if last else trial.kept_checkpoint
+    if there is not None or (end is None and trial.state is not TrialState.TERMINATED):
         return None
     until = None if end is None else end.ended
     saved = [one for one in reports if one.checkpoint is not None]
@@ -34,18 +38,13 @@ def deleted_checkpoint(trial: TrialInfo, reports: Iterable[Report], spec: StudyS
         saved = [one for one in saved if one.time is not None and one.time <= until]
     if not saved:
         return None
-    step, last = (trial.step, saved[-1].step) if end is None else (end.step, saved[-1].step)
-    if (
-        spec.objective.keep is Keep.BEST
-        and (best := trial.best_step if end is None else end.score_step) is not None
-    ):
-        step = best
-        last = max((one.step for one in saved if one.step <= best), default=0)
-    reason, full = (
-        (trial.reason, trial.step >= spec.max_steps) if end is None else (end.reason, end.budget is not None)
-    )
+    reason, step = (trial.reason, trial.step) if end is None else (end.reason, end.step)
+    full = trial.step >= spec.max_steps if end is None else end.budget is not None
+    if not last and spec.objective.keep is Keep.BEST:
+        step = (trial.best_step if end is None else end.score_step) or step
+    newest = max((one.step for one in saved if one.step <= step), default=0)
     ended_itself = reason is TerminationReason.COMPLETED and not full
-    return Deleted(last if last == step or (last and not ended_itself) else None)
+    return Deleted(newest if newest == step or (newest and not ended_itself) else None)
 
 
 def may_start_over(trial: TrialInfo, *, steps: bool, budget: int) -> bool:

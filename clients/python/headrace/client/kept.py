@@ -112,7 +112,7 @@ def choose(
     if rung is not None:
         return _at_rung(study, trial, rung, reports)
     meant = trial.checkpoint if last else trial.kept_checkpoint
-    if meant is None and (deleted := deleted_checkpoint(trial, reports(), study.spec)) is not None:
+    if meant is None and (deleted := deleted_checkpoint(trial, reports(), study.spec, last=last)) is not None:
         raise NoCheckpointError(
             f"The checkpoint of trial {trial.number} of study {study.name} was deleted{deleted.of_step and '; '}"
             f"{deleted.of_step}.",

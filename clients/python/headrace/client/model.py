@@ -280,7 +280,9 @@ class TrialInfo:
     has none.
     """
     feasible: bool | None = None
-    """Whether the report that counts meets every constraint; None without constraints, and if no report counts."""
+    """Whether the report that counts, or else the last one, meets every constraint; None without constraints, before
+    the first report, and if the trial ended as infeasible.
+    """
     generation: int | None = None
     """The generation for which an evolutionary sampler proposed it."""
     source: int | None = None
@@ -358,9 +360,11 @@ class TrialInfo:
     @property
     def counted_metrics(self) -> Mapping[str, float]:
         """The metrics of the report that counts: with `scope: best` the best one, otherwise the last one; for an
-        earlier end that counts, those of its report. If no report counts, those of the last one. With
-        `mean_last_k`, the value that counts is `score`.
+        earlier end that counts, those of its report. Empty if the trial ended as infeasible. With `mean_last_k`, the
+        value that counts is `score`.
         """
+        if self.counts_as is TerminationReason.INFEASIBLE:
+            return {}
         return (self.best_metrics or self.metrics) if self.counted_end is None else self.counted_end.metrics
 
     @property

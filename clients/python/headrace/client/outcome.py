@@ -128,11 +128,10 @@ class Outcome:
         return {self.study.spec.objective.metric: trial.score}
 
     def counted(self, trial: TrialInfo) -> dict[str, float | None]:
-        """These, and the metrics that the constraints read. All None for a trial that ended as infeasible."""
+        """These, and the metrics that the constraints read."""
         counted = self.values(trial)
         limits = [one.metric for one in self.study.spec.constraints if one.metric not in counted]
-        found = {} if trial.counts_as is TerminationReason.INFEASIBLE else trial.counted_metrics
-        return counted | {metric: found.get(metric) for metric in limits}
+        return counted | {metric: trial.counted_metrics.get(metric) for metric in limits}
 
     @staticmethod
     def value_at(trial: TrialInfo, step: int) -> float | None:

@@ -29,7 +29,12 @@ def configuration_of(spec: StudySpec, given: Mapping[str, Value]) -> tuple[dict[
                 return values[name]
         return _drawn(domain, random.Random(f"{spec.seed}/{name}"))  # noqa: S311 - a draw, not a secret
 
-    return draw(spec.space, choose), origin
+    found = draw(spec.space, choose)
+    if given:
+        origin += ", with the given values"
+    if known and not found.keys() <= given.keys() | known.keys():
+        origin += "; the rest is drawn from the space"
+    return found, origin
 
 
 def _known(spec: StudySpec) -> tuple[Mapping[str, Value], str]:

@@ -284,7 +284,9 @@ class Trial(_message.Message):
     waits_for: _builtins.str
     """What the trial waits for, if it could run and does not. Empty in responses to calls that change something."""
     feasible: _builtins.bool
-    """Whether the report that counts meets all constraints; absent without constraints, and if no report counts."""
+    """Whether the report that counts, or else the last one, meets all constraints; absent without constraints, before
+    the first report, and if the trial ended as infeasible.
+    """
     generation: _builtins.int
     """The generation for which an evolutionary sampler proposed the trial; absent for other samplers."""
     last_worker: _builtins.str

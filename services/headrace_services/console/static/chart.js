@@ -53,7 +53,7 @@ export function extent(lists, log = false) {
   return low <= high ? [low, high] : [log ? 0.1 : 0, 1];
 }
 
-/** Draws when it is in sight or nearly so: many trials make a picture that takes longer than a frame. */
+/** Draws when it is in sight or nearly so: with many trials, a picture takes longer than a frame to draw. */
 export class Chart {
   /** `draw(chart)` draws inside; `over(chart)` draws what follows the pointer, on a layer of its own, so that a move
    *  does not draw everything again. `title` is what a screen reader says. */
@@ -62,6 +62,7 @@ export class Chart {
     const layers = Object.assign(document.createElement("div"), { className: "layers" });
     this.layers = (over ? [draw, over] : [draw]).map((paint) => {
       const canvas = document.createElement("canvas");
+      canvas.style.height = `${height}px`; // also before it is drawn
       layers.append(canvas);
       return { canvas, paint, context: canvas.getContext("2d"), stale: true };
     });
@@ -106,10 +107,7 @@ export class Chart {
       const { canvas, context } = layer;
       Object.assign(this, { width, context });
       const size = [Math.round(width * ratio), Math.round(this.height * ratio)];
-      if (canvas.width !== size[0] || canvas.height !== size[1]) { // each change allocates its memory anew
-        [canvas.width, canvas.height] = size;
-        canvas.style.height = `${this.height}px`;
-      }
+      if (canvas.width !== size[0] || canvas.height !== size[1]) [canvas.width, canvas.height] = size; // which allocates it anew
       context.save();
       context.setTransform(ratio, 0, 0, ratio, 0, 0);
       context.font = "12px system-ui, sans-serif";

@@ -79,7 +79,6 @@ export class Curves {
   /** The curve under the pointer, and the part that is dragged over. */
   follow() {
     const { chart } = this;
-    if (!this.sx) return;
     chart.clip();
     if (this.near) this.stroke(this.near, css("--ink"), 2);
     chart.context.restore();

@@ -4,7 +4,7 @@ const main = document.querySelector("main");
 const link = document.getElementById("link");
 let dirty = false, fetching = null;
 let at = Number(main.dataset.cursor); // the study's, as this page shows it
-const LOOK_AGAIN_MS = 30000;
+const LOOK_AGAIN_MS = 30000, LONGEST_ANSWER_MS = 60000;
 const CAN_FOCUS = "a, button, input, summary";
 
 export const root = document.body.dataset.root;
@@ -15,14 +15,16 @@ export const filter = () => new URLSearchParams(location.search).get("q") ?? "";
 /** Fetches the page at an address and swaps its parts. */
 export const load = (url) => (loading = read(url));
 let loading = Promise.resolve();
-/** When the page shows what was last asked for: pictures are drawn after it, as many trials take longer than a frame. */
-export const loaded = () => loading;
+/** When the page shows what was last asked for: pictures come after it, as many trials take longer than a frame. */
+export async function loaded() {
+  for (let last; last !== loading;) await (last = loading);
+}
 
 async function read(url) {
   fetching?.abort();
   fetching = new AbortController();
   try {
-    const answer = await fetch(url, { headers: { accept: "text/html" }, signal: fetching.signal });
+    const answer = await fetch(url, { headers: { accept: "text/html" }, signal: AbortSignal.any([fetching.signal, AbortSignal.timeout(LONGEST_ANSWER_MS)]) });
     if (answer.redirected && new URL(answer.url).pathname.endsWith("/login")) return location.assign(answer.url);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     link.textContent = answer.status >= 500 ? "The scheduler cannot be reached. Trying again." : "";

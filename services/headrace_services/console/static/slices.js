@@ -14,7 +14,10 @@ export class Slices {
     this.trials = trials.filter((one) => Number.isFinite(one.score));
     while (this.charts.length < Math.min(params.length, MOST)) this.add(this.charts.length);
     this.params = params;
-    for (const chart of this.charts) chart.redraw();
+    this.charts.forEach((chart, place) => {
+      chart.name.textContent = params[place]?.name ?? "";
+      chart.redraw();
+    });
   }
 
   add(place) {
@@ -33,7 +36,6 @@ export class Slices {
   draw(chart, place) {
     const param = this.params[place], at = chart.box, c = chart.context;
     if (!param) return;
-    chart.name.textContent = param.name;
     const span = param.choices ? [-0.5, param.choices.length - 0.5] : extent([this.trials.map((one) => one.params[place])], param.log);
     chart.sx = new Scale(span, [at.left + 5, at.right - 5], param.log);
     chart.sy = new Scale(extent([this.trials.map((one) => one.score)]), [at.bottom - 4, at.top + 4]);

@@ -53,7 +53,7 @@ function showFront(all) {
   const names = JSON.parse(frontElement.dataset.metrics).slice(0, 2);
   const on = new Set([...document.querySelectorAll("#on-front a")].map((one) => Number(one.textContent)));
   const final = (one, name) => (one.metrics[name] ?? []).findLast(Number.isFinite) ?? NaN;
-  front.show(names.map((name) => ({ name })), all.map((one) => {
+  front.show(names.map((name) => ({ name })), all.filter(({ outcome }) => outcome !== "infeasible").map((one) => {
     const [x, y] = names.map((name) => final(one, name));
     return { number: one.number, x, y, marked: on.has(one.number), text: `trial ${one.number}${on.has(one.number) ? ", on the front" : ""}\n${names[0]} ${short(x)}\n${names[1]} ${short(y)}` };
   }));

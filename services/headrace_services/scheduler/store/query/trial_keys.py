@@ -117,5 +117,5 @@ def _told(value: object) -> str:
 
 
 def _metric(name: str) -> Key:
-    """A metric in the report that counts; none does of a trial that ended as infeasible."""
+    """A metric in the report that counts; absent for a trial that ended as infeasible."""
     return Number(case((~counting.is_infeasible(_T), metric_in(counting.metrics(_T), name))))
