@@ -277,13 +277,15 @@ def test_a_client_on_two_cards_is_there_at_the_faults_of_both() -> None:
     assert company.blame("a") == (Blame.ANOTHER, "trial both")
 
 
-def test_what_a_killed_client_does_to_others_is_the_workers_doing_if_its_work_could_not_be_ended() -> None:
+@pytest.mark.parametrize("known", ["abc", "bac", "bca"])
+def test_what_a_killed_client_does_to_others_is_the_workers_doing_if_its_work_could_not_be_ended(
+    known: str,
+) -> None:
     company = _company("a", "b", "c")
     company.taken_off("a")
     company.harms("a")
-    company.ends("a", Evidence.CRASHED, 1.0)
-    company.ends("b", Evidence.SHARED, 1.1)
-    company.ends("c", Evidence.SHARED, 1.2)
+    for place, client in enumerate(known):  # its own end may be the last that is known
+        company.ends(client, Evidence.CRASHED if client == "a" else Evidence.SHARED, 1.0 + place / 10)
     assert _blames(company, "a", "b", "c") == [Blame.OWN, Blame.WORKER, Blame.WORKER]
 
 

@@ -259,9 +259,11 @@ class Company:
         elif evidence is Evidence.SERVER:
             self._open(frozenset(), now_s)
         elif evidence in _EVENTFUL and any(
-            (one.harms or one.evidence in _EVENTFUL) and Evidence.SHARED in (evidence, one.evidence)
+            # The end of a client that is killed may become known after what it did to others.
+            (one.harms or (one.ended_s is not None and one.evidence in _EVENTFUL))
+            and Evidence.SHARED in (evidence, one.evidence)
             for other, one in self._at(own.cards, now_s).items()
-            if other != client and one.ended_s is not None
+            if other != client
         ):
             self._open(own.cards, now_s)
 
@@ -329,7 +331,8 @@ class Company:
         there = {
             client: one
             for client, one in self._at(cards, now_s).items()
-            if one.event is None and (one.ended_s is None or one.evidence is not Evidence.CLEAN)
+            if one.event is None and not one.harms
+            if one.ended_s is None or one.evidence is not Evidence.CLEAN
         }
         shown_s = min(
             (
