@@ -103,10 +103,10 @@ class TrialCalls(Calls):
             wanted = _selection(study.spec, request, states)
             window = pages.window(request, wanted.shape)
             try:
-                after = wanted.after(window.after)
+                query = wanted.query(study.id, window.after, window.limit)
             except ValueError:
                 raise pages.foreign(request.page_token) from None
-            keys = await trials.page(conn, study.id, wanted, after=after, limit=window.limit)
+            keys = await trials.page(conn, query)
             first = keys[: min(window.size, within([key.size for key in keys]))]
             found = await each(conn, first, partial(trials.of_page, conn, study.id))
             views = [item for item in found if not isinstance(item, Defect)]

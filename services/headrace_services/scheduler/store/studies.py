@@ -115,6 +115,8 @@ class Figures:
     """How many results of an earlier study the sampler started with, once it has proposed a trial."""
     bundle_sizes: tuple[tuple[Profile, Capacity], ...] = ()
     """With `fuse`: the bundle profiles, and how many trials share a process."""
+    has_schedules: bool = False
+    """Whether any trial tracks a schedule that ends."""
     schedules: tuple[EndingSchedule, ...] = ()
     """The schedules that end, of trials that an extension may let continue, by their end."""
     unshown: str = ""
@@ -303,7 +305,8 @@ async def figures(
         await _add_rungs(conn, study.id, found[study.id])
         if Reason.FAILED in found[study.id].reasons:
             found[study.id].failures = await _failures(conn, study.id)
-        found[study.id].schedules = await _schedules(conn, study)
+        if found[study.id].has_schedules:
+            found[study.id].schedules = await _schedules(conn, study)
         if study.spec.warm_start is not None:
             found[study.id].warm_results = await _warm_results(conn, study.id)
         if study.spec.fuse is not None:
@@ -435,6 +438,7 @@ async def _count_trials(conn: AsyncConnection, found: dict[int, Figures]) -> Non
             func.sum(t.c.steps_spent).label("steps"),
             func.array_agg(t.c.number).filter(t.c.user_paused).label("user_paused"),
             func.count().filter(t.c.milestone.is_not(None), ~t.c.user_paused).label("runnable"),
+            func.bool_or(t.c.schedules != text("'[]'")).label("has_schedules"),
         )
         .where(t.c.study_id.in_(found))
         .group_by(t.c.study_id, t.c.state, t.c.reason, heading)
@@ -444,6 +448,7 @@ async def _count_trials(conn: AsyncConnection, found: dict[int, Figures]) -> Non
         state = State(row.state)
         study.states[state] = study.states.get(state, 0) + row.trials
         study.steps_spent += int(row.steps)
+        study.has_schedules |= row.has_schedules
         if state in (State.PENDING, State.PAUSED):
             study.user_paused = tuple(sorted((*study.user_paused, *(row.user_paused or ()))))
             study.runnable += row.runnable

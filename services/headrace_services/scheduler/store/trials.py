@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
-from sqlalchemy import ColumnElement, Select, and_, case, func, select, true
+from sqlalchemy import ColumnElement, Select, and_, case, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace_services.scheduler.core.lifecycle import State
@@ -47,29 +47,31 @@ class Selection:
         """The types of a trial's place in the order."""
         return (int, str, int) if self.order else (int,)
 
-    def after(self, place: Sequence[Any] | None) -> ColumnElement[bool]:
-        """The trials after a place in the order. Raises ValueError for a place that the order cannot have."""
-        if place is None:
-            return true()
-        number = tables.trial.c.number
-        return self.order.after((place[0], place[1], place[2]), number) if self.order else number > place[0]
+    def query(self, study_id: int, after: tuple[Any, ...] | None, limit: int) -> Select[Any]:
+        """What `page` reads: the trials after a place. Raises ValueError for a place that the order cannot have."""
+        t = tables.trial
+        sizes = [func.pg_column_size(t.c[name]) for name in columns_of_metrics(t)]
+        found = select(t.c.number, sum(sizes[1:], sizes[0]).label("size")).where(t.c.study_id == study_id)
+        if self.states:
+            found = found.where(t.c.state.in_([state.value for state in self.states]))
+        if self.which is not None:
+            found = found.where(self.which)
+        if self.order:
+            return self.order.sort(found, after and (after[0], after[1], after[2])).limit(limit)
+        return found.where(t.c.number > (after[0] if after else -1)).order_by(t.c.number).limit(limit)
 
 
-async def page(
-    conn: AsyncConnection, study_id: int, selection: Selection, *, after: ColumnElement[bool], limit: int
-) -> list[Key]:
-    """The trials of a selection that are `after` a place, in order."""
-    t, order = tables.trial, selection.order
-    which = [t.c.study_id == study_id, after]
-    if selection.states:
-        which.append(t.c.state.in_([state.value for state in selection.states]))
-    if selection.which is not None:
-        which.append(selection.which)
-    sizes = [func.pg_column_size(t.c[name]) for name in columns_of_metrics(t)]
-    query = select(t.c.number, sum(sizes[1:], sizes[0]).label("size"), *(order.place() if order else ()))
-    clauses = order.clauses(t.c.number) if order else [t.c.number]
-    found = await conn.execute(query.where(*which).order_by(*clauses).limit(limit))
-    return [Key(row.number, row.size, (*row[2:], row.number)) for row in found]
+async def page(conn: AsyncConnection, query: Select[Any]) -> list[Key]:
+    """The trials that a selection's query finds, in order."""
+    found = (await conn.execute(query)).mappings()
+    return [
+        Key(
+            row["number"],
+            row["size"],
+            (row["rank"], row["sorted_by"], row["number"]) if "rank" in row else (row["number"],),
+        )
+        for row in found
+    ]
 
 
 async def of_page(conn: AsyncConnection, study_id: int, keys: Sequence[Key]) -> list[TrialView]:

@@ -15,7 +15,6 @@ from sqlalchemy import (
     ColumnElement,
     Double,
     Text,
-    and_,
     case,
     cast,
     false,
@@ -30,17 +29,14 @@ from sqlalchemy.dialects.postgresql import ARRAY, array
 from headrace.query import Term, as_number, moment, number
 
 COMPARED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
-NUMBER, TEXT, NAN, ABSENT = range(4)
-"""The ranks of values in an order: numbers, then texts, then NaN, then rows without a value."""
 LONGEST: Final = 200
 """How many characters of a text an order compares: they are part of a page's token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sortable:
-    """What a list is sorted by: the rank of a value, then the number or the text."""
+    """What a list is sorted by: a number or a text. A row without a value has neither."""
 
-    rank: ColumnElement[int]
     number: ColumnElement[float]
     text: ColumnElement[str]
 
@@ -70,17 +66,21 @@ class Number(Key):
     of: ColumnElement[Any]
 
     def holds(self, term: Term, now: datetime) -> ColumnElement[bool]:  # noqa: ARG002 - every key takes the same
-        of = cast(self.of, Double)
+        of: ColumnElement[float] = cast(self.of, Double)
         if term.operator == ":":
             return of.in_([number(term, value) for value in term.values])
         if term.operator == "~":
             raise term.refused("looks for text in a number", f"Compare it, such as {term.key}>=1.")
-        return and_(of != _NAN, COMPARED[term.operator](of, number(term, term.value)))
+        bound = number(term, term.value)
+        if term.operator in (
+            ">",
+            ">=",
+        ):  # Postgres puts NaN above all numbers; to ask for it would read JSON again
+            of, bound = -of, -bound
+        return of <= bound if term.operator.endswith("=") else of < bound
 
     def sortable(self) -> Sortable:
-        of = cast(self.of, Double)
-        rank = case((of.is_(None), ABSENT), (of == _NAN, NAN), else_=NUMBER)
-        return Sortable(rank=rank, number=of, text=_NO_TEXT)
+        return Sortable(number=cast(self.of, Double), text=_NO_TEXT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,7 @@ class Prose(Key):
         )
 
     def sortable(self) -> Sortable:
-        empty = func.coalesce(self.of, "") == ""
-        return Sortable(rank=case((empty, ABSENT), else_=TEXT), number=_NO_NUMBER, text=_sorted_text(self.of))
+        return Sortable(number=_NO_NUMBER, text=_sorted_text(self.of))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +187,11 @@ class Parameter(Key):
         return value is not None and value in map(_exact_number, self.choices or ())
 
     def sortable(self) -> Sortable:
-        rank = case((self.number.is_not(None), NUMBER), (self.text.is_not(None), TEXT), else_=ABSENT)
-        return Sortable(rank=rank, number=self.number, text=_sorted_text(self.text))
+        if self.choices is None:
+            return Sortable(number=self.number, text=_NO_TEXT)
+        return Sortable(number=self.number, text=_sorted_text(case((self.number.is_(None), self.text))))
 
 
-_NAN = literal(float("nan"), Double)
 _NO_NUMBER = cast(null(), Double)
 _NO_TEXT = cast(null(), Text)
 
