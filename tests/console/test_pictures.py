@@ -4,7 +4,11 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.report.data import Stay
+import pytest
+
+from headrace.client.events import Event, TrialMoved
+from headrace.client.model import TrialState
+from headrace.report.data import Stay, stays
 from headrace.spec import CategoricalDomain, FloatDomain
 from headrace_services.console.pages import gantt, lineage
 
@@ -33,6 +37,32 @@ def test_attempts_lie_on_their_slots_in_percent_of_the_time() -> None:
     assert found.endings == ("completed", "paused")
     assert found.bars[0].text.endswith("then paused\n<b>why</b>")
     assert [text for _, text in found.ticks][-1] == "10 s"
+
+
+@pytest.mark.parametrize(
+    ("action", "ending"),
+    [("pause", "paused"), ("vacate", "paused"), ("interrupt", "interrupted"), ("retry", "failed")],
+)
+def test_an_attempt_ends_as_what_broke_it_off(action: str, ending: str) -> None:
+    def event(second: int, source: TrialState, target: TrialState, action: str) -> Event:
+        moved = TrialMoved(
+            from_state=source,
+            to_state=target,
+            action=action,
+            attempt=1,
+            worker="node",
+            slots=(0,),
+            reason=None,
+            detail="",
+        )
+        time = BEGAN + timedelta(seconds=second)
+        return Event(cursor=second, time=time, trial=0, message="", detail=moved)
+
+    events = (
+        event(1, TrialState.PENDING, TrialState.RUNNING, "launch"),
+        event(2, TrialState.RUNNING, TrialState.PENDING, action),
+    )
+    assert [one.ending for one in stays(events)] == [ending]
 
 
 def test_a_short_attempt_is_visible_and_inside() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
+from typing import Final
 
 from headrace.client import flows, wording
 from headrace.client.events import Event, TrialMoved
@@ -219,9 +220,12 @@ def _stay(began: Event, moved: TrialMoved, *, end: datetime | None, ending: str,
     )
 
 
+_BROKEN_OFF: Final = {"interrupt": "interrupted", "retry": "failed"}
+
+
 def _ending(moved: TrialMoved) -> str:
-    if moved.action == "interrupt":
-        return "interrupted"
+    if moved.action in _BROKEN_OFF:
+        return _BROKEN_OFF[moved.action]
     if moved.to_state is TrialState.TERMINATED:
         return (moved.reason or TerminationReason.COMPLETED).value
     return "paused"

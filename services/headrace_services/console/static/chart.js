@@ -122,12 +122,19 @@ export class Chart {
     return { left, right: this.width - right, top, bottom: this.height - bottom };
   }
 
-  /** `choices` names the values of the horizontal axis, `names` those of the vertical one; `whole` leaves out ticks between whole numbers. */
-  axes(x, y, xLabel, yLabel, { at = this.box, choices = null, whole = false, names = null } = {}) {
+  /** `choices` names the values of the horizontal axis, `names` those of the vertical one; `whole` leaves out ticks between whole numbers.
+   *  Where there is nothing to draw (`empty`), the picture says so, and its axes have no ticks. */
+  axes(x, y, xLabel, yLabel, { at = this.box, choices = null, whole = false, names = null, empty = false } = {}) {
     const c = this.context;
     c.strokeStyle = css("--line");
     c.fillStyle = css("--muted");
     c.lineWidth = 1;
+    if (empty) {
+      c.textAlign = "center";
+      c.textBaseline = "middle";
+      c.fillText("No values", (at.left + at.right) / 2, (at.top + at.bottom) / 2);
+      return this.line(at.left, at.bottom, at.right, at.bottom);
+    }
     c.textAlign = "right";
     c.textBaseline = "middle";
     for (const tick of names ? names.keys() : y.ticks(5)) {
