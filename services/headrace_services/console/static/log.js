@@ -2,7 +2,7 @@
 const pre = document.getElementById("log"), state = document.getElementById("log-state");
 const MOST = 1 << 20;
 const decoder = new TextDecoder();
-let after = "", text = "", cut = false;
+let after = "", text = "", cut = false, read_bytes = 0;
 let unshown = "", shown_at = -Infinity; // a long log arrives in thousands of parts
 
 async function read() {
@@ -10,6 +10,7 @@ async function read() {
   if (!answer.ok) throw new Error((await answer.text()).slice(0, 300));
   const bytes = new Uint8Array(await answer.arrayBuffer());
   after = answer.headers.get("x-next");
+  read_bytes += bytes.length;
   return { more: bytes.length > 0, complete: answer.headers.get("x-complete") === "1", part: decoder.decode(bytes, { stream: true }) };
 }
 
@@ -34,7 +35,7 @@ async function follow() {
       unshown += part;
       if (unshown.length > MOST) [unshown, cut] = [unshown.slice(-MOST), true];
       if (unshown && (!more || performance.now() - shown_at > 300)) show(unshown);
-      state.textContent = complete ? "The trial has ended." : cut ? "Only the last part is shown; `headrace logs` prints all." : "";
+      state.textContent = complete ? "The trial has ended." : more && cut ? `Reading it; ${(read_bytes / 2 ** 20).toFixed(0)} MiB so far.` : cut ? "Only the last part is shown; `headrace logs` prints all." : "";
       if (complete && !more) return;
       if (!more) await new Promise((resume) => setTimeout(resume, document.hidden ? 10000 : 1500));
     } catch (error) {
