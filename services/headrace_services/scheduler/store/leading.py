@@ -1,7 +1,7 @@
 """The best of a study's trials that have no further training to do, which further trials have to improve on
 (`core.until`)."""
 
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Select, func, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -10,6 +10,8 @@ from headrace_services.scheduler.core.lifecycle import State
 from headrace_services.scheduler.core.needs import BestScored
 from headrace_services.scheduler.core.records import Trial
 from headrace_services.scheduler.store import counting, rows, tables
+
+_ranked: Final = tables.trial.alias("ranked")  # slow to build
 
 
 async def best_scored(conn: AsyncConnection, study_id: int, need: BestScored) -> tuple[Trial, ...]:
@@ -26,7 +28,7 @@ async def best_scored(conn: AsyncConnection, study_id: int, need: BestScored) ->
 
 def _first(study_id: int, need: BestScored, *, full: bool) -> Select[Any]:
     """With `full`, among those that completed. The index has the order of scores, so only equals are sorted."""
-    t = tables.trial.alias()
+    t = _ranked
     value = t.c.score.desc() if need.maximize else t.c.score.asc()
     still = or_(t.c.state == State.TERMINATED.value, t.c.milestone.is_(None))
     return (

@@ -7,6 +7,7 @@ so the figures are at least as new as the row's cursor.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -500,6 +501,7 @@ def _best(ids: list[int], *, greatest: bool, full_first: bool) -> Select[Any]:
     return select(s.c.id, number).where(s.c.id.in_(ids))
 
 
+@cache  # it is slow to build, and part of every status
 def _first(*, greatest: bool, sound: bool, full: bool = False) -> Any:
     """The first of the sound trials, or of the others. With `full`, among those that completed.
 
