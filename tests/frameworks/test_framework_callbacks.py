@@ -133,9 +133,21 @@ LIGHTNING: Cases = {
         EXACT,
         (WHOLE, ("[callback]", "[pl.callbacks.GradientAccumulationScheduler({0: 1, 2: 3}), callback]")),
     ),
+    "layers that are unfrozen": (EXACT, FINETUNED),
     "layers that are unfrozen, and frozen again by a restore": (
-        r"requires_grad of `Digits\.backbone\.weight` and 1 more is True",
-        FINETUNED,
+        "(?s)state of the script at step 4, saved then restored: frozen: .*val_loss at step 5",
+        (
+            *FINETUNED,
+            ("    callback = ", "    TrialCallback.load_state_dict = lambda *_: None\n    callback = "),
+        ),
+    ),
+    "a loader that is kept for some epochs": (
+        r"reload_dataloaders_every_n_epochs=2\) keeps a loader",
+        (("max_epochs", "reload_dataloaders_every_n_epochs=2, max_epochs"),),
+    ),
+    "a loader that is made anew in every epoch": (
+        EXACT,
+        (WHOLE, ("max_epochs", "reload_dataloaders_every_n_epochs=1, max_epochs")),
     ),
     "no checkpoints of Lightning's own": (
         EXACT,
@@ -389,6 +401,10 @@ TRAINER: Cases = {
     "the best is loaded": (
         "load_best_model_at_end",
         (('"epoch"', '"epoch", save_strategy="epoch", load_best_model_at_end=True'),),
+    ),
+    "data that starts over": (
+        r"ignore_data_skip=True\) starts an epoch's data over",
+        (('"epoch"', '"epoch", ignore_data_skip=True'),),
     ),
     "no metric": (
         "has no metric to report",

@@ -1,5 +1,6 @@
-"""Callbacks of Lightning itself, after a pause in the middle of a fit."""
+"""Lightning's own state, after a pause in the middle of a fit."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,14 @@ pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("ignore::Warning")]
 
 def test_model_checkpoint_keeps_its_last_score_over_a_pause(recording: RecordingRuntime) -> None:
     recording.decisions = {2: Action.PAUSE}
-    before, after = _fits(recording), _fits(recording)
+    kept: list[Any] = []
+
+    def train(t: Trial) -> None:
+        _fit(t, pl.callbacks.ModelCheckpoint(recording.checkpoint_dir, monitor="val_loss"), kept=kept)
+
+    for _ in range(2):
+        script.run(train, recording, recording.attach())
+    before, after = (callbacks[0].state_dict() for callbacks in kept)
     assert [report.step for report in recording.reports] == [1, 2, 3, 4]
     assert before["current_score"] is not None  # of epoch 1, the best one
     assert {name: after[name] for name in ("current_score", "best_model_score")} == {
@@ -24,8 +32,25 @@ def test_model_checkpoint_keeps_its_last_score_over_a_pause(recording: Recording
     }
 
 
-def _fits(recording: RecordingRuntime) -> dict[str, Any]:
-    """The state of a `ModelCheckpoint` at the end of one process of the trial."""
+def test_the_loops_of_a_checkpoint_are_those_of_a_fit_without_a_pause(tmp_path: Path) -> None:
+    import torch
+
+    def loops(recording: RecordingRuntime) -> Any:
+        while not recording.reports or recording.reports[-1].step < 4:
+            script.run(lambda t: _fit(t, kept=[]), recording, recording.attach())
+        folder = recording.reports[-1].checkpoint_dir
+        assert folder is not None
+        (file,) = folder.rglob("trainer.ckpt")
+        return torch.load(file, weights_only=False)["loops"]["fit_loop"]
+
+    straight = RecordingRuntime(checkpoint_dir=tmp_path / "straight")
+    paused = RecordingRuntime(checkpoint_dir=tmp_path / "paused", decisions={2: Action.PAUSE})
+    assert loops(paused) == loops(straight)
+    assert paused.restores == 1
+
+
+def _fit(t: Trial, *callbacks: Any, kept: list[Any]) -> None:
+    """One process of a trial; its callbacks are kept."""
     import torch
 
     from headrace_torch.lightning import TrialCallback
@@ -41,20 +66,14 @@ def _fits(recording: RecordingRuntime) -> dict[str, Any]:
         def validation_step(self, _: list[torch.Tensor]) -> None:
             self.log("val_loss", torch.tensor(float(self.current_epoch)))  # it gets worse from the first on
 
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.1)
+        def configure_optimizers(self) -> dict[str, Any]:
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
 
-    def train(t: Trial) -> None:
-        callback = TrialCallback(t)
-        kept.append(pl.callbacks.ModelCheckpoint(recording.checkpoint_dir, monitor="val_loss"))
-        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-        trainer = pl.Trainer(
-            max_epochs=t.max_steps, accelerator="cpu", callbacks=[kept[0], callback], **quiet
-        )
-        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(8, 2)), 4)
-        trainer.fit(Module(), loader, loader, ckpt_path=callback.ckpt_path)
-
-    kept: list[Any] = []
-    script.run(train, recording, recording.attach())
-    state: dict[str, Any] = kept[0].state_dict()
-    return state
+    callback = TrialCallback(t)
+    kept.append(callbacks)
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = pl.Trainer(max_epochs=t.max_steps, accelerator="cpu", callbacks=[*callbacks, callback], **quiet)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(8, 2)), 4)
+    trainer.fit(Module(), loader, loader, ckpt_path=callback.ckpt_path)

@@ -7,7 +7,7 @@ trainer.fit(model, loader, val_loader, ckpt_path=callback.ckpt_path)   # None, u
 ```
 
 The checkpoint is Lightning's own: `trainer.save_checkpoint` writes it and `trainer.fit(ckpt_path=...)` reads it. So it
-holds the module, optimizers, schedules, precision, loops, the data module and the state of all callbacks. Five things
+holds the module, optimizers, schedules, precision, loops, the data module and the state of all callbacks. Six things
 are not in it, are not loaded, or come at the wrong time, and are done here:
 
 - *Random generators.* The trial saves them, and restores them in `on_train_start`.
@@ -16,6 +16,8 @@ are not in it, are not loaded, or come at the wrong time, and are done here:
 - *`ReduceLROnPlateau` with the interval "epoch".* Lightning steps it after `on_train_epoch_end`, the hook in which
   checkpoints are saved. Its step is saved as pending, and taken when the trial resumes.
 - *The last score of `ModelCheckpoint`.* It is in the checkpoint, but Lightning does not load it.
+- *Which layers are frozen.* Callbacks such as `BackboneFinetuning` unfreeze layers in some epoch. A resumed fit freezes
+  them again at its start.
 - *That the fit ends here.* `EarlyStopping` saves what it counts, but not that it has just stopped the fit. A trial that
   is paused or killed at that epoch would train one more.
 
@@ -33,6 +35,7 @@ from types import FrameType
 from typing import Any
 
 from headrace.trial import Trial
+from headrace_torch.frozen import freeze, frozen
 from headrace_torch.turns import Turns, refuse_other_budget, refuse_ranks
 
 _FILE = "trainer.ckpt"
@@ -76,6 +79,8 @@ class TrialCallback:
         """The values with which plateau schedules, by their position, must still step after the saved epoch."""
         self._ends = False
         """Whether another callback, or the module, ends the fit after the saved epoch."""
+        self._frozen: dict[str, list[str]] | None = None
+        """What was frozen at the saved epoch; None in a trial that starts."""
         self.trainer: Any = None
         self.ckpt_path: str | None = None
         """The argument for `trainer.fit(ckpt_path=...)`; None in a trial that starts."""
@@ -107,13 +112,18 @@ class TrialCallback:
     # What Lightning stores for a callback, in that checkpoint.
 
     def state_dict(self) -> dict[str, Any]:
-        """The pending steps of plateau schedules, and whether the fit ends here."""
-        return {"pending": dict(self._pending), "ends": self._ends}
+        """The pending steps of plateau schedules, whether the fit ends here, and what is frozen."""
+        return {
+            "pending": dict(self._pending),
+            "ends": self._ends,
+            "frozen": frozen(self.trainer.lightning_module),
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The inverse of `state_dict`."""
         self._pending = dict(state_dict["pending"])
         self._ends = bool(state_dict.get("ends"))
+        self._frozen = state_dict.get("frozen")
 
     # Hooks, in the order in which Lightning calls them.
 
@@ -139,15 +149,20 @@ class TrialCallback:
                 callback.current_score = saved["current_score"]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Everything else is restored: restores the random generators, and takes the pending steps.
+        """Everything else is restored: restores the random generators and frozen layers, and takes the pending steps.
 
         A fit that had ended by itself ends again, before its first batch.
         """
         self._turns.begin()
+        if self._frozen is not None:
+            freeze(pl_module, self._frozen)
         if self._ends:
             trainer.should_stop = True
+        progress = trainer.fit_loop.epoch_loop.scheduler_progress
         for place, value in self._pending.items():
+            progress.increment_ready()
             pl_module.lr_scheduler_step(trainer.lr_scheduler_configs[int(place)].scheduler, value)
+            progress.increment_completed()
         self._pending = {}
         # While this is set, the first epoch keeps the iterator that was made before the generators were restored.
         trainer.fit_loop._resuming_from_checkpoint = False
@@ -201,6 +216,11 @@ def _refuse(trainer: Any, callback: TrialCallback, t: Trial) -> None:
         raise ValueError(
             f"Trainer(check_val_every_n_epoch={trainer.check_val_every_n_epoch}) has epochs without a validation, "
             "whose report would repeat older values: leave it out; a step of the trial is an epoch with its validation"
+        )
+    if (epochs := trainer.reload_dataloaders_every_n_epochs) > 1:
+        raise ValueError(
+            f"Trainer(reload_dataloaders_every_n_epochs={epochs}) keeps a loader for some epochs, and a resumed trial "
+            "would make it anew in between: give 1, or leave it out"
         )
     for one in trainer.callbacks:
         for kind in type(one).__mro__:

@@ -178,6 +178,10 @@ def _refuse(args: Any, state: Any, t: Trial) -> None:
             'TrainingArguments(save_strategy="best") and save_only_model leave evaluations without a checkpoint to '
             "resume from: leave them out; the study's `objective: {keep: best}` keeps the best one"
         )
+    if args.ignore_data_skip:
+        raise ValueError(
+            "TrainingArguments(ignore_data_skip=True) starts an epoch's data over after a pause: leave it out"
+        )
     if args.load_best_model_at_end:
         raise ValueError(
             "TrainingArguments(load_best_model_at_end=True) knows the checkpoints of this process only, so not those "

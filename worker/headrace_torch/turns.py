@@ -29,6 +29,7 @@ class Turns:
         self._t = t
         self._maker = maker
         self._steps: Iterator[int] | None = None
+        self._is_over = False
 
     def begin(self) -> None:
         """The training starts, or resumes. Raises `ValueError` for a second training of one trial."""
@@ -38,15 +39,19 @@ class Turns:
                 "again without this callback, or give the second run its own trial"
             )
         self._steps = self._t.steps()
-        next(self._steps, None)
+        self._is_over = next(self._steps, None) is None
 
     def end(self, metrics: Mapping[str, Any], *, last: bool = False) -> bool:
         """Reports a step, and says whether there is another one.
 
         `last`: the framework ends the training here by itself, as early stopping does. The step is saved, and a process
         that resumes there must end at once too.
+
+        A trial that resumes after its last step has nothing to report. Some frameworks evaluate once more then.
         """
         assert self._steps is not None
+        if self._is_over:
+            return False
         self._t.report(metrics, save=last)
         return not last and next(self._steps, None) is not None
 

@@ -323,6 +323,8 @@ def _run(
 
 def _param(text: str) -> tuple[str, Value]:
     name, equals, written = text.partition("=")
+    if equals and not written:
+        return name, ""
     value, _ = read_yaml(written, f"--param {name}") if equals else (None, ())
     if isinstance(value, bool | int | float | str):
         return name, value

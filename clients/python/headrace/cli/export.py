@@ -56,11 +56,13 @@ def export(
     result. A parameter has its value at the trial's best step; if a member of a population has changed it since,
     `last_param.NAME` has the later value. `sound` is false if the trial failed or diverged: `headrace best`
     skips it as long as another trial has a value. With several objectives, `front` says whether the trial is on
-    the Pareto front. A report's row has a column `metric.NAME` for each metric. A value that does not exist is
-    empty in CSV and null in JSON.
+    the Pareto front. A report's row has a column `metric.NAME` for each metric; a step that was
+    trained again after an interruption has a row for each attempt. A value that does not exist is empty in CSV and
+    null in JSON.
 
     In CSV, a text that a spreadsheet would run as a formula (it starts with =, +, - or @) is prefixed with an
-    apostrophe. Numbers stay numbers. JSON has every value unchanged.
+    apostrophe. Numbers stay numbers. JSON has every value unchanged, but NaN and infinities as
+    texts, as it has no such numbers.
 
     [bold]Examples[/bold]
 
