@@ -95,6 +95,14 @@ def test_the_baseline_is_compared_by_its_earlier_result_and_told_with_both(
     assert '<div class="figure">0.6059</div>' not in page
 
 
+def test_the_best_of_a_baseline_is_told_with_the_constraint_that_it_meets(
+    invoke: Invoke, one: Script
+) -> None:
+    one.final.study.spec.objective.scope = spec_pb2.SCOPE_BEST
+    said = words(invoke("show", "digits").out)
+    assert "0.6059 at the full budget (27 steps); its best with mem ≤ 8 was 0.5 at step 9" in said
+
+
 def test_a_baseline_that_failed_after_an_extension_is_reported_with_what_counts(
     invoke: Invoke, one: Script
 ) -> None:

@@ -257,7 +257,8 @@ class Summary:
         other = not self.outcome.several and baseline.score not in (None, value)
         if baseline.counted_end is not None or (value is not None and other):
             by_best = spec.objective.scope is Scope.BEST and value is not None
-            text += f"; {'its best was' if by_best else 'what counts is'} {wording.counted(baseline, spec)}"
+            which = f"its best{self._that_meets()} was" if by_best else "what counts is"
+            text += f"; {which} {wording.counted(baseline, spec)}"
         if baseline.feasible is False:
             text += f"; {wording.misses(baseline, spec)}"
         lines = [("baseline", text)]
