@@ -9,11 +9,12 @@ from rpc_site import RpcSite
 from sqlalchemy import text, update
 
 from headrace.errors import BadPageTokenError, InvalidFieldError
-from headrace.spec import params_from_proto
+from headrace.spec import StudySpec, params_from_proto
 from headrace.v1 import study_pb2 as pb
 from headrace.v1 import trial_pb2
 from headrace_services.scheduler.store import tables
 from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.query import trial_keys
 
 NAN = math.nan
 SPACE = {
@@ -133,6 +134,22 @@ async def test_orders_hold_at_any_page_size(full_site: RpcSite) -> None:
         for size in (0, 1, 2, 3):
             assert await select(full_site, order=name, size=size) == up, (name, size)
             assert await select(full_site, order=f"-{name}", size=size) == down, (name, size)
+
+
+async def test_the_leading_trials_come_first(full_site: RpcSite) -> None:
+    assert await select(full_site, order="leading", size=2) == await select(full_site, order="score")
+    assert await select(full_site, order="leading") != await select(full_site)
+
+
+@pytest.mark.parametrize("goal", ["minimize", "maximize"])
+def test_which_trials_lead_depends_on_the_goal(goal: str) -> None:
+    given: dict[str, Any] = {"objective": {"metric": "loss", "goal": goal}, "space": SPACE}
+    given |= {"policy": {"kind": "run_all"}, "max_trials": 7, "max_steps": 3}
+    order = trial_keys.ordered(StudySpec.model_validate(given), "leading")
+    assert order is not None
+    assert order.descending is (goal == "maximize")
+    several = {**given, "further_objectives": [{"metric": "mem", "goal": "minimize"}]}
+    assert trial_keys.ordered(StudySpec.model_validate(several), "leading") is None
 
 
 async def test_what_cannot_be_filtered_by_is_refused(full_site: RpcSite) -> None:

@@ -2318,7 +2318,8 @@ type ListTrialsRequest struct {
 	// docs/reference/filters.md.
 	Filter string `protobuf:"bytes,5,opt,name=filter,proto3" json:"filter,omitempty"`
 	// The key to sort by, such as `score`, `param.lr` or `metric.val_loss`, with `-` in front for descending; empty
-	// means by number. Trials without the key come last.
+	// means by number. Trials without the key come last. `leading` means the best score first, by the study's goal, and
+	// by number for several objectives.
 	OrderBy       string `protobuf:"bytes,6,opt,name=order_by,json=orderBy,proto3" json:"order_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -249,7 +249,11 @@ def exploit(proto: trial_pb2.Exploit, *, order: Iterable[str] = ()) -> model.Exp
 
 def params(proto: spec_pb2.ParameterAssignment, *, order: Iterable[str] = ()) -> Mapping[str, Value]:
     """A configuration, in `order` and then by name (a map on the wire has no order)."""
-    values = params_from_proto(proto)
+    return in_order(params_from_proto(proto), order)
+
+
+def in_order(values: Mapping[str, Value], order: Iterable[str]) -> Mapping[str, Value]:
+    """Parameters in `order` and then by name."""
     names = [name for name in order if name in values]
     return {name: values[name] for name in [*names, *sorted(values.keys() - set(names))]}
 

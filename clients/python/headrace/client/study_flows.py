@@ -80,7 +80,7 @@ def trials(
 ) -> Flow[Listing[TrialInfo]]:
     """The study's trials by number. `states` selects by state, such as `running`, or by how a trial ended, such
     as `failed`; `filter` by any field, parameter or metric, such as `lr>1e-3 val_loss<0.1`. `order_by` is a key to
-    sort by, such as `score` or `-param.lr`.
+    sort by, such as `score` or `-param.lr`, or `leading` for the best score first.
     """
     chosen = _chosen_states(states)
     order = tuple((yield from status(study)).spec.space)

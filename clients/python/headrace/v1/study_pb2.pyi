@@ -1127,7 +1127,8 @@ class ListTrialsRequest(_message.Message):
     """
     order_by: _builtins.str
     """The key to sort by, such as `score`, `param.lr` or `metric.val_loss`, with `-` in front for descending; empty
-    means by number. Trials without the key come last.
+    means by number. Trials without the key come last. `leading` means the best score first, by the study's goal, and
+    by number for several objectives.
     """
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[_trial_pb2.TrialState.ValueType]:

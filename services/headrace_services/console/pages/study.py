@@ -1,6 +1,7 @@
 """A study: its state, its trials, and the curves that the page's scripts draw."""
 
-from dataclasses import asdict
+import asyncio
+from dataclasses import asdict, replace
 from typing import Final
 
 from starlette.requests import Request
@@ -8,11 +9,13 @@ from starlette.responses import JSONResponse, Response
 
 from headrace.cli import plans, views
 from headrace.client import AsyncClient
+from headrace.client.convert import in_order
 from headrace.client.importance import about
-from headrace.client.model import StudyInfo
+from headrace.client.model import Listing, StudyInfo, TrialInfo
 from headrace.client.outcome import Outcome
 from headrace.client.wording import kept_result, left_out
 from headrace.errors import BadPageTokenError, HeadraceError, InvalidFieldError
+from headrace.query import LEADING
 from headrace.spec import PbtPolicy
 from headrace_services.console.columns import packed
 from headrace_services.console.pages import trial_columns
@@ -27,17 +30,21 @@ MOST_POINTS_OF_FEW: Final = 2000
 async def study(request: Request, client: AsyncClient) -> Content:
     """A study with one page of its trials: filter `q`, order `sort`, page `page`."""
     handle = client.study(request.path_params["study"])
-    info = await handle.status()
     asked = request.query_params
-    text, sort = asked.get("q", ""), asked.get("sort", _best_first(info))
-    wrong, token = "", ""
-    try:
-        trials, token = await handle.trials_page(
-            info.spec.space, size=PAGE_SIZE, token=asked.get("page", ""), filter=text, order_by=sort
-        )
-    except (InvalidFieldError, BadPageTokenError) as error:
-        wrong = str(error)
-        trials, _ = await handle.trials_page(info.spec.space, size=0, filter="number<0")
+    text, sort = asked.get("q", ""), asked.get("sort", LEADING)
+    page = handle.trials_page((), size=PAGE_SIZE, token=asked.get("page", ""), filter=text, order_by=sort)
+    info, found = await asyncio.gather(handle.status(), page, return_exceptions=True)
+    if isinstance(info, BaseException):
+        raise info
+    wrong, token, trials = "", "", Listing[TrialInfo]()
+    match found:
+        case InvalidFieldError() | BadPageTokenError():
+            wrong = str(found)
+        case BaseException():
+            raise found
+        case trials, token:
+            trials[:] = [replace(one, params=in_order(one.params, info.spec.space)) for one in trials]
+    sort = _leading(info) if sort == LEADING else sort
     offered = trial_columns.offered(info, trials)
     columns = trial_columns.chosen(offered, asked.getlist("col"))
     shown = {one.key for one in columns}
@@ -71,7 +78,7 @@ async def study(request: Request, client: AsyncClient) -> Content:
     )
 
 
-def _best_first(info: StudyInfo) -> str:
+def _leading(info: StudyInfo) -> str:
     if info.spec.further_objectives:
         return "number"
     return "-score" if Outcome(info).maximize else "score"

@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Double, and_, case, cast, func
 
 from headrace.errors import InvalidFieldError, Violation
-from headrace.query import parse_filter
+from headrace.query import LEADING, parse_filter
 from headrace.spec import CategoricalDomain, StudySpec
 from headrace_services.scheduler.core.lifecycle import Reason, State
 from headrace_services.scheduler.store import counting, tables
@@ -67,6 +67,10 @@ def ordered(spec: StudySpec, text: str) -> Order | None:
     """The order that a request names; None for the order of numbers. Raises InvalidFieldError."""
     if not text:
         return None
+    if text == LEADING:
+        if spec.further_objectives:
+            return None
+        return Order(by=Number(_T.c.score).sortable(), descending=spec.maximizes())
     name = text.removeprefix("-")
 
     def refused(message: str, remedy: str) -> InvalidFieldError:
