@@ -8,8 +8,8 @@ Who is authoritative: the scheduler, for leases; the outbox, for what was report
 this process dies at any instant, the trials die with it (PR_SET_PDEATHSIG), and everything that was promised to
 anyone is in the outbox.
 
-At SIGTERM, at a spot notice, and when a user drains the worker, it ends without a loss; at SIGINT and SIGHUP it
-ends sooner (`leaving`). One more signal kills the trials without waiting.
+At SIGTERM, at a spot notice, at the end of its stay (`stay`), and when a user drains the worker, it ends without a
+loss; at SIGINT and SIGHUP it ends sooner (`leaving`). One more signal kills the trials without waiting.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ import logging
 import os
 import signal
 import socket
+import time
 import uuid
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -90,6 +91,7 @@ from headrace_worker.session_core import Identity, Phase, SessionCore
 from headrace_worker.settings import WorkerSettings
 from headrace_worker.slots import Slots
 from headrace_worker.standby import Standbys, family
+from headrace_worker.stay import Stay
 from headrace_worker.store_watch import StoreWatch
 from headrace_worker.succession import Succession
 from headrace_worker.tidying import Tidying
@@ -111,6 +113,7 @@ class Daemon:
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
+        self._stay = Stay(settings.stay, time.monotonic)
         self._attempts: dict[str, Attempt] = {}
         self._bundles: dict[str, Bundle] = {}
         self._retention = Retention()
@@ -185,7 +188,8 @@ class Daemon:
         self._store_watch = StoreWatch(store)
         core.store = self._store_watch.found
         target = Target(replicas=settings.schedulers, tls=settings.tls, tls_ca=settings.tls_ca)
-        reach = await joined(target, settings.home, settings.name, settings.join_token, user)
+        joins = joined(target, settings.home, settings.name, settings.join_token, user)
+        reach = await self._stay.within(asyncio.create_task(joins))
         if user is not None and reach is None:
             log.warning(
                 "this worker has no certificate, so its schedulers serve anyone who can reach them, even trials, "
@@ -335,6 +339,7 @@ class Daemon:
                         leave_s=settings.bubble_leave_s,
                     )
                     lasting.append(tasks.create_task(offer.watch(), name="bubble slots"))
+                lasting.append(tasks.create_task(self._leave_when_over(), name="end the stay"))
                 if settings.spot_notice is not None:
                     lasting.append(
                         tasks.create_task(spot_notice(settings.spot_notice, self._leaving.by_itself))
@@ -355,6 +360,9 @@ class Daemon:
                 self._store_watch.close()
         for number in (*_STOP_SIGNALS, *_NOT_OURS, signal.SIGTERM):
             loop.remove_signal_handler(number)
+
+    async def _leave_when_over(self) -> None:
+        self._leaving.by_itself(await self._stay.until_over(lambda: bool(self._attempts or self._bundles)))
 
     async def _succeed(self, succession: Succession, runtime: RuntimeServer, tidying: Tidying) -> None:
         """Takes over from the previous daemon; then deletes, now and then, what nobody needs any more."""
