@@ -80,7 +80,7 @@ def decide(
     the number of seats. Takes time in proportion to the sizes of trials times the workers, not to the trials.
     """
     kept, doubles = _by_seat(members)
-    coming = sum(1 for member in kept.values() if member.worker not in connected)
+    coming = sum(member.stage is Stage.PENDING or member.worker not in connected for member in kept.values())
     seats = [seat for seat in range(most) if seat not in kept]
     bins = [_Bin(slots, list(slots.free)) for slots in free]
     bins += [_empty(kind) for _ in range(coming)]
