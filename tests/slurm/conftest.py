@@ -9,9 +9,9 @@ import pytest
 
 sys.path[:0] = [str(Path(__file__).parent.parent / folder) for folder in ("joining", "chaos")]
 
-from cluster import SlurmCluster, lacking
-from joined_site import one_database
-from slurm_site import SlurmSite, slurm_site
+from cluster import SlurmCluster, lacking  # noqa: E402
+from joined_site import one_database  # noqa: E402
+from slurm_site import SlurmSite, slurm_site  # noqa: E402
 
 
 @pytest.fixture(scope="session")

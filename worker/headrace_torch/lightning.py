@@ -32,7 +32,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from headrace.trial import Trial
+from headrace.trial import Trial, job_signals
 from headrace_torch.turns import Turns, refuse_other_budget, refuse_ranks
 
 _FILE = "trainer.ckpt"
@@ -144,6 +144,7 @@ class TrialCallback:
         A fit that had ended by itself ends again, before its first batch.
         """
         self._turns.begin()
+        job_signals.hold_again()  # Lightning's handler would end the fit
         if self._ends:
             trainer.should_stop = True
         for place, value in self._pending.items():

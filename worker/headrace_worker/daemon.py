@@ -69,6 +69,7 @@ from headrace_worker.environments import Environments
 from headrace_worker.exits import Ending
 from headrace_worker.ground import Ground
 from headrace_worker.home import Home, recall
+from headrace_worker.job_signals import in_batch_job
 from headrace_worker.joining import Renewal, joined
 from headrace_worker.launch import folder_of
 from headrace_worker.leaving import Leaving, spot_notice
@@ -314,6 +315,7 @@ class Daemon:
                 health=self._health,
                 saved=self._retention.saved,
                 abandoned=self._cleaning.abandoned,
+                job_ends=lambda: self._leaving.terminated and in_batch_job(os.environ),
                 keep_log=keeper.keep,
             )
             async with self._tasks as tasks:

@@ -58,7 +58,8 @@ class Leaving:
         self._stop, self._over = stop, over
         self._all_gone = asyncio.Event()
         self._own = self._users = ""
-        self._terminated = self._leaves = False
+        self.terminated = self._leaves = False
+        """Whether SIGTERM has arrived."""
         self._until = _NEVER
         self._timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -73,10 +74,10 @@ class Leaving:
 
     def terminate(self) -> None:
         """SIGTERM: the first one drains, the second one stops."""
-        if self._terminated:
+        if self.terminated:
             self._stop()
         else:
-            self._terminated = True
+            self.terminated = True
             self.by_itself("SIGTERM")
 
     def by_itself(self, why: str) -> None:
