@@ -1,6 +1,8 @@
 """Workers that leave by themselves: when they are idle, and before their lifetime ends."""
 
 import asyncio
+import os
+import signal
 from contextlib import suppress
 
 import pytest
@@ -110,3 +112,34 @@ async def test_a_trial_at_the_end_of_the_lifetime_saves_and_goes_elsewhere(
     assert ends[-1].outcome == worker_pb2.EXIT_OUTCOME_RELEASED
     said = {beat.leaving for each in scheduler.streams for beat in each.all("heartbeat") if beat.leaving}
     assert said == {"its lifetime of 1h ends"}, "it was never idle"
+
+
+FAILS = """
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # as a library may
+report(1)
+mark("pid", os.getpid())
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("in_job", [True, False])
+async def test_a_trial_that_fails_as_its_worker_s_batch_job_ends_is_not_charged(
+    site: Site, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch, in_job: bool
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    if in_job:
+        monkeypatch.setenv("SLURM_JOB_ID", "7")
+    daemon = site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(site.program(FAILS)))
+    await until(lambda: (site.marks / "pid").exists())
+    daemon._leaving.terminate()
+    os.kill(int((site.marks / "pid").read_text()), signal.SIGTERM)  # as Slurm does
+    exited = await until(lambda: [one for each in scheduler.streams for one in each.all("exited")])
+    if in_job:
+        assert exited[0].outcome == worker_pb2.EXIT_OUTCOME_LOST
+        assert exited[0].error.startswith(
+            "the worker's job was sent SIGTERM; the program said: exit status 1"
+        )
+    else:
+        assert exited[0].outcome == worker_pb2.EXIT_OUTCOME_FAILED
