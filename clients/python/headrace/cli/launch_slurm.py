@@ -61,7 +61,7 @@ def slurm(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="A folder that the jobs also see, for join tokens. Default: HEADRACE_HOME/launch/NAME.",
+            help="A folder that the jobs also see, for join tokens. Default: ~/.headrace/launch/NAME.",
             show_default=False,
         ),
     ] = None,
@@ -104,10 +104,10 @@ def slurm(
     names_to_pass(pass_env)
     text = _text(template, kind)
     with session.client() as client:
-        tokens = TokenFolder((folder or home_dir() / "launch" / name).expanduser().absolute())
+        tokens = TokenFolder((folder or Path.home() / ".headrace" / "launch" / name).expanduser().absolute())
         command = _command(client, scheduler, kind, store, tokens, idle_exit, lifetime, pass_env or "")
         batch = script.filled(text, command)
-        if not dry_run:
+        if command.tokens and not dry_run:
             _prepare(tokens, client.transport.target)
         if all(is_on_this_machine(one) for one in Target.of(command.scheduler).replicas):
             session.output.note(

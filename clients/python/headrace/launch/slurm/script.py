@@ -24,6 +24,7 @@ DEFAULT: Final = """\
 #!/bin/bash
 #SBATCH --nodes=1
 #SBATCH --ntasks=1
+#SBATCH --cpus-per-task={{slots}}
 {{worker}}
 """
 DEFAULT_GPUS: Final = """\
@@ -81,6 +82,10 @@ class WorkerCommand:
 _WAIT: Final = """\
 umask 077
 ask={ask}
+if [ ! -d "${{ask%/*}}" ]; then
+  echo "headrace: this node does not see ${{ask%/*}}. Give 'headrace launch slurm' a --folder that it sees." >&2
+  exit 1
+fi
 rm -f "$ask".*  # left by an earlier start, if this job was requeued
 : > "$ask.ask"  # `headrace launch slurm` answers with a join token for this worker alone
 for _ in $(seq {wait_s}); do

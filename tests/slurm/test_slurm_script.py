@@ -80,6 +80,14 @@ def test_the_drain_fits_into_the_time_that_slurm_s_signal_leaves() -> None:
     assert script.DRAIN_GRACE_S + 10 + 10 < script.SIGNAL_S
 
 
+def test_a_node_that_does_not_see_the_folder_of_tokens_says_so(tmp_path: Path) -> None:
+    lines = command(tokens=str(tmp_path / "elsewhere")).lines
+    done = subprocess.run(["bash", "-c", lines], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "this node does not see" in done.stderr
+    assert "--folder" in done.stderr
+
+
 LINES = """\
 12|3|R|None|headrace-workers-3
 15|0|PD|Resources|headrace-workers-0
