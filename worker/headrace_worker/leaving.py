@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from headrace import worker_labels
 from headrace_worker.attempt import Attempt
 from headrace_worker.bundle import Bundle
 from headrace_worker.courier import Courier
@@ -152,6 +153,8 @@ class Leaving:
             async with asyncio.timeout(acks_s):
                 await self._courier.emptied()
                 await self._courier.delete_now()
+                if worker_labels.EPHEMERAL in self._settings.labels:
+                    await self._session.last_one()  # so that its row is removed at once
 
     def _stop_all(self, within_s: float) -> None:
         for attempt in list(self._attempts.values()):

@@ -109,6 +109,8 @@ def drive(
     if dry_run:
         found = loop.turn(engine, scheduler, kind=kind, most=most, act=False)
         output.note(_said(found, most))
+        if not found.decision.submit:
+            output.note("Nothing would be requested now. This is what a request looks like:")
         output.line(engine.shown(found.decision.submit or [0]))
         return
     told = _Told(output, most)
