@@ -145,17 +145,36 @@ def test_a_job_whose_token_has_expired_leaves_with_a_message_and_another_one_com
     site.until_empty()
 
 
+LIGHTNING = {
+    "objective": {"metric": "loss", "goal": "minimize"},
+    "space": {"x": {"type": "float", "low": 0.01, "high": 0.1}},
+}
+
+
 def test_lightning_trains_and_does_not_believe_that_it_is_the_slurm_job(site: SlurmSite) -> None:
     pytest.importorskip("pytorch_lightning")
-    study = site.study(
-        "lightning",
-        objective={"metric": "loss", "goal": "minimize"},
-        space={"x": {"type": "float", "low": 0.01, "high": 0.1}},
-        template={"callable": "lit:train", "working_dir": str(PROGRAMS)},
-        max_steps=3,
-    )
+    template = {"callable": "lit:train", "working_dir": str(PROGRAMS)}
+    study = site.study("lightning", template=template, max_steps=3, **LIGHTNING)
     site.loop()
     with site.headrace.client as client:
         info = client.study(study.name).wait(timeout_s=400)
         details = [trial.detail for trial in client.study(study.name).trials()]
     assert info.counts.completed == 2, f"{details}\n{site.said()}"
+
+
+def test_lightning_outlives_scancel_and_resumes_from_the_epoch_that_it_had_reached(site: SlurmSite) -> None:
+    pytest.importorskip("pytorch_lightning")
+    env = {"LIT_BATCH_S": "0.1"}  # four batches make an epoch
+    template = {"callable": "lit:train", "working_dir": str(PROGRAMS), "env": env}
+    study = site.study("cancelled", template=template, max_trials=1, max_steps=300, **LIGHTNING)
+    site.loop(most=1)
+    with site.headrace.client as client:
+        trial = client.study(study.name).trial(0)
+        site.until(lambda: client.study(study.name).trials() and trial.info().step >= 5, "five epochs", 300)
+        site.slurm.run("scancel", (trial.info().worker or "").removeprefix("slurm-").replace("-", "_"))
+        site.until(lambda: trial.info().attempt == 2 and trial.info().step >= 10, "it resumes", 300)
+        info = trial.info()
+        steps = [report.step for report in client.study(study.name).reports()]
+        client.study(study.name).stop()
+    assert (info.failures, info.interruptions) == (0, 0), site.said()
+    assert info.steps_spent - info.step <= 1, f"at most one epoch is trained twice: {steps}"

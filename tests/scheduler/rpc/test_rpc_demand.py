@@ -128,6 +128,11 @@ async def test_sizes_that_depend_on_a_parameter_are_counted_apart(site: RpcSite)
     assert count(found)[("s", 4)] >= 1
 
 
+async def test_trials_that_share_a_process_count_as_one(site: RpcSite) -> None:
+    await create(site, "s", fuse={"most": 4})
+    assert count(await look(site)) == {("s", 1): 2}
+
+
 async def test_a_quota_bounds_what_waits(site: RpcSite) -> None:
     await do(site, lambda client: client.set_project("default", slots=2))
     await create(site, "s")

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 import warnings
 
 import pytorch_lightning as pl
@@ -25,6 +26,7 @@ class Line(pl.LightningModule):
 
     def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
         """The squared error."""
+        time.sleep(float(os.environ.get("LIT_BATCH_S", "0")))
         x, y = batch
         loss = torch.nn.functional.mse_loss(self.layer(x), y)
         self.log("loss", loss)

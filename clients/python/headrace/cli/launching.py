@@ -111,7 +111,7 @@ def drive(
         output.note(_said(found, most))
         if not found.decision.submit:
             output.note("Nothing would be requested now. This is what a request looks like:")
-        output.line(engine.shown(found.decision.submit or [0]))
+        output.line(engine.shown(found.decision.submit or [0]).rstrip())
         return
     told = _Told(output, most)
     if once:

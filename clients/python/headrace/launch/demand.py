@@ -8,6 +8,7 @@ and those that wait for another study count for nothing. Trials of other project
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from math import ceil
 
 from headrace.client import Client, joining, study_flows
 from headrace.client.machines import Worker
@@ -64,7 +65,7 @@ class ByClient:
         trials: list[TrialInfo] = []
         for trial in self._runnable(study):
             trials.append(trial)
-            if len(trials) >= most or len(trials) * WHOLE >= enough:
+            if len(trials) >= most or len(trials) * WHOLE >= enough * seats_of(study):
                 break
         room = None
         if project is not None and project.slots is not None:
@@ -109,6 +110,9 @@ def needs_of(
 ) -> list[Need]:
     """What a study needs: its runnable trials, then those that it has yet to propose, of the smallest size; at
     most `most` trials. `room_milli` is what its project's quota leaves, in thousandths of slots.
+
+    With `fuse`, as many trials as may share a process count as one. If the scheduler lets fewer share one, the others
+    still wait in the next turn.
     """
     spec, counts = study.spec, study.counts
     sizes = [_size(study, trial) for trial in trials]
@@ -125,7 +129,7 @@ def needs_of(
         found[size] += 1
     return [
         Need(
-            count=count,
+            count=ceil(count / seats_of(study)),
             slots=slots,
             milli=milli,
             on_gpu=on_gpu,
@@ -134,6 +138,11 @@ def needs_of(
         )
         for (slots, milli, on_gpu), count in found.items()
     ]
+
+
+def seats_of(study: StudyInfo) -> int:
+    """How many trials of a study may share a process."""
+    return study.spec.fuse.most if study.spec.fuse is not None else 1
 
 
 def _size(study: StudyInfo, trial: TrialInfo) -> tuple[int, int, bool]:
