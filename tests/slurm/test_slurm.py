@@ -5,6 +5,7 @@ import signal
 import time
 from collections import Counter
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,10 @@ from headrace.launch.engine import Stage
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 PROGRAMS = Path(__file__).parent / "programs"
+
+
+def says(log: Path, text: str) -> bool:
+    return text in log.read_text()
 
 
 def test_two_workers_come_up_for_a_study_and_leave_when_idle(site: SlurmSite) -> None:
@@ -74,8 +79,10 @@ def test_a_loop_that_is_killed_twenty_times_submits_each_pending_job_once(site: 
     try:
         for _ in range(20):
             loop = site.loop()
-            # It starts in about a second: kills come before, during and after its first turns.
-            time.sleep(chance.uniform(0.5, 3.0))
+            log = site.headrace.logs[f"loop-{len(site.loops) - 1}"]
+            site.until(partial(says, log, "Launches at most"), "its first turn begins")
+            # Kills come anywhere in its first turns: one takes some tenths of a second.
+            time.sleep(chance.uniform(0.0, 1.5))
             loop.send_signal(signal.SIGKILL)
             loop.wait()
             seen |= {member.id for member in site.members()}
