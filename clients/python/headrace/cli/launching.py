@@ -137,6 +137,7 @@ class _Told:
     def __init__(self, output: Output, most: int) -> None:
         self._output, self._most = output, most
         self._last: object = None
+        self._failures: tuple[str, ...] = ()
 
     def __call__(self, what: loop.Turn | HeadraceError) -> None:
         if isinstance(what, HeadraceError):
@@ -145,7 +146,9 @@ class _Told:
             self._last = str(what)
             return
         for failure in what.failures:
-            tell(failure, self._output)
+            if str(failure) not in self._failures:
+                tell(failure, self._output)
+        self._failures = tuple(map(str, what.failures))
         for worker in what.tokens:
             self._output.line(f"{worker} got a join token")
         if (said := _said(what, self._most)) != self._last:

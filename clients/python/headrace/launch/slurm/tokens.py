@@ -46,8 +46,11 @@ class TokenFolder:
             ) from None
 
     def awaiting(self) -> frozenset[str]:
-        """The workers that await a token."""
-        return frozenset(_worker(ask) for ask in self._all(".ask") if not self._answered(ask))
+        """The workers that await a token. Raises EngineError."""
+        try:
+            return frozenset(_worker(ask) for ask in self._all(".ask") if not self._answered(ask))
+        except OSError as error:
+            raise EngineError(f"The folder {self.folder} cannot be read: {error}.", remedy="") from None
 
     def deliver(self, worker: str, secret: str) -> bool:
         """Writes a token for the worker. Returns False if it does not ask, or another loop answers.
@@ -60,9 +63,9 @@ class TokenFolder:
             raise EngineError(f"The token for {worker} cannot be written: {error}.", remedy="") from None
 
     def sweep(self, workers: Collection[str]) -> None:
-        """Deletes old files of workers that are not among these."""
-        for kind in _KINDS:
-            for file in self._all(kind):
+        """Deletes old files of workers that are not among these. What cannot be deleted stays for the next time."""
+        for file in [file for kind in _KINDS for file in self._all(kind)]:
+            with suppress(OSError):
                 if _worker(file) not in workers and _age_s(file) > LEFTOVER_S:
                     file.unlink(missing_ok=True)
 
@@ -92,10 +95,7 @@ class TokenFolder:
         return True
 
     def _all(self, kind: str) -> list[Path]:
-        try:
-            return sorted(self.folder.glob(f"*{kind}"))
-        except OSError as error:
-            raise EngineError(f"The folder {self.folder} cannot be read: {error}.", remedy="") from None
+        return sorted(self.folder.glob(f"*{kind}"))
 
 
 def _worker(file: Path) -> str:
