@@ -34,6 +34,7 @@ from headrace.errors import (
     WorkerRevokedError,
 )
 from headrace.target import Target, proxy_options
+from headrace.tls_faults import tls_fault
 from headrace.v1 import join_pb2, join_pb2_grpc
 from headrace_worker import credential as credentials
 from headrace_worker.backoff import Backoff
@@ -128,9 +129,11 @@ async def _join(target: Target, home: Path, worker: str, token: str) -> Credenti
             except HeadraceError as error:
                 if not (error.retryable or isinstance(error, DeadlineError)):
                     raise
-                if str(error) != said:
-                    log.warning("cannot join at %s yet, trying again: %s", replica, error)
-                    said = str(error)
+                fault = tls_fault(error.message)
+                why = str(error) if fault is None else f"{fault.message}. {fault.remedy}"
+                if why != said:
+                    log.warning("cannot join at %s yet, trying again: %s", replica, why)
+                    said = why
             else:
                 made = replace(
                     credentials.credential_of(key, response.credential),

@@ -22,6 +22,8 @@ from headrace.home import home_dir, make_private
 _PREFIX: Final = "sha256:"
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{64}")
 _CONNECT_S: Final = 5.0
+_DER: Final = 2
+"""`_ssl.ENCODING_DER`."""
 FOLDER: Final = "authorities"
 
 
@@ -80,7 +82,7 @@ def _shown(replica: str) -> list[bytes]:
         if sys.version_info >= (3, 13):
             return line.get_unverified_chain()
         chain = line._sslobj.get_unverified_chain() or ()  # type: ignore[attr-defined]  # public from 3.13 on
-        return [one.public_bytes(1) for one in chain]  # 1: DER
+        return [one.public_bytes(_DER) for one in chain]
 
 
 def _kept(file: Path, wanted: str) -> bool:

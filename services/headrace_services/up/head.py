@@ -22,7 +22,6 @@ from typing import Final
 from headrace import logins
 from headrace.durable import replace
 from headrace.errors import HeadraceError, InvalidFieldError, Violation
-from headrace.home import make_private
 from headrace_services.up.listening import Listening, listening
 
 FOLDER: Final = "head"
@@ -147,7 +146,6 @@ def make_head(
     # only a head node needs it, and it takes a tenth of a second
     from headrace_services.identity.head import ensured, fingerprint
 
-    make_private(home / FOLDER)
     found = ensured(home / FOLDER / "ca", at.names, now=datetime.now(UTC))
     return Head(home=home, at=at, fingerprint=fingerprint(found.certificate))
 
