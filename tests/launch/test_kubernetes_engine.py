@@ -25,7 +25,7 @@ from headrace.launch.loop import Cluster, Turn, turn
 pytestmark = pytest.mark.timeout(120)
 KIND = Kind(slots=2, on_gpu=False)
 WORKER = Worker(
-    scheduler="tls://head:7440", store="s3://b/x", kind=KIND, idle_exit="10m", tls_ca="sha256:0", tokens=True
+    scheduler="tls://head:7440", store="s3://b/x", kind=KIND, idle_exit="10m", tokens=True, authority="PEM"
 )
 
 

@@ -80,7 +80,7 @@ def test_every_option_exists(folder: str) -> None:
     for pod in pods(written(folder)).values():
         (container,) = pod["spec"]["containers"]
         name, *given = container["args"]
-        known = options(commands[name].load()) if name in commands else options_of_cli(name, given)
+        known = options(commands[name].load()) if name in commands else options_of_launch(given[0])
         for argument in given:
             if argument.startswith("--"):
                 assert argument.partition("=")[0] in known, f"{name} {argument}"
@@ -93,16 +93,12 @@ def options(command: Any) -> set[str]:
     return {option for parameter in found.params for option in parameter.opts}
 
 
-def options_of_cli(name: str, given: list[str]) -> set[str]:
-    """Those of a command of the client, such as `launch kubernetes`."""
-    from headrace.cli.app import app
+def options_of_launch(engine: str) -> set[str]:
+    """Those of `headrace launch ENGINE`."""
+    from headrace.cli.launch import launch
 
-    found: Any = typer.main.get_command(app)
-    for word in (name, *given):
-        if not hasattr(found, "commands") or word.startswith("-"):
-            break
-        found = found.commands[word]
-    return {option for parameter in found.params for option in parameter.opts}
+    group: Any = typer.main.get_command(launch)
+    return {option for parameter in group.commands[engine].params for option in parameter.opts}
 
 
 @pytest.mark.parametrize("folder", ["base", "launch"])

@@ -2,6 +2,7 @@
 
 import typer
 
+from headrace.cli.launch_kubernetes import kubernetes
 from headrace.cli.launch_slurm import slurm
 
 launch = typer.Typer(
@@ -20,3 +21,4 @@ def _group() -> None:
 
 
 launch.command("slurm")(slurm)
+launch.command("kubernetes")(kubernetes)

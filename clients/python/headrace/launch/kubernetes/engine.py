@@ -70,7 +70,8 @@ class Kubernetes:
         if job is None or job["metadata"]["uid"] != member.id:
             return False
         name = job["metadata"]["annotations"][SECRET]
-        made = manifest.secret(name, secret, job, now=self._clock())
+        authority = self._worker.authority
+        made = manifest.secret(name, secret, job, now=self._clock(), authority=authority)
         path = f"{self._secrets}/{name}"
         try:
             old = self._api.get(path)

@@ -8,7 +8,7 @@ comes first. The loop adds names, labels, the token's volume, and what makes a s
 import copy
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
@@ -42,10 +42,11 @@ class Worker:
     kind: Kind
     idle_exit: str
     lifetime: str = ""
-    tls_ca: str = ""
-    """A fingerprint, or a file in the image or a volume; empty without TLS."""
     tokens: bool = False
     """Whether workers join with a token."""
+    authority: str = field(default="", repr=False)
+    """The authority of the scheduler's certificate, in PEM, which comes with the token; empty: the system's."""
+    pass_env: str = ""
 
     def arguments(self) -> list[str]:
         """Of `headrace worker`; the name is the pod's."""
@@ -57,7 +58,8 @@ class Worker:
             "--idle-exit": self.idle_exit,
             "--lifetime": self.lifetime,
             "--drain-grace": f"{GRACE_S}",
-            "--tls-ca": self.tls_ca,
+            "--pass-env": self.pass_env,
+            "--tls-ca": f"{JOINING}/ca.pem" if self.authority else "",
             "--join": f"@{JOINING}/token" if self.tokens else "",
         }
         labels = [f"--label={key}={value}" for key, value in self.kind.labels.items()]
@@ -96,11 +98,11 @@ def default_template(image: str, kind: Kind) -> dict[str, Any]:
     }
 
 
-def checked(template: object, kind: Kind, *, field: str = "--template") -> dict[str, Any]:
+def checked(template: object, kind: Kind, *, option: str = "--template") -> dict[str, Any]:
     """The template as `metadata` and `spec` of a pod. Raises InvalidFieldError, which names all that is missing."""
     if not isinstance(template, dict):
         raise InvalidFieldError(
-            [_problem(field, "", "is no manifest of a pod", "Write a PodTemplate in YAML.")]
+            [_problem(option, "", "is no manifest of a pod", "Write a PodTemplate in YAML.")]
         )
     pod = template.get("template", template)  # of a PodTemplate, or the pod itself
     spec = pod.get("spec") if isinstance(pod, dict) and "spec" in pod else pod
@@ -110,18 +112,18 @@ def checked(template: object, kind: Kind, *, field: str = "--template") -> dict[
     if len(named) != 1:
         problems.append(
             _problem(
-                field,
+                option,
                 ", ".join(str(one.get("name")) for one in containers or () if isinstance(one, dict)),
                 f"has no container named {CONTAINER}",
                 "Its image runs `headrace worker`.",
             )
         )
     else:
-        problems += _of_container(named[0], kind, field)
+        problems += _of_container(named[0], kind, option)
     if isinstance(spec, dict) and spec.get("restartPolicy", "Never") != "Never":
         problems.append(
             _problem(
-                f"{field}: restartPolicy",
+                f"{option}: restartPolicy",
                 str(spec["restartPolicy"]),
                 "would start a worker twice with one token",
                 "Leave it out.",
@@ -132,16 +134,16 @@ def checked(template: object, kind: Kind, *, field: str = "--template") -> dict[
     return copy.deepcopy({"metadata": pod.get("metadata") or {}, "spec": spec})
 
 
-def _of_container(container: Mapping[str, Any], kind: Kind, field: str) -> list[Violation]:
+def _of_container(container: Mapping[str, Any], kind: Kind, option: str) -> list[Violation]:
     problems = []
     if not container.get("image"):
-        problems.append(_problem(f"{field}: image", "", "is missing", "Name the image of the worker."))
+        problems.append(_problem(f"{option}: image", "", "is missing", "Name the image of the worker."))
     limits = (container.get("resources") or {}).get("limits") or {}
     gpus = [name for name in limits if "gpu" in str(name)]
     if kind.on_gpu and not gpus:
         problems.append(
             _problem(
-                f"{field}: resources.limits",
+                f"{option}: resources.limits",
                 "",
                 f"has no GPUs, and --gpus-per-worker says {kind.slots}",
                 f"Write {GPU}: {kind.slots}.",
@@ -150,7 +152,7 @@ def _of_container(container: Mapping[str, Any], kind: Kind, field: str) -> list[
     elif kind.on_gpu and str(limits[gpus[0]]) != str(kind.slots):
         problems.append(
             _problem(
-                f"{field}: resources.limits",
+                f"{option}: resources.limits",
                 f"{gpus[0]}: {limits[gpus[0]]}",
                 f"is not --gpus-per-worker, {kind.slots}",
                 "Give the same number in both.",
@@ -194,8 +196,10 @@ def job(template: Mapping[str, Any], worker: Worker, *, launch: str, seat: int, 
     }
 
 
-def secret(name: str, token: str, owner: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
-    """The secret with a join token, which goes with its Job."""
+def secret(
+    name: str, token: str, owner: Mapping[str, Any], *, now: datetime, authority: str = ""
+) -> dict[str, Any]:
+    """The secret with a join token and what to trust, which goes with its Job."""
     metadata = owner["metadata"]
     return {
         "apiVersion": "v1",
@@ -209,7 +213,7 @@ def secret(name: str, token: str, owner: Mapping[str, Any], *, now: datetime) ->
                 {"apiVersion": "batch/v1", "kind": "Job", "name": metadata["name"], "uid": metadata["uid"]}
             ],
         },
-        "stringData": {"token": token},
+        "stringData": {"token": token, **({"ca.pem": authority} if authority else {})},
     }
 
 
@@ -218,13 +222,13 @@ def name_of(launch: str, seat: int) -> str:
     return f"headrace-{launch}-{seat}"
 
 
-def check_name(launch: str, *, field: str = "--name") -> None:
+def check_name(launch: str, *, option: str = "--name") -> None:
     """Raises InvalidFieldError unless a launch of this name can name objects of Kubernetes."""
     if len(launch) > _LONGEST_NAME or not _NAME.fullmatch(launch):
         raise InvalidFieldError(
             [
                 _problem(
-                    field,
+                    option,
                     launch,
                     "cannot name objects of Kubernetes",
                     f"Use at most {_LONGEST_NAME} lower-case letters, digits and hyphens.",
@@ -233,5 +237,5 @@ def check_name(launch: str, *, field: str = "--name") -> None:
         )
 
 
-def _problem(field: str, value: str, message: str, remedy: str) -> Violation:
-    return Violation(field=field, value=value, message=message, remedy=remedy)
+def _problem(option: str, value: str, message: str, remedy: str) -> Violation:
+    return Violation(field=option, value=value, message=message, remedy=remedy)
