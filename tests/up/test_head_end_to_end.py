@@ -158,12 +158,12 @@ def test_one_command_makes_a_head_and_the_printed_ones_make_a_cluster(tmp_path: 
 
     # Another address, after a kill: the server's certificate alone is new.
     moved = any_port()
-    with head(home, "--listen", f"127.0.0.1:{moved}", "--advertise", "localhost") as (_, said):
+    with head(home, "--listen", f"127.0.0.2:{moved}") as (_, said):
         changed = {file.name for file, content in before.items() if file.read_bytes() != content}
         assert changed == {"server.pem", "server.key", "login.json"}
         assert connected(home) == {"local"}
         login = command(said(), "Log in")
-        assert f"tls://localhost:{moved}" in login
+        assert f"tls://127.0.0.2:{moved}" in login
         run(login, user, f"{token}\n")
         assert connected(user) == {"local"}
         assert len(list((user / FOLDER).iterdir())) == 1

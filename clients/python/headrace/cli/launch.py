@@ -3,6 +3,7 @@
 import typer
 
 from headrace.cli.launch_kubernetes import kubernetes
+from headrace.cli.launch_ray import ray
 from headrace.cli.launch_slurm import slurm
 
 launch = typer.Typer(
@@ -22,3 +23,4 @@ def _group() -> None:
 
 launch.command("slurm")(slurm)
 launch.command("kubernetes")(kubernetes)
+launch.command("ray")(ray)
