@@ -1,6 +1,7 @@
 """deploy/kubernetes: valid by the published schemas, strictly, with options that exist, and closed by default."""
 
 import copy
+import json
 import shutil
 import subprocess
 from functools import cache
@@ -12,6 +13,9 @@ import kubernetes_validate
 import pytest
 import typer
 import yaml
+
+from headrace.launch.decision import Kind
+from headrace.launch.kubernetes import manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
@@ -151,6 +155,41 @@ def test_with_gpus_a_worker_offers_nothing_else() -> None:
 def test_launched_workers_take_the_place_of_the_fixed_ones() -> None:
     assert "headrace-worker" not in {one["metadata"]["name"] for one in built("launch")}
     assert "headrace-launch" in pods(built("launch"))
+
+
+def example(name: str) -> Any:
+    """A file that the page shows."""
+    page = (ROOT / "docs" / "how-to" / "run-on-kubernetes.md").read_text()
+    (text,) = [block for block in page.split("```yaml\n")[1:] if block.startswith(f"# {name}\n")]
+    return text.partition("```")[0]
+
+
+@needs_kubectl
+def test_the_overlay_of_the_page_builds_and_is_valid(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "kustomization.yaml").write_text(example("mine/kustomization.yaml"))
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(tmp_path / "mine")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    resources = tuple(yaml.safe_load_all(done.stdout))
+    for resource in resources:
+        validate(resource, VERSIONS[1])
+    (workers,) = [one for one in resources if one["kind"] == "StatefulSet"]
+    (container,) = pods(resources)["headrace-worker"]["spec"]["containers"]
+    assert workers["spec"]["replicas"] == 4
+    assert container["image"] == "registry.example/headrace-worker:1"
+    assert {"name": "STORE", "value": "s3://bucket/headrace"} in container["env"]
+    assert container["env"][0]["name"] == "POD_NAME", "which the store's address did not replace"
+
+
+def test_the_template_of_the_page_is_accepted() -> None:
+    kind = Kind(slots=1, on_gpu=True)
+    template = manifest.checked(yaml.safe_load(example("pod.yaml")), kind)
+    worker = manifest.Worker(scheduler="h:1", store="s3://b", kind=kind, idle_exit="5m", tokens=True)
+    job = manifest.job(template, worker, launch="workers", seat=0, nonce="abcdef")
+    validate(json.loads(json.dumps(job)), VERSIONS[1])
 
 
 def test_what_contains_secrets_is_named_and_not_here() -> None:

@@ -1,7 +1,9 @@
 """The part of Ray that a launch uses: named actors in one namespace. Everything that imports `ray` is here."""
 
+import os
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from headrace.client.missing import MissingExtraError
@@ -11,18 +13,28 @@ from headrace.launch.ray.worker import Seat, Worker
 NAMESPACE: Final = "headrace"
 CALL_S: Final = 20.0
 _PROBE_S: Final = 2.0
+_EXIT_S: Final = 10.0
+"""How long Ray may take to end an actor that asked for it."""
 
 
 class SeatActor:
-    """A seat as an actor. Ray ends its process with `os._exit`, which frees its name."""
+    """A seat as an actor, which ends with its worker: that frees its name and its resources."""
 
     def __init__(self, worker: Worker, prefix: str) -> None:
         import ray
 
-        actor = ray.get_runtime_context().get_actor_id()
+        self._ray = ray
+        context = ray.get_runtime_context()
+        actor = context.get_actor_id()
         assert actor is not None
-        self._name = f"{prefix}-{short(actor)}"
-        self._seat = Seat(worker, self._name)
+        self._actor_name = context.get_actor_name()
+        self._seat = Seat(worker, f"{prefix}-{short(actor)}", over=self._end)
+
+    def _end(self, status: int) -> None:
+        with suppress(Exception):  # an exit of the process by itself is an error in Ray's log
+            self._ray.kill(self._ray.get_actor(self._actor_name, namespace=NAMESPACE))
+            time.sleep(_EXIT_S)
+        os._exit(status)
 
     def awaits_token(self) -> bool:
         """Whether its worker has not started for want of a token."""
