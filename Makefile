@@ -193,7 +193,7 @@ test-slurm: setup ## Run headrace launch slurm with a real Slurm: two nodes on t
 test-ray: build/ray/.stamp ## Run a study on a Ray cluster of two nodes on this machine (installs Ray, 300 MB, in build/ray)
 	@build/ray/bin/python -m pytest -q -n 0 -p no:cacheprovider tests/launch/test_ray_cluster.py $(ARGS)
 
-build/ray/.stamp: $(STAMP) .ci/ray.sh
+build/ray/.stamp: $(STAMP) .ci/ray.txt .ci/ray.sh
 	@.ci/ray.sh build/ray
 	@touch $@
 

@@ -10,4 +10,4 @@ echo "ray: making $folder and installing Ray"
 # With a .pth file, because --system-site-packages would show the packages of the interpreter instead.
 .venv/bin/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
   >"$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zzz_setup.pth"
-"$folder/bin/python" -m pip install --quiet -c .ci/constraints.txt ray==2.60.0
+"$folder/bin/python" -m pip install --quiet -c .ci/constraints.txt -c .ci/ray.txt ray

@@ -160,7 +160,7 @@ def test_launched_workers_take_the_place_of_the_fixed_ones() -> None:
 def example(name: str) -> Any:
     """A file that the page shows."""
     page = (ROOT / "docs" / "how-to" / "run-on-kubernetes.md").read_text()
-    (text,) = [block for block in page.split("```yaml\n")[1:] if block.startswith(f"# {name}\n")]
+    (text,) = [block for block in page.split("```yml\n")[1:] if block.startswith(f"# {name}\n")]
     return text.partition("```")[0]
 
 
