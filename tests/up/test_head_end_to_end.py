@@ -125,13 +125,14 @@ def test_one_command_makes_a_head_and_the_printed_ones_make_a_cluster(tmp_path: 
             pytest.raises(UnauthenticatedError),
         ):
             nobody.studies()
+        run([*HEADRACE, "--address", f"tls://127.0.0.1:{port}", "studies"], home)  # without a login
         login, join = command(said(), "Log in"), command(said(), "Join a worker")
         assert "admin of project default" in run(login, user, f"{token}\n")
         secret = run([*HEADRACE, "worker-token", "create"], user).strip()
         join = [secret if word == "TOKEN" else word for word in join]
         log = tmp_path / "other.log"
         with worker([*join, "--name", "other", "--cpu-slots", "1"], other, log):
-            until(lambda: connected(user) == {"local", "other"}, lambda: said() + log.read_text())
+            until(lambda: connected(user) == {"head", "other"}, lambda: said() + log.read_text())
             program = tmp_path / "program"
             program.mkdir()
             (program / "study.yaml").write_text(STUDY)
@@ -139,7 +140,7 @@ def test_one_command_makes_a_head_and_the_printed_ones_make_a_cluster(tmp_path: 
             run([*HEADRACE, "run", str(program / "study.yaml"), "--ship"], user)
             with Client(address_in(home), tls_ca=home / "head/ca/ca.pem", token=token) as client:
                 assert client.study("over-two").status().state == "completed"
-            for ran in (home / "workers/local", other / "workers/other"):
+            for ran in (home / "workers/head", other / "workers/other"):
                 assert list(ran.glob("logs/over-two-*/*.log")), f"{ran} has run trials"
         found = re.search(r"http://127.0.0.1:\d+", said())
         assert found
@@ -152,7 +153,7 @@ def test_one_command_makes_a_head_and_the_printed_ones_make_a_cluster(tmp_path: 
     with head(home, "--listen", f"127.0.0.1:{port}") as (running, said):
         assert {file: file.read_bytes() for file in before} == before
         with worker([*join, "--name", "other", "--cpu-slots", "1"], other, log):
-            until(lambda: connected(user) == {"local", "other"}, lambda: said() + log.read_text())
+            until(lambda: connected(user) == {"head", "other"}, lambda: said() + log.read_text())
         running.kill()
         running.wait()
 
@@ -164,10 +165,11 @@ def test_one_command_makes_a_head_and_the_printed_ones_make_a_cluster(tmp_path: 
         login = command(said(), "Log in")
         assert f"tls://127.0.0.2:{moved}" in login
         run(login, user, f"{token}\n")
-        until(lambda: connected(user) == {"local"}, said)  # the killed run's is listed for a lease's time
+        until(lambda: connected(user) == {"head"}, said)  # the killed run's is listed for a lease's time
         assert len(list((user / FOLDER).iterdir())) == 1
     with _alone(home) as address:
         assert address.startswith("127.0.0.1:"), "without --listen it serves this machine alone, as before"
+        assert connected(home) == {"local"}
         with Client(address) as client:
             assert [study.name for study in client.studies()] == ["over-two"]
 
@@ -176,7 +178,7 @@ def test_one_command_makes_a_head_and_the_printed_ones_make_a_cluster(tmp_path: 
 def _alone(home: Path) -> Iterator[str]:
     """`headrace up` on the same home, without --listen."""
     process = subprocess.Popen(
-        [*HEADRACE, "up", "--home", str(home), "--port", "0", "--no-console", "--no-worker"],
+        [*HEADRACE, "up", "--home", str(home), "--port", "0", "--no-console"],
         stdout=subprocess.DEVNULL,
         env=environment(home),
     )

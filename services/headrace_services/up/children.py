@@ -17,6 +17,8 @@ from headrace_services.up.probe import console_serves, scheduler_serves, worker_
 from headrace_services.up.supervisor import BACKOFF_LONGEST_S
 
 WORKER_NAME = "local"
+HEAD_WORKER_NAME = "head"
+"""Another one, hence another home: a certificate in it would keep the worker from a scheduler without them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,7 @@ def children(options: Options) -> list[ChildSpec]:
     head = options.head
     access = () if head is None else head.scheduler_options()
     joining = () if head is None else head.worker_options()
+    worker_name = WORKER_NAME if head is None else HEAD_WORKER_NAME
     trust = () if head is None else ("--tls-ca", str(head.ca_file))
     tls = None if head is None else head.ca_file
     timing = _option("--heartbeat-interval", options.heartbeat_interval_s) + _option(
@@ -100,13 +103,13 @@ def children(options: Options) -> list[ChildSpec]:
                 ),
                 env={**env, "HEADRACE_DATABASE_URL": database_url},
                 log_path=logs / f"{name}.log",
-                prepare=nothing if head is None else head.tokens(database_url, WORKER_NAME),
+                prepare=nothing if head is None else head.tokens(database_url, worker_name),
                 ready=scheduler_serves(address if head is None else head.at.local, options.instance, tls),
                 stop_grace_s=15,
             )
         )
     if options.worker:
-        where = ("--scheduler", ",".join(options.addresses), "--name", WORKER_NAME)
+        where = ("--scheduler", ",".join(options.addresses), "--name", worker_name)
         specs.append(
             ChildSpec(
                 name="worker",
@@ -122,7 +125,7 @@ def children(options: Options) -> list[ChildSpec]:
                 log_path=logs / "worker.log",
                 ready=worker_connected(
                     options.addresses[0].removeprefix("tls://"),
-                    WORKER_NAME,
+                    worker_name,
                     tls,
                     None if head is None else head.token,
                 ),
