@@ -75,10 +75,9 @@ class LaunchSite:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def workers(self) -> list[dict[str, Any]]:
-        """The workers that the scheduler knows."""
-        found: list[dict[str, Any]] = json.loads(self.run("workers", "--json"))
-        return found
+    def connected(self) -> list[str]:
+        """The names of the connected workers."""
+        return [one["name"] for one in json.loads(self.run("workers", "--json")) if one["connected"]]
 
     def study(self, most: int, also: Callable[[], None] = lambda: None) -> Counter[str]:
         """Runs a study to its end; returns which workers were connected meanwhile, never more than `most`."""
@@ -92,7 +91,7 @@ class LaunchSite:
 
             def over() -> bool:
                 also()
-                names = [one["name"] for one in self.workers() if one["connected"]]
+                names = self.connected()
                 assert len(names) <= most, names
                 seen.update(names)
                 return run.poll() is not None
