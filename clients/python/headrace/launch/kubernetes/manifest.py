@@ -188,6 +188,7 @@ def job(template: Mapping[str, Any], worker: Worker, *, launch: str, seat: int, 
         "metadata": {"name": name_of(launch, seat), "labels": labels, "annotations": annotations},
         "spec": {
             "backoffLimit": 0,
+            "podReplacementPolicy": "Failed",  # a pod that drains still holds the seat
             "parallelism": 1,
             "completions": 1,
             "ttlSecondsAfterFinished": KEPT_S,
