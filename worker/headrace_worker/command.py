@@ -73,7 +73,8 @@ def worker(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Connect with TLS and trust this certificate authority (PEM). Default: HEADRACE_TLS_CA.",
+            help="Connect with TLS and trust this certificate authority: a file in PEM, or its fingerprint, sha256:…. "
+            "Default: HEADRACE_TLS_CA.",
         ),
     ] = None,
     join: Annotated[
