@@ -26,7 +26,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start a thousand interpreters. Without cached bytecode, each would compile everything that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: gpu gpu-kit test-compose help setup demo up test test-all costs faults lint types verify pytest proto proto-baseline constraints hashes images diagram docs bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials hdet-jobs wheel bench chaos gangs test-clients test-console test-metrics test-trackers node-modules restores clean
+.PHONY: gpu gpu-kit test-compose help setup demo up test test-all costs faults lint types verify pytest proto proto-baseline constraints hashes images diagram docs bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials hdet-jobs wheel bench chaos gangs test-clients test-console test-metrics test-ray test-slurm test-trackers node-modules restores clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -185,6 +185,17 @@ test-clients: setup ## Build every client (Python, and clients/*/conformance.sh)
 test-metrics: setup ## Check metrics, dashboard and alert rules, with Prometheus' promtool (HEADRACE_PROMTOOL, or on the path)
 	@command -v "$${HEADRACE_PROMTOOL:-promtool}" >/dev/null || { echo "There is no promtool on the path (Debian: apt-get install prometheus)." >&2; exit 1; }
 	@pytest -q -n 0 tests/monitoring $(ARGS)
+
+test-slurm: setup ## Run headrace launch slurm with a real Slurm: two nodes on this machine (root, slurmctld, slurmd, munge; ten minutes)
+	@why=$$(python -c "import sys; sys.path.insert(0, 'tests/slurm'); import cluster; print(cluster.lacking())"); \
+	  if [ -n "$$why" ]; then echo "test-slurm: skipped: $$why"; else pytest -q -n 0 tests/slurm $(ARGS); fi
+
+test-ray: build/ray/.stamp ## Run a study on a Ray cluster of two nodes on this machine (installs Ray, 300 MB, in build/ray)
+	@build/ray/bin/python -m pytest -q -n 0 -p no:cacheprovider tests/launch/test_ray_cluster.py $(ARGS)
+
+build/ray/.stamp: $(STAMP) .ci/ray.txt .ci/ray.sh
+	@.ci/ray.sh build/ray
+	@touch $@
 
 test-trackers: build/trackers/.stamp ## Run headrace track with the real MLflow (and its server), W&B and TensorBoard; kill it 20 times (ten minutes)
 	@build/trackers/bin/python -m pytest -q -s -n 0 -p no:cacheprovider tests/trackers $(ARGS)

@@ -220,8 +220,26 @@ def test_a_certificate_that_works_or_cannot_be_tried_stays(
     reach = start(home, file)
     assert reach is not None
     assert credential.load(home) == reach.credential
-    assert len(signer.joins) == 1
-    assert file.exists(), "it was not used"
+    assert len(signer.joins) == 1 + away, "where nobody answers, the token is tried once"
+    assert file.exists(), "it was not used up"
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+def test_where_nobody_answers_another_token_asks_where_workers_connect_now(
+    signer: Signer, home: Path, file: Path, accepted: bool
+) -> None:
+    """A head node that listens on another port."""
+    first = start(home, file)
+    assert first is not None
+    signer.refuses["Renew"] = UnreachableError("nobody is there")
+    if not accepted:
+        signer.refuses["Join"] = UnreachableError("nobody is there either")
+    file.write_text(join_tokens.new_token().text)
+    reach = start(home, file)
+    assert reach is not None
+    assert credential.load(home) == reach.credential
+    assert (reach.credential != first.credential) == accepted
+    assert file.exists() != accepted
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")

@@ -17,6 +17,7 @@ TOP_LEVEL = {
     "README.md",
     "benchmarks",
     "clients",
+    "deploy",
     "docker-compose.yml",
     "docs",
     "examples",

@@ -22,7 +22,7 @@ STUBS = sorted((ROOT / "clients/python/headrace/v1").glob("*_pb2.py"))
 def pins() -> dict[str, str]:
     lines = [
         line
-        for name in (".ci/constraints.txt", ".ci/trackers.txt")
+        for name in (".ci/constraints.txt", ".ci/ray.txt", ".ci/trackers.txt")
         for line in (ROOT / name).read_text(encoding="utf-8").splitlines()
     ]
     return {

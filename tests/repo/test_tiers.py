@@ -34,6 +34,8 @@ STAND_INS = {
     "gangs": "gang/test_gang_ends.py::test_the_first_failure_is_reported_and_all_are_ended",
     "bubbles": "bubbles/test_bubble_worker.py::test_a_daemon_keeps_an_agent_and_takes_it_along",
     "installations": "worker/test_environment_separation.py::test_what_no_index_has_is_told_in_the_trials_log",
+    "launches": "launch/test_loop.py::test_a_request_whose_answer_is_lost_is_not_repeated",
+    "launches in Kubernetes": "launch/test_kubernetes_engine.py::test_two_loops_at_once_fill_each_seat_once",
     "joining": "joining/test_join_tokens.py::test_a_token_for_a_worker_lets_no_second_machine_in",
 }
 """The tests in the first tier that represent each kind of long test."""

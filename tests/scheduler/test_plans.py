@@ -173,6 +173,7 @@ async def ask_everything(conn: AsyncConnection) -> None:
     await workers.expired_leases(conn)
     await workers.forget_asked_of_ended(conn)
     await workers.forget_gone(conn, DAY, 10)
+    await workers.forget_ephemeral(conn, 10)
     await workers.studies_waiting_for_slots(conn)
     await workers.held_leases(conn, 1)
     await requests.forget_old(conn, DAY, 10)

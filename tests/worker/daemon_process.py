@@ -18,14 +18,16 @@ class DaemonProcess:
         self.site = site
         self.processes: list[asyncio.subprocess.Process] = []
 
-    async def start(self, *, home: Path | None = None, first: str = "") -> asyncio.subprocess.Process:
-        """Starts one that runs these statements first."""
+    async def start(
+        self, *further: str, home: Path | None = None, first: str = ""
+    ) -> asyncio.subprocess.Process:
+        """Starts one with further options, that runs these statements first."""
         settings = self.site.settings
         log = (self.site.root / "daemon.log").open("ab")
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", first + COMMAND, "--scheduler", self.site.scheduler.address),
             *("--name", settings.name, "--home", str(home or settings.home), "--store", settings.store_url),
-            *("--cpu-slots", "2", "--stop-grace", "3"),
+            *("--cpu-slots", "2", "--stop-grace", "3", *further),
             stdout=log,
             stderr=log,
             env={**os.environ, "MARKS": str(self.site.marks)},

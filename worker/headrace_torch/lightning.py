@@ -34,7 +34,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from headrace.trial import Trial
+from headrace.trial import Trial, job_signals
 from headrace_torch.frozen import freeze, frozen
 from headrace_torch.turns import Turns, refuse_other_budget, refuse_ranks
 
@@ -154,6 +154,7 @@ class TrialCallback:
         A fit that had ended by itself ends again, before its first batch.
         """
         self._turns.begin()
+        job_signals.hold_again()  # Lightning's handler would end the fit
         if self._frozen is not None:
             freeze(pl_module, self._frozen)
         if self._ends:

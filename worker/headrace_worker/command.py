@@ -9,12 +9,10 @@ from typing import Annotated
 
 import typer
 
-from headrace.errors import InvalidFieldError, Violation
 from headrace.hidden import close_to_others
 from headrace.mps import Mode
 from headrace.spec import names
-
-_LABEL = "KEY=VALUE"
+from headrace_worker.arguments import LABEL, checked, labels_of, run_as_with_bubbles
 
 
 def worker(
@@ -67,7 +65,7 @@ def worker(
     label: Annotated[
         list[str] | None,
         typer.Option(
-            metavar=_LABEL,
+            metavar=LABEL,
             help="A label that a study's resources can require. Repeat the option for more.",
         ),
     ] = None,
@@ -75,7 +73,8 @@ def worker(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Connect with TLS and trust this certificate authority (PEM). Default: HEADRACE_TLS_CA.",
+            help="Connect with TLS and trust this certificate authority: a file in PEM, or its fingerprint, sha256:…. "
+            "Default: HEADRACE_TLS_CA.",
         ),
     ] = None,
     join: Annotated[
@@ -127,6 +126,31 @@ def worker(
             show_default=False,
         ),
     ] = None,
+    idle_exit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Exit when no trial has run here for this long: 90s, 10m or 1h. Default: never.",
+            show_default=False,
+        ),
+    ] = None,
+    lifetime: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Exit before this time is over, such as the time limit of a batch job: 30m, 4h or 2d. It drains "
+            "earlier, by --drain-grace, --stop-grace and 10 seconds. Default: no limit.",
+            show_default=False,
+        ),
+    ] = None,
+    ephemeral: Annotated[
+        bool,
+        typer.Option(
+            "--ephemeral",
+            help="This worker never returns: it disappears from the cluster when it has exited, or within minutes "
+            "if it is killed.",
+        ),
+    ] = False,
     prestart: Annotated[
         bool,
         typer.Option(
@@ -187,10 +211,12 @@ def worker(
     headrace worker --scheduler a:7440,b:7440 --store s3://bucket/checkpoints --label zone=eu
     headrace worker --scheduler tls://head:7440 --tls-ca ca.pem --join @token
     headrace worker --scheduler 10.0.0.5:7440 --drain-grace 110 --spot-notice-file /run/spot-notice
+    headrace worker --scheduler 10.0.0.5:7440 --idle-exit 10m --lifetime 4h --ephemeral
     """
     from headrace.environment import names_to_pass
     from headrace.errors import HeadraceError, InvalidFieldError
     from headrace.home import home_dir
+    from headrace.lifetimes import seconds_of
     from headrace.scraping import parse_listen
     from headrace.target import Target
     from headrace_worker.daemon import Daemon
@@ -198,12 +224,13 @@ def worker(
     from headrace_worker.join_token import given
     from headrace_worker.run_as import other_user
     from headrace_worker.settings import WorkerSettings
+    from headrace_worker.stay import StayLimits
 
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    ours = _checked(names.WORKER, name or socket.gethostname(), "--name")
+    ours = checked(names.WORKER, name or socket.gethostname(), "--name")
     try:
         token = given(join)
         close_to_others()
@@ -212,12 +239,18 @@ def worker(
         pass_names = names_to_pass(pass_env)
         user = other_user(run_as) if run_as is not None else None
         if user is not None and bubbles:
-            raise _apart()
+            raise run_as_with_bubbles()
         if metrics_listen:
             parse_listen(metrics_listen)
+        stay = StayLimits.of(
+            idle_s=seconds_of(idle_exit, "--idle-exit"),
+            lifetime_s=seconds_of(lifetime, "--lifetime"),
+            drain_grace_s=drain_grace,
+            stop_grace_s=stop_grace,
+        )
     except InvalidFieldError as error:
         raise typer.BadParameter(str(error)) from None
-    labels = _labels(label or [])
+    labels = labels_of(label or [], ephemeral=ephemeral)
     if spot_notice_file is not None and spot_notice_file.exists():
         said = f"{spot_notice_file} already exists: this machine is about to be reclaimed. Remove it if it is old."
         raise typer.BadParameter(said, param_hint="--spot-notice-file")
@@ -239,6 +272,7 @@ def worker(
         run_as=user,
         trial_umask=users_umask,
         drain_grace_s=drain_grace,
+        stay=stay,
         spot_notice=spot_notice_file.expanduser().absolute() if spot_notice_file is not None else None,
         prestart=prestart,
         code_cache_bytes=int(code_cache * 2**30),
@@ -257,29 +291,3 @@ def worker(
         raise typer.Exit(1) from None
     finally:
         os.umask(users_umask)
-
-
-def _apart() -> InvalidFieldError:
-    violation = Violation(
-        field="--run-as",
-        message="cannot be combined with --bubbles, whose gates belong to the job's user",
-        remedy="Start two workers, or leave one of the options out.",
-    )
-    return InvalidFieldError([violation])
-
-
-def _labels(items: list[str]) -> dict[str, str]:
-    labels = {}
-    for item in items:
-        key, equals, value = item.partition("=")
-        if not key or not equals:
-            raise typer.BadParameter(f"{item!r} is not {_LABEL}", param_hint="--label")
-        labels[_checked(names.LABEL, key, "--label")] = value
-    return labels
-
-
-def _checked(rule: names.NameRule, name: str, option: str) -> str:
-    problem = rule.problem(name)
-    if problem is not None:
-        raise typer.BadParameter(f"{problem.message}. {problem.remedy}", param_hint=option)
-    return name

@@ -8,8 +8,8 @@ Who is authoritative: the scheduler, for leases; the outbox, for what was report
 this process dies at any instant, the trials die with it (PR_SET_PDEATHSIG), and everything that was promised to
 anyone is in the outbox.
 
-At SIGTERM, at a spot notice, and when a user drains the worker, it ends without a loss; at SIGINT and SIGHUP it
-ends sooner (`leaving`). One more signal kills the trials without waiting.
+At SIGTERM, at a spot notice, at the end of its stay (`stay`), and when a user drains the worker, it ends without a
+loss; at SIGINT and SIGHUP it ends sooner (`leaving`). One more signal kills the trials without waiting.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ import logging
 import os
 import signal
 import socket
+import time
 import uuid
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -68,6 +69,7 @@ from headrace_worker.environments import Environments
 from headrace_worker.exits import Ending
 from headrace_worker.ground import Ground
 from headrace_worker.home import Home, recall
+from headrace_worker.job_signals import in_batch_job
 from headrace_worker.joining import Renewal, joined
 from headrace_worker.launch import folder_of
 from headrace_worker.leaving import Leaving, spot_notice
@@ -90,6 +92,7 @@ from headrace_worker.session_core import Identity, Phase, SessionCore
 from headrace_worker.settings import WorkerSettings
 from headrace_worker.slots import Slots
 from headrace_worker.standby import Standbys, family
+from headrace_worker.stay import Stay
 from headrace_worker.store_watch import StoreWatch
 from headrace_worker.succession import Succession
 from headrace_worker.tidying import Tidying
@@ -111,6 +114,7 @@ class Daemon:
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
+        self._stay = Stay(settings.stay, time.monotonic)
         self._attempts: dict[str, Attempt] = {}
         self._bundles: dict[str, Bundle] = {}
         self._retention = Retention()
@@ -185,7 +189,8 @@ class Daemon:
         self._store_watch = StoreWatch(store)
         core.store = self._store_watch.found
         target = Target(replicas=settings.schedulers, tls=settings.tls, tls_ca=settings.tls_ca)
-        reach = await joined(target, settings.home, settings.name, settings.join_token, user)
+        joins = joined(target, settings.home, settings.name, settings.join_token, user)
+        reach = await self._stay.within(asyncio.create_task(joins))
         if user is not None and reach is None:
             log.warning(
                 "this worker has no certificate, so its schedulers serve anyone who can reach them, even trials, "
@@ -310,6 +315,7 @@ class Daemon:
                 health=self._health,
                 saved=self._retention.saved,
                 abandoned=self._cleaning.abandoned,
+                job_ends=lambda: self._leaving.terminated and in_batch_job(os.environ),
                 keep_log=keeper.keep,
             )
             async with self._tasks as tasks:
@@ -335,6 +341,7 @@ class Daemon:
                         leave_s=settings.bubble_leave_s,
                     )
                     lasting.append(tasks.create_task(offer.watch(), name="bubble slots"))
+                lasting.append(tasks.create_task(self._leave_when_over(), name="end the stay"))
                 if settings.spot_notice is not None:
                     lasting.append(
                         tasks.create_task(spot_notice(settings.spot_notice, self._leaving.by_itself))
@@ -355,6 +362,9 @@ class Daemon:
                 self._store_watch.close()
         for number in (*_STOP_SIGNALS, *_NOT_OURS, signal.SIGTERM):
             loop.remove_signal_handler(number)
+
+    async def _leave_when_over(self) -> None:
+        self._leaving.by_itself(await self._stay.until_over(lambda: bool(self._attempts or self._bundles)))
 
     async def _succeed(self, succession: Succession, runtime: RuntimeServer, tidying: Tidying) -> None:
         """Takes over from the previous daemon; then deletes, now and then, what nobody needs any more."""

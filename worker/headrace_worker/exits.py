@@ -18,12 +18,13 @@ _ERROR: Final = Told(2000, end=True)
 _DAEMON_GONE = 75
 # A shell exits with this plus the signal's number if the program that it ran was killed.
 _SHELLS = 128
-# What libraries say about one of their processes that was killed, as by the OOM killer. A crash reads differently.
+# What libraries say about one of their processes that was killed, as by the OOM killer or a batch system. A crash
+# reads differently.
 _CHILD_KILLED = re.compile(
-    r"DataLoader worker \(pid \d+\) is killed by signal: Killed"
-    r"|died with <Signals\.SIGKILL"  # subprocess
-    r"|\bprocess \d+ terminated with signal SIGKILL"  # torch.multiprocessing
-    r"|exit codes of the workers are \{[^}]*SIGKILL\(-9\)"  # joblib
+    r"DataLoader worker \(pid \d+\) is killed by signal: (?:Killed|Terminated)"
+    r"|died with <Signals\.SIG(?:KILL|TERM)"  # subprocess
+    r"|\bprocess \d+ terminated with signal SIG(?:KILL|TERM)"  # torch.multiprocessing
+    r"|exit codes of the workers are \{[^}]*SIG(?:KILL\(-9\)|TERM\(-15\))"  # joblib
 )
 _OF_ALL = (
     worker_pb2.EXIT_OUTCOME_FINISHED,
@@ -190,6 +191,13 @@ def _lost_a_child(finished: Finished) -> bool:
     something else."""
     told = finished.traceback.rpartition(_ANOTHER)[2]
     return _CHILD_KILLED.search(f"{finished.error}\n{told}") is not None
+
+
+def in_ended_job(verdict: Verdict) -> Verdict:
+    """The verdict on a program that failed after its worker's batch job was sent SIGTERM, which reaches every process
+    of the job: nobody is charged for it."""
+    error = _ERROR.kept(f"the worker's job was sent SIGTERM; the program said: {verdict.error}")
+    return replace(verdict, outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error)
 
 
 def on_failed_device(verdict: Verdict, defect: str) -> Verdict:

@@ -7,7 +7,8 @@ A join is retried until a scheduler answers; a refusal ends the daemon. A renewa
 Meanwhile the old certificate works, and the worker reports the problem. Trials notice neither.
 
 A worker that has a certificate uses no token, with one exception: its certificate is refused, and the token is not
-the one that it joined with. Then the certificate was revoked, or another authority signs now.
+the one that it joined with. Then the certificate was revoked, or another authority signs now. If nobody answers where
+workers connect, such a token is tried once: the schedulers may have another port for workers.
 
 Local time says when to renew, and at the start whether the certificate has expired. A clock that is wrong by less
 than a third of the lifetime does no harm.
@@ -16,6 +17,7 @@ than a third of the lifetime does no harm.
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +36,7 @@ from headrace.errors import (
     WorkerRevokedError,
 )
 from headrace.target import Target, proxy_options
+from headrace.tls_faults import tls_fault
 from headrace.v1 import join_pb2, join_pb2_grpc
 from headrace_worker import credential as credentials
 from headrace_worker.backoff import Backoff
@@ -70,7 +73,7 @@ async def joined(
     if found is not None and found.worker == worker and found.until > clock():
         log.info("worker %s has a certificate until %s", worker, f"{found.until:%Y-%m-%d %H:%M} UTC")
         reach = Joined(target, found)
-        if token is None or not await _is_refused(reach, home, token):
+        if token is None or not await _is_refused(reach, target, home, token, trials):
             return reach
     elif found is not None and found.worker == worker:
         log.warning("the certificate of worker %s expired on %s", worker, f"{found.until:%Y-%m-%d %H:%M} UTC")
@@ -96,7 +99,9 @@ async def joined(
     )
 
 
-async def _is_refused(reach: Joined, home: Path, token: GivenToken) -> bool:
+async def _is_refused(
+    reach: Joined, target: Target, home: Path, token: GivenToken, trials: OtherUser | None
+) -> bool:
     """Whether the schedulers refuse a certificate, and the token is not the one that it was issued for."""
     held, given = reach.credential, await asyncio.to_thread(lambda: token.id)
     if given == held.token and held.token_used_up:  # the daemon was killed before it removed the file
@@ -109,28 +114,39 @@ async def _is_refused(reach: Joined, home: Path, token: GivenToken) -> bool:
     except (WorkerRevokedError, WorkerIdentityError) as error:
         log.warning("joining again with another token: %s", error)
         return True
+    except UnreachableError as error:
+        log.info("the certificate is not renewed yet: %s", error)
+        with suppress(HeadraceError):  # the present certificate stays
+            made = await _join(target, home, held.worker, token.read(trials), once=True)
+            reach.credential = made
+            if made.token_used_up:
+                token.remove()
     except (HeadraceError, OSError, ValueError) as error:
         log.info("the certificate is not renewed yet: %s", error)
     return False
 
 
-async def _join(target: Target, home: Path, worker: str, token: str) -> Credential:
+async def _join(target: Target, home: Path, worker: str, token: str, *, once: bool = False) -> Credential:
+    """Joins, when a scheduler answers; or asks each of them `once`, and raises the last one's failure."""
     key = await asyncio.to_thread(credentials.joining_key, home)
     request = join_pb2.JoinRequest(
         token=token, worker=worker, signing_request=credentials.signing_request(key, worker)
     )
     backoff = Backoff(cap_s=5.0)
+    failure: HeadraceError | None = None
     said = ""
-    while True:
+    while failure is None or not once:
         for replica in target.replicas:
             try:
                 response = await _call(replica, target.credentials(), "Join", request)
             except HeadraceError as error:
                 if not (error.retryable or isinstance(error, DeadlineError)):
                     raise
-                if str(error) != said:
-                    log.warning("cannot join at %s yet, trying again: %s", replica, error)
-                    said = str(error)
+                failure, fault = error, tls_fault(error.message)
+                why = str(error) if fault is None else f"{fault.message}. {fault.remedy}"
+                if why != said:
+                    log.warning("cannot join at %s yet, trying again: %s", replica, why)
+                    said = why
             else:
                 made = replace(
                     credentials.credential_of(key, response.credential),
@@ -140,7 +156,9 @@ async def _join(target: Target, home: Path, worker: str, token: str) -> Credenti
                 await asyncio.to_thread(credentials.store, home, made)
                 log.info("joined as worker %s, until %s", worker, f"{made.until:%Y-%m-%d %H:%M} UTC")
                 return made
-        await backoff.wait()
+        if not once:
+            await backoff.wait()
+    raise failure
 
 
 class Renewal:

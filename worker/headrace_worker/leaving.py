@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from headrace import worker_labels
 from headrace_worker.attempt import Attempt
 from headrace_worker.bundle import Bundle
 from headrace_worker.courier import Courier
@@ -58,7 +59,8 @@ class Leaving:
         self._stop, self._over = stop, over
         self._all_gone = asyncio.Event()
         self._own = self._users = ""
-        self._terminated = self._leaves = False
+        self.terminated = self._leaves = False
+        """Whether SIGTERM has arrived."""
         self._until = _NEVER
         self._timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -73,10 +75,10 @@ class Leaving:
 
     def terminate(self) -> None:
         """SIGTERM: the first one drains, the second one stops."""
-        if self._terminated:
+        if self.terminated:
             self._stop()
         else:
-            self._terminated = True
+            self.terminated = True
             self.by_itself("SIGTERM")
 
     def by_itself(self, why: str) -> None:
@@ -151,6 +153,8 @@ class Leaving:
             async with asyncio.timeout(acks_s):
                 await self._courier.emptied()
                 await self._courier.delete_now()
+                if worker_labels.EPHEMERAL in self._settings.labels:
+                    await self._session.last_one()  # so that its row is removed at once
 
     def _stop_all(self, within_s: float) -> None:
         for attempt in list(self._attempts.values()):

@@ -14,7 +14,7 @@ from headrace.v1 import spec_pb2, trial_pb2, worker_pb2
 from headrace_worker.bubble_slots import BubbleSlots
 from headrace_worker.courier import Courier
 from headrace_worker.device_health import DeviceHealth
-from headrace_worker.exits import Verdict, on_failed_device, perhaps_of_device
+from headrace_worker.exits import Verdict, in_ended_job, on_failed_device, perhaps_of_device
 from headrace_worker.import_shares import ImportShares
 from headrace_worker.launch import Launch, launch_of
 from headrace_worker.logs import AttemptLog
@@ -73,6 +73,8 @@ class Place:
     saved: Callable[[str, int, PruneOrder], None]
     # An upload continues in its thread although nobody needs it any more.
     abandoned: Callable[["asyncio.Task[trial_pb2.CheckpointRef]", str], None]
+    # Whether the job that the worker is was sent SIGTERM, as each trial then was.
+    job_ends: Callable[[], bool]
     # An attempt has ended, and its part of the log goes into the store.
     keep_log: Callable[[worker_pb2.Assign, AttemptLog], None]
     # What the scheduler has been told about the code that runs here.
@@ -150,6 +152,8 @@ class Place:
             if verdict.outcome != worker_pb2.EXIT_OUTCOME_LOST:
                 self.health.ended_well(slots)
             return shared
+        if self.job_ends():
+            return in_ended_job(verdict)
         if gone := self.bubbles.why_gone(slots):
             return Verdict(outcome=worker_pb2.EXIT_OUTCOME_RELEASED, error=gone, exit_code=verdict.exit_code)
         if defect := await self.device_failure(slots, words):

@@ -29,6 +29,7 @@ from typing import BinaryIO
 import psutil
 
 from headrace_worker import control_groups, own_groups
+from headrace_worker.job_signals import TermMark, in_batch_job
 from headrace_worker.launch import LEASE_VARIABLE, Launch
 from headrace_worker.outbox import RecordedLease
 from headrace_worker.own_groups import Group
@@ -81,6 +82,8 @@ class TrialProcess:
     launch: Launch | None = None
     # The connection to a process that waits for a trial, or for another one.
     line: TrialLine | None = None
+    # Set before SIGTERM is sent, if others may send it too; None if they do not.
+    term_mark: TermMark | None = None
 
     @classmethod
     async def spawn(cls, launch: Launch, output: BinaryIO, inherited: tuple[int, ...] = ()) -> "TrialProcess":
@@ -91,8 +94,11 @@ class TrialProcess:
             group = Group(own_groups.of_new_process(), uid=uid_of(user))
             user = in_group(user, group.number)
             control_group = control_groups.make(own_groups.among(user))
+        mark = TermMark() if in_batch_job(os.environ) else None
+        if mark is not None:
+            inherited = (*inherited, mark.descriptor)
         try:
-            with _readable(launch.env) as environment:
+            with _readable({**launch.env, **(mark.variables if mark else {})}) as environment:
                 process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-I", "-S", str(_SHIM)),
                     *(str(os.getpid()), str(write_end), str(environment.fileno())),
@@ -107,6 +113,8 @@ class TrialProcess:
                 )
         except (OSError, ValueError) as error:  # too many processes; a NUL in an argument
             os.close(read_end)
+            if mark is not None:
+                mark.close()
             if control_group is not None:
                 control_groups.remove(control_group)
             number = error.errno if isinstance(error, OSError) else None
@@ -121,18 +129,23 @@ class TrialProcess:
             problem = await asyncio.to_thread(_read_all, read_end)
         except asyncio.CancelledError:
             send(process.pid, signal.SIGKILL)
+            if mark is not None:
+                mark.close()
             if control_group is not None:
                 await control_groups.end(control_group)
             raise
         if problem:
             await process.wait()
+            if mark is not None:
+                mark.close()
             if control_group is not None:
                 await control_groups.end(control_group)
             code, _, text = problem.partition(" ")
             raise CannotStartError(text, by_machine=int(code) in _OF_THE_MACHINE)
-        mark = launch.env.get(LEASE_VARIABLE, "")
-        marks = (mark,) if mark else ()
-        return cls(process.pid, marks, _start_time(process.pid), process, group, control_group, launch)
+        lease = launch.env.get(LEASE_VARIABLE, "")
+        marks = (lease,) if lease else ()
+        started = _start_time(process.pid)
+        return cls(process.pid, marks, started, process, group, control_group, launch, term_mark=mark)
 
     @property
     def runs(self) -> bool:
@@ -145,6 +158,8 @@ class TrialProcess:
 
     def send(self, number: signal.Signals) -> None:
         """Signals the whole group; nothing happens if it is gone."""
+        if number == signal.SIGTERM and self.term_mark is not None:
+            self.term_mark.set()
         send(self.pid, number)
 
     def others(self, expected: Collection[int]) -> list[int]:
@@ -160,6 +175,8 @@ class TrialProcess:
             await control_groups.end(self.control_group)
         await end_group(self.pid)
         await end_strays(*self.marks, group=self.group)
+        if self.term_mark is not None:
+            self.term_mark.close()
 
 
 def _readable(env: Mapping[str, str]) -> BinaryIO:

@@ -149,6 +149,7 @@ class Session:
         self._chunks: deque[worker_pb2.LogChunk] = deque(maxlen=_MOST_CHUNKS)
         self._give_up = ""
         self._drain_grace_s: float | None = None
+        self._last_one = asyncio.Event()
 
     async def run(self) -> None:
         """Connects again and again until cancelled."""
@@ -197,6 +198,10 @@ class Session:
         self._core.leave()
         self._give_up = "this worker stops"
         self._courier.wake.set()
+
+    async def last_one(self) -> None:
+        """Waits until a scheduler has accepted the last session, and so knows that this worker leaves."""
+        await self._last_one.wait()
 
     async def judge(self, asked: worker_pb2.JudgeFoldersRequest) -> worker_pb2.JudgeFoldersResponse:
         """Asks any scheduler which folders may be deleted. Raises `OSError` if none answers."""
@@ -273,8 +278,11 @@ class Session:
             patience_s = min(patience_s, max(self._lease_ttl_s / 4, _LEAST_S) * 2**self._unwelcome)
         try:
             async with asyncio.timeout(patience_s):
+                is_last = self._core.leaving_for_good
                 await call.write(worker_pb2.SessionRequest(hello=self._core.connect()))
                 await self._welcomed.wait()
+                if is_last:
+                    self._last_one.set()
         except TimeoutError:
             self._unwelcome = min(self._unwelcome + 1, 10)
             raise _StreamOverError(f"no Welcome within {patience_s:g} s") from None

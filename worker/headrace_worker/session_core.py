@@ -114,7 +114,8 @@ class SessionCore:
         self._leaving: dict[str, event_pb2.LeaseRef] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._heartbeats = 0
-        self._leaving_for_good = False
+        self.leaving_for_good = False
+        """Whether the next session is the last one, which offers no slots."""
         self._patience_ticks = _PATIENCE_TICKS
         self._silent_ticks = 0
         self._silence_ticks = 0
@@ -165,7 +166,7 @@ class SessionCore:
 
     def leave(self) -> None:
         """The worker is about to stop: from the next session on it offers no slots."""
-        self._leaving_for_good = True
+        self.leaving_for_good = True
 
     def sent(self, sequence: int) -> None:
         """A durable message was written to the stream."""
@@ -197,7 +198,7 @@ class SessionCore:
         return worker_pb2.Hello(
             worker=self._identity.worker,
             incarnation=self._identity.incarnation,
-            devices=() if self._leaving_for_good else self._devices(),
+            devices=() if self.leaving_for_good else self._devices(),
             labels=self._identity.labels,
             held=self._named(),
             version=self._identity.version,

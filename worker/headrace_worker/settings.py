@@ -7,6 +7,7 @@ from pathlib import Path
 from headrace.mps import Mode
 from headrace_worker.join_token import GivenToken
 from headrace_worker.run_as import OtherUser
+from headrace_worker.stay import StayLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,8 @@ class WorkerSettings:
     stop_grace_s: float = 10.0
     # How long trials have, at SIGTERM and at a spot notice, to save at their next reports and move elsewhere.
     drain_grace_s: float = 30.0
+    # When the daemon leaves by itself.
+    stay: StayLimits = field(default_factory=StayLimits)
     # The file whose appearance announces the machine's end.
     spot_notice: Path | None = None
     # Variables of the daemon's environment that trials get in addition to the listed ones

@@ -8,6 +8,9 @@ RANK = "HEADRACE_RANK"
 """The process's rank in a gang with one process per slot; absent in a trial with one process."""
 LAST_WORDS = "HEADRACE_LAST_WORDS_FD"
 """For a rank: the descriptor of the pipe through which it reports its failure to the gang's leader."""
+TERM_MARK = "HEADRACE_TERM_MARK_FD"
+"""The number of a descriptor that the trial inherits, if its worker is a batch job: the file has a byte once SIGTERM
+comes from the worker."""
 CPUS = "HEADRACE_CPUS"
 """How many cores come with the grant, over all its processes: its slots' share of the machine's cores, at least
 1.

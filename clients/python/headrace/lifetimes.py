@@ -19,6 +19,11 @@ def lifetime_of(text: str, field: str) -> timedelta:
     return found
 
 
+def seconds_of(text: str | None, field: str) -> float | None:
+    """The duration of an option in seconds; None if the option was not given. Raises InvalidFieldError."""
+    return None if text is None else lifetime_of(text, field).total_seconds()
+
+
 def since_of(text: str, field: str, now: datetime) -> timedelta:
     """How long before `now` (timezone-aware) a given moment is: `10m`, `2h`, or an ISO 8601 time, which is local
     without an offset. At most `SECONDS`; `field` names the option. Raises InvalidFieldError.

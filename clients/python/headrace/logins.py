@@ -18,6 +18,8 @@ from headrace.userfile import UserFile, UserFileError
 
 FILE: Final = "login.json"
 CA_FILE: Final = "login-ca.pem"
+HEAD_FILE: Final = "head/login.json"
+"""The same for the scheduler that `headrace up --listen` runs in this home: its authority and first token."""
 _READ: Final = UserFile(largest_bytes=100_000, remedy="Run `headrace login` again.")
 
 
@@ -30,6 +32,11 @@ class Login:
     token: str = field(repr=False)
     tls_ca: Path | None
     """The certificate authority to trust; None: the system's."""
+
+    def as_file(self, tls_ca: Path | None) -> bytes:
+        """The file of this login, whose authority is in `tls_ca`."""
+        said = {"address": self.address, "tls_ca": str(tls_ca) if tls_ca else None, "token": self.token}
+        return json.dumps(said, indent=2).encode() + b"\n"
 
     @property
     def _replicas(self) -> set[str]:
@@ -46,7 +53,15 @@ class Login:
 
 def kept() -> Login | None:
     """The login of this home; None if there is none. Raises UserFileError for an invalid file."""
-    path = home_dir() / FILE
+    return _read(home_dir() / FILE)
+
+
+def of_head() -> Login | None:
+    """What `headrace up --listen` wrote for this home's own user; None if there is none."""
+    return _read(home_dir() / HEAD_FILE)
+
+
+def _read(path: Path) -> Login | None:
     if not path.exists():
         return None
     found = _READ.json(path)
@@ -68,8 +83,7 @@ def keep(login: Login) -> Path:
         if login.tls_ca is not None:
             ca = home / CA_FILE
             _write(ca, login.tls_ca.read_bytes())
-        said = {"address": login.address, "tls_ca": str(ca) if ca else None, "token": login.token}
-        _write(home / FILE, json.dumps(said, indent=2).encode() + b"\n")
+        _write(home / FILE, login.as_file(ca))
     except OSError as error:
         raise HeadraceError(
             f"The login cannot be kept in {home}: {error.strerror or error}",

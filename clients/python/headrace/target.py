@@ -21,6 +21,7 @@ from headrace import logins
 from headrace.errors import InvalidFieldError, Violation, show_value
 from headrace.home import address as default_address
 from headrace.home import address_in, given_address, home_dir, is_on_this_machine
+from headrace.pinned import authority_file
 from headrace.userfile import MIB, UserFile
 
 PEM: Final = UserFile(largest_bytes=MIB, remedy="HEADRACE_TLS_CA and --tls-… name files in PEM.")
@@ -58,8 +59,8 @@ class Target:
     ) -> "Target":
         """The target of an explicit address or of the environment (see `headrace.home.address`).
 
-        `tls_ca` implies TLS, even without `tls://`. Raises InvalidFieldError, and the errors of
-        `headrace.home.address`."""
+        `tls_ca` implies TLS, even without `tls://`; it may be a fingerprint (`headrace.pinned`). Raises
+        InvalidFieldError, and the errors of `headrace.home.address` and of `pinned.authority_file`."""
         text = default_address(address, login=login).strip()
         home = home_dir()
         by_home = not given_address(address) and text == address_in(home)
@@ -76,6 +77,8 @@ class Target:
                     raise _fault(field, text, replica)
         if tls and tls_ca is None and (named := os.environ.get("HEADRACE_TLS_CA")):
             tls_ca = Path(named)
+        if tls_ca is not None:
+            tls_ca = authority_file(tls_ca, replicas)
         token, project = _sound_token(token), _sound_project(project)
         if token and not tls and not (is_on_this_machine(bare) or bare.startswith("unix:")):
             raise _bare_token(text)
@@ -100,7 +103,8 @@ class Target:
         """The target for a user's client: `of`, with the token of HEADRACE_TOKEN or else the one stored by
         `headrace login`, and with `project` or else that of HEADRACE_PROJECT.
 
-        The login's authority and token are used only for the login's schedulers.
+        The login's authority and token are used only for the login's schedulers, and those that `headrace up
+        --listen` left in this home only for its own.
         """
         login = logins.kept()
         target = cls.of(
@@ -110,9 +114,10 @@ class Target:
             login=login.address if login else None,
             project=project or os.environ.get("HEADRACE_PROJECT"),
         )
-        if login is None or target.tls != login.address.startswith(TLS) or not login.covers(target.replicas):
-            return target
-        return replace(target, tls_ca=target.tls_ca or login.tls_ca, token=target.token or login.token)
+        for own in (login, logins.of_head()):
+            if own is not None and target.tls == own.address.startswith(TLS) and own.covers(target.replicas):
+                return replace(target, tls_ca=target.tls_ca or own.tls_ca, token=target.token or own.token)
+        return target
 
     @classmethod
     def of_planner(

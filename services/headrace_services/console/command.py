@@ -30,7 +30,8 @@ def console(
     tls_ca: Annotated[
         Path | None,
         typer.Option(
-            help="The certificate authority of the scheduler (PEM).", exists=True, show_default=False
+            help="The certificate authority of the scheduler (PEM), or its fingerprint, sha256:….",
+            show_default=False,
         ),
     ] = None,
 ) -> None:

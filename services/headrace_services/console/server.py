@@ -56,6 +56,7 @@ def serve(options: Options) -> None:
         hosts=options.hosts,
         https=options.https,
     )
+    settings.target.credentials()  # which now says what is wrong with them
     if not settings.is_local:
         asyncio.run(_require_tokens(settings))
     listening = _listen(host, port) if inherited is None else inherited

@@ -90,7 +90,7 @@ def make(folder: Path, hosts: Sequence[str], *, now: datetime) -> None:
             "To make a server certificate for other host names, use `headrace ca server`. A new authority goes into "
             "another folder; all workers must then join again.",
         )
-    named = _names(hosts)
+    named = names_of(hosts)
     make_private(folder)
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Headrace workers")])
@@ -122,10 +122,15 @@ def make_server(folder: Path, hosts: Sequence[str], *, now: datetime, into: Path
     """Makes a new certificate of a server with its own key, for these host names: the schedulers', in the
     authority's folder, or another server's, which is written `into` a folder. Raises InvalidFieldError."""
     certificate, key, _ = _authority_in(folder)
-    names = _names(hosts)
+    names = names_of(hosts)
     if into is not None:
         make_private(into)
     _make_server(into or folder, certificate, key, names, now)
+
+
+def load_signer(folder: Path) -> x509.Certificate:
+    """The authority's own certificate. Raises InvalidFieldError if it or its key cannot be used."""
+    return _authority_in(folder)[0]
 
 
 def load(folder: Path) -> Authority:
@@ -197,7 +202,9 @@ def _make_server(
         until=until,
     )
     replace(folder / SERVER_KEY, _pem(key))
-    replace(folder / SERVER, made.public_bytes(serialization.Encoding.PEM), mode=0o644)
+    # With the authority, whose fingerprint a client may know instead of its file.
+    shown = [one.public_bytes(serialization.Encoding.PEM) for one in (made, authority)]
+    replace(folder / SERVER, b"".join(shown), mode=0o644)
 
 
 def _signed(
@@ -233,7 +240,8 @@ def _signed(
     )
 
 
-def _names(hosts: Sequence[str]) -> list[x509.GeneralName]:
+def names_of(hosts: Sequence[str]) -> list[x509.GeneralName]:
+    """Hosts as a certificate names them. Raises InvalidFieldError."""
     if not hosts:
         raise _fault(
             "HOST", "", "is missing", "Name the hosts by which workers and users reach the schedulers."

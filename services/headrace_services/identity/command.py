@@ -11,6 +11,7 @@ from cryptography import x509
 
 from headrace.errors import HeadraceError
 from headrace_services.identity import authority
+from headrace_services.identity.head import fingerprint
 
 ca = typer.Typer(
     no_args_is_help=True,
@@ -40,6 +41,7 @@ def init(folder: Folder, hosts: Hosts) -> None:
         authority.make(folder, hosts, now=datetime.now(UTC))
     typer.echo(f"The authority is in {folder}. Start schedulers with --ca {folder}.")
     typer.echo(f"Users and workers need only {folder / authority.CERTIFICATE}: HEADRACE_TLS_CA, or --tls-ca.")
+    typer.echo(f"Its fingerprint does as well: --tls-ca {fingerprint(authority.load_signer(folder))}")
 
 
 @ca.command()
@@ -69,7 +71,7 @@ def server(
 
 @ca.command()
 def show(folder: Folder) -> None:
-    """Show until when the authority and its server certificate last."""
+    """Show until when the authority and its server certificate last, and the fingerprint that --tls-ca takes."""
     with _told():
         found = authority.load(folder)
     for what, certificate in (
@@ -78,6 +80,7 @@ def show(folder: Folder) -> None:
     ):
         until = certificate.not_valid_after_utc
         typer.echo(f"{what}: until {until:%Y-%m-%d}, {(until - datetime.now(UTC)).days} days left")
+    typer.echo(f"fingerprint: {fingerprint(found.certificate)}")
 
 
 @contextmanager

@@ -27,8 +27,8 @@ async def _ready_at_once() -> str | None:
     return ""
 
 
-def _nothing_to_prepare() -> None:
-    return None
+def nothing() -> None:
+    """Prepares nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class ChildSpec:
     folder: Path | None = None
     """The working folder of the process. It is entered before the user changes, so the user need not have access
     to the way there."""
-    prepare: Callable[[], None] = _nothing_to_prepare
+    prepare: Callable[[], None] = nothing
     """Runs in a thread before every start."""
     ready: Callable[[], Awaitable[str | None]] = _ready_at_once
     """Returns a few words for people once the child serves, None before; must not hang."""

@@ -10,12 +10,15 @@ from uuid import uuid4
 from headrace.home import CONSOLE_ENV
 from headrace.ports import HOST
 from headrace_services.instance import NAMED_IN as INSTANCE
-from headrace_services.up.child import ChildSpec
+from headrace_services.up.child import ChildSpec, nothing
+from headrace_services.up.head import Head
 from headrace_services.up.postgres import EmbeddedPostgres
 from headrace_services.up.probe import console_serves, scheduler_serves, worker_connected
 from headrace_services.up.supervisor import BACKOFF_LONGEST_S
 
 WORKER_NAME = "local"
+HEAD_WORKER_NAME = "head"
+"""Another one, hence another home: a certificate in it would keep the worker from a scheduler without them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +42,30 @@ class Options:
     """What exporters write to, one process for each: the value of `--to`, and variables of the environment."""
     keep: tuple[str, ...] = ()
     """How long old data is kept, in the form that the schedulers take."""
+    head: Head | None = None
+    """How other machines reach this one; None: they do not."""
     instance: str = field(default_factory=lambda: uuid4().hex)
     """Distinguishes this run's servers from those of another."""
 
     @property
+    def listens(self) -> list[str]:
+        """Where each scheduler listens."""
+        return [f"{HOST}:{port}" for port in self.ports] if self.head is None else [self.head.at.users]
+
+    @property
     def addresses(self) -> list[str]:
-        """One per scheduler."""
-        return [f"{HOST}:{port}" for port in self.ports]
+        """Where the other children find each scheduler."""
+        return self.listens if self.head is None else [f"tls://{self.head.at.local}"]
+
+    @property
+    def advertised(self) -> list[str]:
+        """Where everybody finds each scheduler."""
+        return self.listens if self.head is None else [f"tls://{self.head.at.advertised}"]
+
+    @property
+    def store_url(self) -> str | None:
+        """The checkpoint store as workers take it; None: the default, in the home."""
+        return _store_url(self.store)
 
     @property
     def console(self) -> str | None:
@@ -63,37 +83,52 @@ def children(options: Options) -> list[ChildSpec]:
         database_url = postgres.url
         specs.append(postgres.child())
     env = {"HEADRACE_HOME": str(home), INSTANCE: options.instance}
+    head = options.head
+    access = () if head is None else head.scheduler_options()
+    joining = () if head is None else head.worker_options()
+    worker_name = WORKER_NAME if head is None else HEAD_WORKER_NAME
+    trust = () if head is None else ("--tls-ca", str(head.ca_file))
+    tls = None if head is None else head.ca_file
     timing = _option("--heartbeat-interval", options.heartbeat_interval_s) + _option(
         "--lease-ttl", options.lease_ttl_s
     )
     ages = [word for one in options.keep for word in ("--keep", one)]
-    for index, address in enumerate(options.addresses):
+    for index, address in enumerate(options.listens):
         name = f"scheduler-{index + 1}" if len(options.addresses) > 1 else "scheduler"
         specs.append(
             ChildSpec(
                 name=name,
-                command=_headrace("scheduler", "--listen", address, *timing, "--database-wait", "0", *ages),
+                command=_headrace(
+                    "scheduler", "--listen", address, *access, *timing, "--database-wait", "0", *ages
+                ),
                 env={**env, "HEADRACE_DATABASE_URL": database_url},
                 log_path=logs / f"{name}.log",
-                ready=scheduler_serves(address, options.instance),
+                prepare=nothing if head is None else head.tokens(database_url, worker_name),
+                ready=scheduler_serves(address if head is None else head.at.local, options.instance, tls),
                 stop_grace_s=15,
             )
         )
     if options.worker:
-        where = ("--scheduler", ",".join(options.addresses), "--name", WORKER_NAME)
+        where = ("--scheduler", ",".join(options.addresses), "--name", worker_name)
         specs.append(
             ChildSpec(
                 name="worker",
                 command=_headrace(
                     "worker",
                     *where,
-                    *_option("--store", _store_url(options.store)),
+                    *joining,
+                    *_option("--store", options.store_url),
                     *_option("--cpu-slots", options.slots),
                     *_option("--pass-env", options.pass_env),
                 ),
                 env=env,
                 log_path=logs / "worker.log",
-                ready=worker_connected(options.addresses[0], WORKER_NAME),
+                ready=worker_connected(
+                    options.addresses[0].removeprefix("tls://"),
+                    worker_name,
+                    tls,
+                    None if head is None else head.token,
+                ),
                 stop_signal=signal.SIGINT,  # at SIGTERM it would drain, and trials have nowhere else to go
             )
         )
@@ -127,7 +162,9 @@ def children(options: Options) -> list[ChildSpec]:
         specs.append(
             ChildSpec(
                 name="console",
-                command=_headrace("console", "--listen", listen, "--address", ",".join(options.addresses)),
+                command=_headrace(
+                    "console", "--listen", listen, "--address", ",".join(options.addresses), *trust
+                ),
                 sockets=(number,),
                 env=env,
                 log_path=logs / "console.log",

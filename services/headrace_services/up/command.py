@@ -17,6 +17,7 @@ from headrace.home import home_dir
 from headrace_services.up import home as up_home
 from headrace_services.up.child import ChildFailedError
 from headrace_services.up.children import Options, children
+from headrace_services.up.head import make_head
 from headrace_services.up.notices import Notices
 from headrace_services.up.ports import console_listener, free_ports
 from headrace_services.up.supervisor import Supervisor
@@ -36,6 +37,25 @@ def up(
         int,
         typer.Option(min=0, max=65535, help="Where the scheduler listens on this machine; 0: any free port."),
     ] = 7440,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Serve other machines too, over TLS: an IP address or a host name of this machine, perhaps with a "
+            "port; 0.0.0.0 is all its addresses. An authority and a first token are made in the home. Workers connect "
+            "2 ports above the users.",
+            show_default=False,
+        ),
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST",
+            help="With --listen: the name or address by which other machines reach this one. Default: that of "
+            "--listen; for 0.0.0.0 this machine's address in its network.",
+            show_default=False,
+        ),
+    ] = None,
     slots: Annotated[
         int | None,
         typer.Option(
@@ -130,7 +150,7 @@ def up(
     headrace up --slots 2                  # at most two trials at once
     headrace up --home ./here --port 0     # a second one beside the first
     headrace up --track tensorboard=runs   # and copy every trial there
-    headrace up --no-worker                # workers run elsewhere (headrace worker --scheduler HOST:PORT)
+    headrace up --listen 10.0.0.5          # the head node of several machines; prints how they join
     """
     hide_url(database_url)
     close_to_others()
@@ -141,7 +161,8 @@ def up(
     tracked = _tracked(track, place) if track else ()
     with ExitStack() as stack:
         stack.enter_context(up_home.hold(place))
-        ports = free_ports(port, replicas)
+        head = make_head(place, listen, port=port, advertise=advertise, replicas=replicas)
+        ports = free_ports(port, replicas) if head is None else (head.port, head.worker_port)
         planner_port = None if planner is None else free_ports(planner, 1, option="--planner")[0]
         console_socket = None
         if not no_console:
@@ -161,6 +182,7 @@ def up(
             lease_ttl_s=lease_ttl,
             track=tracked,
             keep=tuple(keep or ()),
+            head=head,
         )
         asyncio.run(run(options, notices, began))
     notices.stopped(place)
@@ -185,18 +207,22 @@ async def run(options: Options, notices: Notices, began: float) -> None:
     with ExitStack() as advertisement:
 
         def on_ready() -> None:
-            advertisement.enter_context(up_home.advertised(options.home, options.addresses, options.console))
+            if options.head is not None:
+                options.head.write_login()
+            advertisement.enter_context(up_home.advertised(options.home, options.advertised, options.console))
             notices.ready(
                 seconds=time.monotonic() - began,
-                addresses=options.addresses,
+                addresses=options.advertised,
                 home=options.home,
                 console=options.console,
             )
+            if options.head is not None:
+                notices.others(options.head.commands(options.store_url))
 
         try:
             await supervisor.run(stopping, on_ready)
         except ChildFailedError:
-            given = [(port, "--port") for port in options.ports]
+            given = [(port, "--port") for port in options.ports if options.head is None]
             given += [] if options.planner_port is None else [(options.planner_port, "--planner")]
             for port, option in given:
                 free_ports(

@@ -36,6 +36,14 @@ class Notices:
             self._console.print(f"  {what:<19}[bold]{escape(how)}[/]")
         self._console.print()
 
+    def others(self, told: list[tuple[str, str, str]]) -> None:
+        """Says what to run on other machines: for each purpose the command, and what it needs."""
+        self._console.print("On other machines, where Headrace is installed:")
+        for what, command, needs in told:
+            self._console.print(f"  {what:<19}[bold]{escape(command)}[/]")
+            self._console.print(f"  {'':<19}{escape(needs)}")
+        self._console.print()
+
     def stopping(self, signal_name: str) -> None:
         """Says that a signal arrived and what happens now."""
         self._console.print(f"\n{signal_name}: stopping. A second one kills.")

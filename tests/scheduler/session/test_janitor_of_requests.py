@@ -11,6 +11,8 @@ from sqlalchemy import delete, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone
 
+from headrace import worker_labels
+from headrace.ages import Ages
 from headrace_services.scheduler.engine.janitor import Janitor
 from headrace_services.scheduler.engine.sweeper import Sweeper
 from headrace_services.scheduler.store import cluster, database, tables, trials
@@ -100,6 +102,35 @@ async def test_workers_that_are_gone_for_long_leave_their_name_to_past_attempts(
         await conn.execute(delete(tables.study).where(tables.study.c.id == site.study_id))
     await Janitor(engine).clean()
     assert await ids(site, tables.worker.c.id) == {lately, holding}
+
+
+async def test_ephemeral_workers_are_removed_as_soon_as_they_are_gone_whatever_the_age(
+    engine: AsyncEngine,
+) -> None:
+    site = await study(engine)
+    used = await site.connect("used", slots=1)
+    (lease,) = await site.kick()
+    await site.step(gone(lease, "FINISHED"))
+    names = ("left", "killed", "away", "here", "lasting")
+    left, killed, away, here, lasting = [await site.connect(name) for name in names]
+    w = tables.worker
+    async with engine.begin() as conn:
+        mine = w.c.id.in_([used, left, killed, away, here])
+        await conn.execute(update(w).where(mine).values(labels={worker_labels.EPHEMERAL: "yes"}))
+        gone_now = update(w).values(connected=False, leaving="idle for 10m")
+        await conn.execute(gone_now.where(w.c.id.in_([used, left, lasting])))
+        silent = update(w).values(connected=False, last_seen=text("now() - interval '3 minutes'"))
+        await conn.execute(silent.where(w.c.id == killed))
+        await conn.execute(update(w).where(w.c.id == away).values(connected=False))
+        await conn.execute(update(w).where(w.c.id == here).values(leaving="SIGTERM"))
+    await Janitor(engine, Ages(workers=None)).clean()
+    assert await ids(site, w.c.id) == {used, away, here, lasting}, (
+        "a past attempt shows the name of the first"
+    )
+    assert await ids(site, tables.slot.c.worker_id) == {away, here, lasting}
+    async with engine.connect() as conn:
+        listed = await cluster.workers_after(conn, name="", limit=10)
+    assert {key.name for key in listed} == {f"{site.name}-{name}" for name in ("away", "here", "lasting")}
 
 
 async def ids(site: StudySite, column: Any) -> set[int]:

@@ -187,6 +187,7 @@ PANELS: dict[str, dict[str, str]] = {
         "gc": "gc",
         "project": "projects",
         "worker-token": "worker_token",
+        "launch": "launch",
         "drain": "drain",
         "undrain": "drain",
         "cordon": "drain",

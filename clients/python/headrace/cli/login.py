@@ -23,8 +23,8 @@ def login(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The certificate authority of the scheduler (PEM). A copy is kept. Default: HEADRACE_TLS_CA, else the "
-            "system's.",
+            help="The certificate authority of the scheduler (PEM), or its fingerprint, sha256:…. A copy is kept. "
+            "Default: HEADRACE_TLS_CA, else the system's.",
             show_default=False,
         ),
     ] = None,

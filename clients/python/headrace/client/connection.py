@@ -14,6 +14,7 @@ from tenacity import RetryCallState, retry_if_exception, wait_random_exponential
 from headrace.client.arguments import seconds
 from headrace.errors import DeadlineError, HeadraceError, UnreachableError
 from headrace.target import Target
+from headrace.tls_faults import tls_fault
 
 ATTEMPT_TIMEOUT_S = 15.0
 """The deadline of one attempt. If a scheduler hangs, there is another attempt within the overall deadline."""
@@ -94,8 +95,12 @@ def name_address(
     it is not a scheduler.
     """
     if isinstance(error, UnreachableError):
+        if target.tls and (fault := tls_fault(error.message)) is not None:
+            return UnreachableError(
+                f"The {server} at {target.address} is not trusted: {fault.message}.", remedy=fault.remedy
+            )
         return UnreachableError(
-            f"No Headrace {server} answers at {target.address}{_reason(error, tls=target.tls)}.",
+            f"No Headrace {server} answers at {target.address}{_reason(error)}.",
             remedy=start or error.remedy,
         )
     if isinstance(error, DeadlineError):
@@ -103,15 +108,9 @@ def name_address(
     return error
 
 
-def _reason(error: UnreachableError, *, tls: bool) -> str:
+def _reason(error: UnreachableError) -> str:
     """The last part of gRPC's message; empty if nothing listens at the address, as that needs no explanation."""
     said = error.message.rstrip(".)]").rsplit(": ", 1)[-1].strip()
-    if "refused" in said or "No Headrace server" in said:
+    if "refused" in said or "No Headrace server" in said or said in ("OK", ""):
         return ""
-    if said in ("OK", ""):  # gRPC's message for a failed handshake
-        return (
-            " (the TLS handshake fails: HEADRACE_TLS_CA must name the authority of its certificate)"
-            if tls
-            else ""
-        )
     return f" ({said[:160]})"

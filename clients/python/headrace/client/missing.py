@@ -23,6 +23,7 @@ EXTRA_OF = {
     "plotly": "report",
     "pandas": "report",
     "cloudpickle": "notebook",
+    "ray": "ray",
     "mlflow": "mlflow",
     "wandb": "wandb",
     "tensorboard": "tensorboard",

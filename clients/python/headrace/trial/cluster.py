@@ -8,7 +8,7 @@ import time
 from datetime import timedelta
 
 from headrace.grants import RANK
-from headrace.trial import convert, ends, gang, stacks, title
+from headrace.trial import convert, ends, gang, job_signals, stacks, title
 from headrace.trial.code import CodeTeller
 from headrace.trial.line import Line
 from headrace.trial.runtime import (
@@ -69,6 +69,7 @@ class ClusterRuntime:
             gang.die_with_parent()
             ends.open_line()
         title.show_trial(os.environ)
+        job_signals.hold()
         return cls(os.environ["HEADRACE_RUNTIME"], os.environ["HEADRACE_LEASE_ID"], rank)
 
     def attach(self) -> Assignment:

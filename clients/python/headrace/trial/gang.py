@@ -34,7 +34,7 @@ from pathlib import Path
 
 from headrace.grants import LAST_WORDS, RANK, WORLD_SIZE
 from headrace.ports import any_port
-from headrace.trial import title
+from headrace.trial import job_signals, title
 from headrace.trial.ends import End, cause, heard
 from headrace.trial.handover import REUSE, Handover, turn_to
 
@@ -159,6 +159,8 @@ class Gang:
 
     def terminate(self) -> None:
         """Passes on the daemon's request to end the trial."""
+        if not job_signals.from_worker():
+            return
         self._told_to_end = True
         self._send(signal.SIGTERM)
 
@@ -222,12 +224,14 @@ def main(program: Sequence[str]) -> int:
     if program[-2:-1] == [REUSE]:
         return _run_several(program[:-2], world, Handover(int(program[-1])))
     title.show_trial(os.environ, more=f", leads {world} processes")
+    job_signals.hold()
     gang = Gang(program, world)
     signal.signal(signal.SIGTERM, lambda *_: gang.terminate())
     return gang.wait()
 
 
 def _run_several(program: Sequence[str], world: int, handover: Handover) -> int:
+    job_signals.hold()
     log = handover.wait()
     gang = Gang(program, world, reuse=True)  # their environment has room for the names of any lease
     signal.signal(signal.SIGTERM, lambda *_: gang.terminate())
@@ -258,13 +262,17 @@ def _start(program: Sequence[str], rank: int, world: int, port: int, *, reuse: b
     env = {**os.environ, **_place(rank, world, port), LAST_WORDS: str(theirs)}
     if not reuse:
         with _closing(theirs):
-            return _Rank(rank, subprocess.Popen(program, env=env, pass_fds=(theirs,)), ours)
+            return _Rank(
+                rank, subprocess.Popen(program, env=env, pass_fds=(theirs, *job_signals.descriptors())), ours
+            )
     line, its_line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     line.setblocking(False)
     with _closing(theirs), its_line:
         descriptor = its_line.fileno()
         arguments = [*program, REUSE, str(descriptor)]
-        process = subprocess.Popen(arguments, env=env, pass_fds=(theirs, descriptor))
+        process = subprocess.Popen(
+            arguments, env=env, pass_fds=(theirs, descriptor, *job_signals.descriptors())
+        )
     return _Rank(rank, process, ours, line=line)
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.grants import BUNDLE
-from headrace.trial import raised
+from headrace.trial import job_signals, raised
 from headrace.trial.bundle import takes_bundle
 from headrace.trial.bundle_cluster import ClusterBundle
 from headrace.trial.bundle_run import run_bundle
@@ -38,6 +38,7 @@ def main() -> int:
     """Runs the trial that `HEADRACE_RUNTIME` and `HEADRACE_LEASE_ID` name, and with reuse further ones; returns the
     exit status."""
     print_patiently()
+    job_signals.hold()
     ready, handover = arrive(sys.argv)
     program = _Program(ready)
     if handover is None:

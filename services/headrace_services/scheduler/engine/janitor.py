@@ -61,6 +61,7 @@ _OF_CLUSTER: dict[str, Forget] = {
     "code": code.forget_unneeded,
 }
 _OVER: dict[str, ForgetOver] = {
+    "ephemeral workers": workers.forget_ephemeral,
     "old tokens": tokens.forget_over,
     "old join tokens": joins.forget_old,
     "parts of logs": log_reads.forget_old,

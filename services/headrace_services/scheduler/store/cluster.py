@@ -18,7 +18,7 @@ from headrace_services.scheduler.store import failed_starts, loads, machines, ne
 from headrace_services.scheduler.store.loads import MinuteLoad
 from headrace_services.scheduler.store.neighbours import readable_standing
 from headrace_services.scheduler.store.pipeline import pipeline
-from headrace_services.scheduler.store.workers import FORGOTTEN_AFTER
+from headrace_services.scheduler.store.workers import EPHEMERAL, FORGOTTEN_AFTER
 
 HEARD_OF = and_(tables.worker.c.connected, tables.worker.c.expires_at > func.clock_timestamp())
 """Whether a worker is connected."""
@@ -134,9 +134,8 @@ async def workers_after(conn: AsyncConnection, *, name: str, limit: int) -> list
     """Workers after `name`, by name, without those of which only the name is left."""
     w, s = tables.worker, tables.slot
     slots = select(func.count()).where(s.c.worker_id == w.c.id).scalar_subquery().label("slots")
-    here = or_(
-        w.c.last_seen > func.clock_timestamp() - FORGOTTEN_AFTER, exists().where(s.c.worker_id == w.c.id)
-    )
+    recent = w.c.last_seen > func.clock_timestamp() - FORGOTTEN_AFTER
+    here = or_(and_(recent, or_(~EPHEMERAL, w.c.connected)), exists().where(s.c.worker_id == w.c.id))
     query = select(w.c.name, slots).where(w.c.name > name, here).order_by(w.c.name).limit(limit)
     return [Key(name=row.name, slots=row.slots) for row in await conn.execute(query)]
 

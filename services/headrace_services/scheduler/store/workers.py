@@ -24,6 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from headrace import worker_labels
 from headrace.errors import WorkerNameTakenError
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core.lifecycle import State, StudyState
@@ -47,6 +48,13 @@ CHANNEL = "headrace_worker"
 
 FORGOTTEN_AFTER = timedelta(days=7)
 """A worker that has been silent for this long is removed from the cluster, unless it still has a live lease."""
+
+EPHEMERAL_GONE_AFTER = timedelta(minutes=2)
+"""An ephemeral worker that did not say that it leaves is removed after being silent for this long: long enough to
+change the replica, and for its leases to expire."""
+
+EPHEMERAL = tables.worker.c.labels.has_key(worker_labels.EPHEMERAL)
+"""Whether a worker never returns once it is gone."""
 
 now = func.clock_timestamp()
 
@@ -446,12 +454,24 @@ async def forget_gone(conn: AsyncConnection, age: timedelta, most: int) -> int:
     Their slots are removed. A worker itself is removed when no grant refers to it any more: until then its row is
     the name that past attempts show.
     """
+    return await _forget(conn, most, tables.worker.c.last_seen < now - age)
+
+
+async def forget_ephemeral(conn: AsyncConnection, most: int) -> int:
+    """Remove at most `most` ephemeral workers, as soon as they have left, or were silent for a while. Returns how
+    many."""
+    w = tables.worker
+    left = or_(w.c.leaving != "", w.c.last_seen < now - EPHEMERAL_GONE_AFTER)
+    return await _forget(conn, most, and_(EPHEMERAL, left))
+
+
+async def _forget(conn: AsyncConnection, most: int, gone_for_good: Any) -> int:
     w, s, g, p = tables.worker, tables.slot, tables.slot_grant, tables.grant_part
     has_slots = exists().where(s.c.worker_id == w.c.id)
     has_grants = exists().where(p.c.worker_id == w.c.id)
     query = (
         select(w.c.id)
-        .where(~w.c.connected, w.c.last_seen < now - age, or_(has_slots, ~has_grants))
+        .where(~w.c.connected, gone_for_good, or_(has_slots, ~has_grants))
         .where(~exists().where(p.c.worker_id == w.c.id, g.c.id == p.c.grant_id, g.c.live))
         .order_by(w.c.last_seen)
         .limit(most)

@@ -1,0 +1,178 @@
+"""`headrace launch slurm`."""
+
+from math import ceil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.cli import launching as shared
+from headrace.cli.session import Session
+from headrace.client import Client
+from headrace.environment import names_to_pass
+from headrace.home import home_dir, is_on_this_machine
+from headrace.launch.decision import Kind
+from headrace.launch.slurm import script
+from headrace.launch.slurm.engine import SlurmEngine
+from headrace.launch.slurm.tokens import TokenFolder
+from headrace.lifetimes import lifetime_of
+from headrace.target import PEM, TLS, Target
+from headrace.userfile import MIB, UserFile
+
+_TEMPLATE = UserFile(largest_bytes=MIB, remedy="--template names a batch script.")
+
+
+def slurm(
+    context: typer.Context,
+    most: shared.Most,
+    name: shared.Name = "workers",
+    gpus_per_worker: shared.Gpus = 0,
+    cpu_slots: shared.CpuSlots = 0,
+    label: shared.Labels = None,
+    template: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Your site's batch script: #SBATCH lines for partition, account, GPUs and memory, commands such as "
+            "`module load`, and {{worker}} as the last line. {{gpus}} stands for --gpus-per-worker.",
+            show_default=False,
+        ),
+    ] = None,
+    idle_exit: shared.IdleExit = "10m",
+    lifetime: shared.Lifetime = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Where checkpoints go: file:///DIR that all nodes mount, or s3://BUCKET/PREFIX. Default: "
+            "HEADRACE_HOME/store.",
+            show_default=False,
+        ),
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="The scheduler's address for the workers, if it differs from the one that this command uses.",
+            show_default=False,
+        ),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="A folder that the jobs also see, for join tokens. Default: ~/.headrace/launch/NAME.",
+            show_default=False,
+        ),
+    ] = None,
+    pass_env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[,PREFIX*…]",
+            help="Environment variables of the job to pass to trials, besides the usual ones. SLURM_* are not.",
+            show_default=False,
+        ),
+    ] = None,
+    interval: shared.Interval = "15s",
+    once: shared.Once = False,
+    dry_run: shared.DryRun = False,
+) -> None:
+    """Submit Slurm jobs that run workers, while trials wait.
+
+    Run it where sbatch works, such as a login node, as the user that the jobs belong to. Each job is one worker, named
+    slurm-JOB-TASK. It exits when it has been idle for --idle-exit, and drains when Slurm announces the end of its time
+    limit, when it is cancelled, and when it is requeued.
+
+    If the scheduler requires certificates, the command needs an admin's login: it gives each job that starts a join
+    token for this job's worker alone, so it must keep running.
+
+    [bold]Examples[/bold]
+
+    headrace launch slurm --max 8 --gpus-per-worker 4 --template site.sh --lifetime 12h
+
+    headrace launch slurm --max 3 --cpu-slots 8 --once
+
+    headrace launch slurm --max 8 --gpus-per-worker 4 --template site.sh --dry-run
+    """
+    session = Session.of(context)
+    shared.checked_name(name)
+    kind = shared.kind_of(gpus_per_worker, cpu_slots, label or [])
+    lifetime_of(idle_exit, "--idle-exit")
+    limit_min = None
+    if lifetime is not None:
+        limit_min = _limit_min(lifetime)
+    names_to_pass(pass_env)
+    text = _text(template, kind)
+    with session.client() as client:
+        tokens = TokenFolder((folder or Path.home() / ".headrace" / "launch" / name).expanduser().absolute())
+        command = _command(client, scheduler, kind, store, tokens, idle_exit, lifetime, pass_env or "")
+        batch = script.filled(text, command)
+        if command.tokens and not dry_run:
+            _prepare(tokens, client.transport.target)
+        if all(is_on_this_machine(one) for one in Target.of(command.scheduler).replicas):
+            session.output.note(
+                f"{command.scheduler} reaches only this machine: jobs on other nodes cannot connect. Give the workers "
+                "another address with --scheduler."
+            )
+        engine = SlurmEngine(
+            name=name, script=batch, tokens=tokens if command.tokens else None, time_limit_min=limit_min
+        )
+        shared.drive(
+            session,
+            engine,
+            client=client,
+            kind=kind,
+            most=most,
+            interval=interval,
+            once=once,
+            dry_run=dry_run,
+        )
+
+
+def _command(
+    client: Client,
+    scheduler: str | None,
+    kind: Kind,
+    store: str | None,
+    tokens: TokenFolder,
+    idle_exit: str,
+    lifetime: str | None,
+    pass_env: str,
+) -> script.WorkerCommand:
+    target = client.transport.target
+    own = f"{TLS if target.tls else ''}{target.address}"
+    return script.WorkerCommand(
+        scheduler=scheduler or own,
+        store=store or (home_dir() / "store").as_uri(),
+        kind=kind,
+        idle_exit=idle_exit,
+        lifetime=lifetime,
+        tls_ca=str(tokens.folder / "ca.pem") if target.tls and target.tls_ca else "",
+        tokens=str(tokens.folder) if target.tls else "",
+        pass_env=pass_env,
+    )
+
+
+def _prepare(tokens: TokenFolder, target: Target) -> None:
+    """The folder that the jobs see, with the authority that they trust."""
+    tokens.prepare()
+    if target.tls and target.tls_ca:
+        authority, new = PEM.bytes(target.tls_ca), tokens.folder / "ca.pem.new"
+        new.write_bytes(authority)
+        new.replace(tokens.folder / "ca.pem")
+
+
+def _limit_min(lifetime: str) -> int:
+    """The job's time limit in minutes, which is how Slurm counts it. Raises InvalidFieldError."""
+    seconds = lifetime_of(lifetime, "--lifetime").total_seconds()
+    least_s = 2 * script.SIGNAL_S
+    if seconds <= least_s:
+        said = f"is too short: Slurm announces its end {script.SIGNAL_S} s before"
+        raise shared.refused("--lifetime", lifetime, said, f"Give more than {least_s} s.")
+    return ceil(seconds / 60)
+
+
+def _text(template: Path | None, kind: Kind) -> str:
+    if template is None:
+        return script.DEFAULT_GPUS if kind.on_gpu else script.DEFAULT
+    return _TEMPLATE.text(template)

@@ -1,0 +1,116 @@
+"""Runs Slurm's commands. Each has a time limit: a slurmctld that hangs holds up a turn, not the loop."""
+
+import os
+import pwd
+import subprocess
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from headrace.launch.engine import EngineError, Member, Stage
+from headrace.launch.slurm.queue import FORMAT, job_name, members
+from headrace.launch.slurm.script import SIGNAL_S
+from headrace.launch.slurm.tokens import TokenFolder
+
+TIMEOUT_S: Final = 60.0
+_LONGEST: Final = 500
+"""How much of a command's message is shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmEngine:
+    """One launch in the Slurm cluster that sbatch and squeue reach from here."""
+
+    name: str
+    script: str
+    tokens: TokenFolder | None = None
+    time_limit_min: int | None = None
+    """The time limit of each job; None: that of the template, or else of the partition."""
+    timeout_s: float = TIMEOUT_S
+
+    def members(self) -> Sequence[Member]:
+        """The launch's jobs, oldest first."""
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        text = self._run(["squeue", "--noheader", "--array", f"--user={user}", "-o", FORMAT])
+        found = list(members(text, self.name))
+        if self.tokens is None:
+            return found
+        awaiting = self.tokens.awaiting()
+        self.tokens.sweep({member.worker for member in found})
+        return [
+            replace(member, awaits_token=member.stage is Stage.RUNNING and member.worker in awaiting)
+            for member in found
+        ]
+
+    def submit(self, seats: Collection[int]) -> None:
+        """One sbatch for each seat."""
+        for seat in sorted(seats):
+            self._run(self._sbatch(seat), stdin=self.script)
+
+    def withdraw(self, member: Member) -> None:
+        """Holds the job, so that it cannot start any more, and cancels it if it has not."""
+        self._run(["scontrol", "hold", member.id])
+        now = {one.id: one.stage for one in self.members()}
+        match now.get(member.id):
+            case Stage.PENDING:
+                self._run(["scancel", member.id])
+            case Stage.RUNNING:  # otherwise it would be held if it were requeued
+                self._run(["scontrol", "release", member.id])
+            case None:
+                pass
+
+    def deliver(self, member: Member, secret: str) -> bool:
+        """Writes the token where the job waits for it."""
+        return self.tokens is not None and self.tokens.deliver(member.worker, secret)
+
+    def shown(self, seats: Collection[int]) -> str:
+        """The commands, and the script that each of them reads."""
+        commands = "\n".join(" ".join(self._sbatch(seat)) for seat in sorted(seats))
+        return f"{commands}\n\n{self.script}" if commands else self.script
+
+    def _sbatch(self, seat: int) -> list[str]:
+        limit = [] if self.time_limit_min is None else [f"--time={self.time_limit_min}"]
+        return [
+            "sbatch",
+            "--parsable",
+            f"--job-name={job_name(self.name, seat)}",
+            f"--array={seat}",
+            "--dependency=singleton",
+            f"--signal=B:TERM@{SIGNAL_S}",
+            "--requeue",
+            "--open-mode=append",
+            *limit,
+        ]
+
+    def _run(self, command: list[str], *, stdin: str = "") -> str:
+        try:
+            done = subprocess.run(
+                command,
+                input=stdin,
+                env=without_ours(os.environ),
+                capture_output=True,
+                text=True,
+                timeout=self.timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise EngineError(
+                f"{command[0]} did not answer within {self.timeout_s:g} s.",
+                remedy="The next turn shows whether it was carried out.",
+            ) from None
+        except OSError as error:
+            raise EngineError(
+                f"{command[0]} cannot be run: {error.strerror}.",
+                remedy="Run this where Slurm's commands work, such as a login node.",
+            ) from None
+        if done.returncode:
+            said = " ".join((done.stderr or done.stdout).split())[:_LONGEST]
+            raise EngineError(f"{command[0]} refused: {said or f'exit status {done.returncode}'}", remedy="")
+        return done.stdout
+
+
+def without_ours(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment without Headrace's variables: sbatch passes its environment to the job, and ours may hold an
+    admin's token.
+    """
+    return {name: value for name, value in environ.items() if not name.startswith("HEADRACE_")}

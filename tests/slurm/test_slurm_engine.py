@@ -1,0 +1,179 @@
+"""The Slurm engine against doubles of Slurm's commands: real processes that refuse, hang, or answer late."""
+
+import json
+import os
+import stat
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from headrace.launch.engine import EngineError, Member, Stage
+from headrace.launch.slurm import tokens as tokens_module
+from headrace.launch.slurm.engine import SlurmEngine
+from headrace.launch.slurm.tokens import TokenFolder
+
+COMMANDS = ("sbatch", "squeue", "scontrol", "scancel")
+DOUBLE = """#!{python}
+import json, os, sys, time
+from pathlib import Path
+folder = Path({folder!r})
+name = Path(sys.argv[0]).name
+stdin = sys.stdin.read() if name == "sbatch" else ""
+ours = sorted(one for one in os.environ if one.startswith("HEADRACE_"))
+with (folder / "calls.jsonl").open("a") as out:
+    out.write(json.dumps([name, sys.argv[1:], stdin, ours]) + "\\n")
+does = json.loads((folder / "does.json").read_text()).get(name, {{}})
+time.sleep(does.get("hangs_s", 0))
+print(does.get("prints", ""), end="")
+sys.stderr.write(does.get("complains", ""))
+sys.exit(does.get("status", 0))
+"""
+
+
+class Slurm:
+    """Commands on PATH that do what a test says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.does: dict[str, dict[str, object]] = {}
+        for name in COMMANDS:
+            path = folder / name
+            path.write_text(DOUBLE.format(python=sys.executable, folder=str(folder)))
+            path.chmod(0o755)
+        self.do()
+
+    def do(self, **commands: dict[str, object]) -> None:
+        self.does |= commands
+        (self.folder / "does.json").write_text(json.dumps(self.does))
+
+    @property
+    def calls(self) -> list[tuple[str, list[str], str, list[str]]]:
+        path = self.folder / "calls.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    return Slurm(tmp_path)
+
+
+def engine(**changes: object) -> SlurmEngine:
+    given: dict[str, object] = {"name": "workers", "script": "#!/bin/bash\nexec true\n", **changes}
+    return SlurmEngine(**given)  # type: ignore[arg-type]
+
+
+def pending(seat: int, job: int) -> Member:
+    return Member(seat=seat, id=f"{job}_{seat}", stage=Stage.PENDING, worker=f"slurm-{job}-{seat}")
+
+
+def test_each_seat_is_a_job_that_slurm_runs_once_and_the_admin_s_token_stays_here(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_TOKEN", "hr_secret")
+    engine(time_limit_min=240).submit([4, 1])
+    (_, first, script, ours), (_, second, _, _) = slurm.calls
+    assert first == [
+        "--parsable",
+        "--job-name=headrace-workers-1",
+        "--array=1",
+        "--dependency=singleton",
+        "--signal=B:TERM@90",
+        "--requeue",
+        "--open-mode=append",
+        "--time=240",
+    ]
+    assert "--array=4" in second
+    assert (script, ours) == ("#!/bin/bash\nexec true\n", [])
+
+
+def test_a_refusal_shows_slurm_s_message_and_ends_the_submission(slurm: Slurm) -> None:
+    slurm.do(sbatch={"status": 1, "complains": "sbatch: error: Invalid account\n specified\n"})
+    with pytest.raises(EngineError, match="sbatch refused: sbatch: error: Invalid account specified"):
+        engine().submit([0, 1])
+    assert len(slurm.calls) == 1
+
+
+def test_a_command_that_hangs_is_given_up(slurm: Slurm) -> None:
+    slurm.do(squeue={"hangs_s": 600})
+    with pytest.raises(EngineError, match=r"squeue did not answer within 2 s\. The next turn shows"):
+        engine(timeout_s=2).members()
+
+
+def test_a_machine_without_slurm_says_where_to_run_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EngineError, match=r"squeue cannot be run: .* Run this where Slurm's commands work"):
+        engine().members()
+
+
+def test_a_double_is_held_before_it_is_cancelled_and_one_that_has_started_is_left_alone(slurm: Slurm) -> None:
+    slurm.do(squeue={"prints": "12|0|PD|JobHeldUser|headrace-workers-0\n"})
+    engine().withdraw(pending(0, 12))
+    assert [(name, args[:2]) for name, args, _, _ in slurm.calls if name != "squeue"] == [
+        ("scontrol", ["hold", "12_0"]),
+        ("scancel", ["12_0"]),
+    ]
+    slurm.do(squeue={"prints": "13|0|R|None|headrace-workers-0\n"})
+    engine().withdraw(pending(0, 13))
+    assert [call[1] for call in slurm.calls[-3:] if call[0] != "squeue"] == [
+        ["hold", "13_0"],
+        ["release", "13_0"],
+    ]
+    slurm.do(squeue={"prints": ""})
+    engine().withdraw(pending(0, 14))
+    assert [call[0] for call in slurm.calls].count("scancel") == 1
+
+
+def test_the_dry_run_shows_commands_and_script_and_runs_none(slurm: Slurm) -> None:
+    shown = engine().shown([0, 2])
+    assert shown.count("sbatch --parsable") == 2
+    assert shown.endswith("#!/bin/bash\nexec true\n")
+    assert slurm.calls == []
+
+
+def test_a_running_job_that_asks_gets_one_token_that_only_the_user_can_read(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    folder = TokenFolder(tmp_path / "tokens")
+    folder.prepare()
+    assert stat.S_IMODE(folder.folder.stat().st_mode) == 0o700
+    one = engine(tokens=folder)
+    slurm.do(squeue={"prints": "12|0|R|None|headrace-workers-0\n13|1|PD|Priority|headrace-workers-1\n"})
+    assert [member.awaits_token for member in one.members()] == [False, False]
+    for worker in ("slurm-12-0", "slurm-13-1"):
+        (folder.folder / f"{worker}.ask").touch()
+    first, second = one.members()
+    assert (first.awaits_token, second.awaits_token) == (True, False), (
+        "the second was requeued and is pending"
+    )
+    assert one.deliver(first, "hr_1_secret")
+    assert not one.deliver(first, "hr_2_secret"), "another loop was faster"
+    path = folder.folder / "slurm-12-0.token"
+    assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("hr_1_secret\n", 0o600)
+    assert not one.members()[0].awaits_token
+
+
+def test_a_claim_whose_loop_was_killed_is_void_after_a_while(tmp_path: Path) -> None:
+    folder = TokenFolder(tmp_path)
+    for kind in ("ask", "claim"):
+        (tmp_path / f"slurm-1-0.{kind}").touch()
+    assert folder.awaiting() == frozenset()
+    assert not folder.deliver("slurm-1-0", "hr_1_secret")
+    old = time.time() - tokens_module.CLAIM_S - 1
+    os.utime(tmp_path / "slurm-1-0.claim", (old, old))
+    assert folder.awaiting() == {"slurm-1-0"}
+    assert folder.deliver("slurm-1-0", "hr_1_secret")
+
+
+def test_files_of_jobs_that_are_gone_are_deleted_after_an_hour(tmp_path: Path) -> None:
+    old = time.time() - tokens_module.LEFTOVER_S - 1
+    for name in ("slurm-1-0.ask", "slurm-1-0.token", "slurm-2-0.ask", "ca.pem"):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (old, old))
+    (tmp_path / "slurm-3-0.claim").touch()
+    TokenFolder(tmp_path).sweep({"slurm-2-0"})
+    assert {file.name for file in tmp_path.iterdir()} == {"slurm-2-0.ask", "slurm-3-0.claim", "ca.pem"}
