@@ -190,6 +190,7 @@ def tab_mb() -> float:
 async def live(page: Any, url: str, trial: Any, minutes: float) -> None:
     """Print the tab's memory while a trial reports every second."""
     session = await page.context.new_cdp_session(page)
+    await page.add_init_script(PAINTS)
     await page.goto(url)
     await page.evaluate(DRAWN)
     began, step, shown = time.monotonic(), 300, -1

@@ -49,7 +49,49 @@ def test_the_loops_of_a_checkpoint_are_those_of_a_fit_without_a_pause(tmp_path: 
     assert paused.restores == 1
 
 
-def _fit(t: Trial, *callbacks: Any, kept: list[Any]) -> None:
+def _evaluates_its_normalization(trainer: Any, module: Any) -> None:
+    if trainer.current_epoch == 1:
+        module.net[1].eval()
+
+
+def test_a_layer_that_is_evaluated_stays_so_over_a_pause(tmp_path: Path) -> None:
+    def weights(name: str, decisions: dict[int, Action]) -> Any:
+        import torch
+
+        recording = RecordingRuntime(checkpoint_dir=tmp_path / name, decisions=decisions)
+
+        def train(t: Trial) -> None:
+            callback = pl.callbacks.LambdaCallback(on_train_epoch_start=_evaluates_its_normalization)
+            _fit(t, callback, kept=[])
+
+        while not recording.reports or recording.reports[-1].step < 4:
+            script.run(train, recording, recording.attach())
+        folder = recording.reports[-1].checkpoint_dir
+        assert folder is not None
+        (file,) = folder.rglob("trainer.ckpt")
+        found = torch.load(file, weights_only=False)["state_dict"]
+        return {name: value.tolist() for name, value in found.items()}
+
+    assert weights("paused", {2: Action.PAUSE}) == weights("straight", {})
+
+
+def test_a_module_with_scripted_parts_resumes(recording: RecordingRuntime) -> None:
+    recording.decisions = {2: Action.PAUSE}
+    for _ in range(2):
+        script.run(lambda t: _fit(t, kept=[], scripted=True), recording, recording.attach())
+    assert [report.step for report in recording.reports] == [1, 2, 3, 4]
+
+
+def test_a_fit_that_resumes_after_its_last_epoch_reports_nothing(recording: RecordingRuntime) -> None:
+    def train(t: Trial) -> None:
+        _fit(t, pl.callbacks.StochasticWeightAveraging(1e-2), kept=[])  # it evaluates once more
+
+    for _ in range(2):  # the first process was killed before it ended
+        script.run(train, recording, recording.attach())
+    assert [report.step for report in recording.reports] == [1, 2, 3, 4]
+
+
+def _fit(t: Trial, *callbacks: Any, kept: list[Any], scripted: bool = False) -> None:
     """One process of a trial; its callbacks are kept."""
     import torch
 
@@ -58,7 +100,11 @@ def _fit(t: Trial, *callbacks: Any, kept: list[Any]) -> None:
     class Module(pl.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.net = torch.nn.Linear(2, 1)
+            torch.manual_seed(1)
+            norm = torch.nn.BatchNorm1d(2)
+            self.net = torch.nn.Sequential(
+                torch.nn.Linear(2, 2), torch.jit.script(norm) if scripted else norm, torch.nn.Linear(2, 1)
+            )
 
         def training_step(self, batch: list[torch.Tensor]) -> torch.Tensor:
             return self.net(batch[0]).square().mean()
@@ -75,5 +121,5 @@ def _fit(t: Trial, *callbacks: Any, kept: list[Any]) -> None:
     kept.append(callbacks)
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = pl.Trainer(max_epochs=t.max_steps, accelerator="cpu", callbacks=[*callbacks, callback], **quiet)
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(8, 2)), 4)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.arange(16.0).view(8, 2)), 4)
     trainer.fit(Module(), loader, loader, ckpt_path=callback.ckpt_path)

@@ -283,10 +283,30 @@ def test_what_a_killed_client_does_to_others_is_the_workers_doing_if_its_work_co
 ) -> None:
     company = _company("a", "b", "c")
     company.taken_off("a")
-    company.harms("a")
+    company.harms("a", 1.0)
     for place, client in enumerate(known):  # its own end may be the last that is known
         company.ends(client, Evidence.CRASHED if client == "a" else Evidence.SHARED, 1.0 + place / 10)
     assert _blames(company, "a", "b", "c") == [Blame.OWN, Blame.WORKER, Blame.WORKER]
+
+
+@pytest.mark.parametrize("known", ["ab", "ba"])
+def test_who_ended_by_itself_and_left_processes_behind_is_not_charged_for_their_end(known: str) -> None:
+    company = _company("a", "b")
+    company.exits("a", 1.0)
+    company.harms("a", 1.0)
+    for place, client in enumerate(known):
+        company.ends(client, Evidence.SHARED, 1.0 + place / 10)
+    assert _blames(company, "a", "b") == [Blame.WORKER, Blame.WORKER]
+    assert company.faults == 1
+    assert company.is_settled("a")
+
+
+def test_a_killed_client_whose_end_never_becomes_known_excuses_nobody_later() -> None:
+    company = _company("a", "b")
+    company.taken_off("a")
+    company.harms("a", 1.0)
+    company.ends("b", Evidence.SHARED, 1.0 + 2 * WINDOW_S)
+    assert _blames(company, "b") == [Blame.OWN]
 
 
 def test_an_event_is_settled_by_its_culprit_or_by_the_ends_of_all() -> None:

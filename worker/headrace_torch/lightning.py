@@ -113,11 +113,10 @@ class TrialCallback:
 
     def state_dict(self) -> dict[str, Any]:
         """The pending steps of plateau schedules, whether the fit ends here, and what is frozen."""
-        return {
-            "pending": dict(self._pending),
-            "ends": self._ends,
-            "frozen": frozen(self.trainer.lightning_module),
-        }
+        state: dict[str, Any] = {"pending": dict(self._pending), "ends": self._ends}
+        if self.trainer is not None:  # else a checkpoint that the script saves before the fit
+            state["frozen"] = frozen(self.trainer.lightning_module)
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The inverse of `state_dict`."""

@@ -76,7 +76,7 @@ class Ladder:
                 rung = LADDER[rung, step]
         finally:
             if step not in (Step.DONE, Step.GONE):
-                self._company.harms(client)
+                self._company.harms(client, _now())
             if client in self._draining:
                 self._draining.discard(client)
                 if not self._draining:

@@ -183,8 +183,12 @@ class _Client:
     event: "Event | None" = None
     off: bool = False
     """The worker ends its work on the card."""
-    harms: bool = False
-    """The worker kills it with its work in flight."""
+    harmed_s: float | None = None
+    """When the worker killed it with its work in flight."""
+
+    def harms(self, now_s: float) -> bool:
+        """Whether that may be why others end now. It may take a moment until its own end is known."""
+        return self.harmed_s is not None and (self.ended_s is not None or now_s - self.harmed_s <= WINDOW_S)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -231,10 +235,10 @@ class Company:
         """The worker ends a client's work: how it ends is the worker's doing."""
         self._clients[client].off = True
 
-    def harms(self, client: str) -> None:
+    def harms(self, client: str, now_s: float) -> None:
         """The worker could not end a client's work, and kills it all the same: what that does to others is the
         worker's doing."""
-        self._clients[client].harms = True
+        self._clients[client].harmed_s = now_s
 
     def was_taken_off(self, client: str) -> bool:
         """Whether the worker has ended its work."""
@@ -259,8 +263,7 @@ class Company:
         elif evidence is Evidence.SERVER:
             self._open(frozenset(), now_s)
         elif evidence in _EVENTFUL and any(
-            # The end of a client that is killed may become known after what it did to others.
-            (one.harms or (one.ended_s is not None and one.evidence in _EVENTFUL))
+            (one.harms(now_s) or (one.ended_s is not None and one.evidence in _EVENTFUL))
             and Evidence.SHARED in (evidence, one.evidence)
             for other, one in self._at(own.cards, now_s).items()
             if other != client
@@ -327,11 +330,11 @@ class Company:
 
     def _open(self, cards: frozenset[str], now_s: float) -> None:
         """A fault came: it concerns all who run on these cards, or on any, and those who ended of it."""
-        of_worker = any(one.harms for one in self._at(cards, now_s).values())
+        of_worker = any(one.harms(now_s) for one in self._at(cards, now_s).values())
         there = {
             client: one
             for client, one in self._at(cards, now_s).items()
-            if one.event is None and not one.harms
+            if one.event is None and not (one.off and one.harms(now_s))  # it had hung before
             if one.ended_s is None or one.evidence is not Evidence.CLEAN
         }
         shown_s = min(

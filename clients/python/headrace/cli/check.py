@@ -323,11 +323,11 @@ def _run(
 
 def _param(text: str) -> tuple[str, Value]:
     name, equals, written = text.partition("=")
-    if equals and not written:
-        return name, ""
     value, _ = read_yaml(written, f"--param {name}") if equals else (None, ())
     if isinstance(value, bool | int | float | str):
         return name, value
     raise CommandError(
-        f"--param {text} is not NAME=VALUE.", remedy="Write it as in --param lr=0.01.", code=USAGE
+        f"--param {text} is not NAME=VALUE.",
+        remedy="Write it as in --param lr=0.01; an empty text is --param NAME='\"\"'.",
+        code=USAGE,
     )

@@ -49,7 +49,7 @@ export class Curves {
     const [xs, ys] = this.zoom ?? [extent(this.trials.map((one) => this.xs(one))), extent(this.trials.map((one) => this.ys(one)), this.log)];
     this.sx = new Scale(xs, [at.left, at.right]);
     this.sy = new Scale(ys, [at.bottom, at.top], this.log);
-    chart.axes(this.sx, this.sy, this.x === "step" ? "step" : "seconds", this.metric, { whole: this.x === "step", empty: !this.trials.some((one) => this.ys(one).some(Number.isFinite)) });
+    chart.axes(this.sx, this.sy, this.x === "step" ? "step" : "seconds", this.metric, { whole: this.x === "step", empty: !this.trials.some((one) => this.ys(one).some((y) => Number.isFinite(y) && !(this.log && y <= 0))) });
     chart.clip();
     this.drawRungs(at);
     const c = chart.context;

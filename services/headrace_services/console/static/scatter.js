@@ -28,7 +28,7 @@ export class Scatter {
     const span = (axis, values) => (axis.choices ? [-0.5, axis.choices.length - 0.5] : extent([values], axis.log));
     this.sx = new Scale(span(across, points.map((one) => one.x)), [at.left + 6, at.right - 6], across.log);
     this.sy = new Scale(span(up, points.map((one) => one.y)), [at.bottom - 6, at.top + 6], up.log);
-    chart.axes(this.sx, this.sy, across.name, up.name, { choices: across.choices, whole: across.whole, names: up.choices, empty: !points.length });
+    chart.axes(this.sx, this.sy, across.name, up.name, { choices: across.choices, whole: across.whole, names: up.choices, empty: !points.some((one) => !(across.log && one.x <= 0) && !(up.log && one.y <= 0)) });
     const [best, completed] = [css("--best"), css("--completed")];
     for (const one of points) {
       c.fillStyle = one.marked ? best : completed;

@@ -39,7 +39,7 @@ export class Slices {
     const span = param.choices ? [-0.5, param.choices.length - 0.5] : extent([this.trials.map((one) => one.params[place])], param.log);
     chart.sx = new Scale(span, [at.left + 5, at.right - 5], param.log);
     chart.sy = new Scale(extent([this.trials.map((one) => one.score)]), [at.bottom - 4, at.top + 4]);
-    chart.axes(chart.sx, chart.sy, "", "", { choices: param.choices, whole: param.whole, empty: !this.trials.length });
+    chart.axes(chart.sx, chart.sy, "", "", { choices: param.choices, whole: param.whole, empty: !this.trials.some((one) => Number.isFinite(one.params[place])) });
     c.globalAlpha = this.trials.length > 500 ? 0.4 : 0.8;
     let outcome = null;
     for (const one of this.trials) {

@@ -10,7 +10,7 @@ const charts = new Map(); // metric -> Curves
 element.append(grid);
 
 const study = new Study(element.dataset.src, ({ trials, metrics }) => {
-  if (!charts.size) grid.textContent = metrics.length ? "" : "It has reported nothing yet.";
+  if (!charts.size) grid.textContent = metrics.length ? "" : "It has reported nothing.";
   for (const metric of metrics) {
     if (!charts.has(metric)) {
       const cell = Object.assign(document.createElement("div"), { className: "cell" });
