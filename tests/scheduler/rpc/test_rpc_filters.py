@@ -12,7 +12,7 @@ from headrace.errors import BadPageTokenError, InvalidFieldError
 from headrace.spec import StudySpec, params_from_proto
 from headrace.v1 import study_pb2 as pb
 from headrace.v1 import trial_pb2
-from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.store import tables, trials
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.query import trial_keys
 
@@ -141,15 +141,18 @@ async def test_the_leading_trials_come_first(full_site: RpcSite) -> None:
     assert await select(full_site, order="leading") != await select(full_site)
 
 
+def spec(goal: str = "minimize", **more: Any) -> StudySpec:
+    given = {"objective": {"metric": "loss", "goal": goal}, "space": SPACE, "policy": {"kind": "run_all"}}
+    return StudySpec.model_validate({**given, "max_trials": 7, "max_steps": 3, **more})
+
+
 @pytest.mark.parametrize("goal", ["minimize", "maximize"])
 def test_which_trials_lead_depends_on_the_goal(goal: str) -> None:
-    given: dict[str, Any] = {"objective": {"metric": "loss", "goal": goal}, "space": SPACE}
-    given |= {"policy": {"kind": "run_all"}, "max_trials": 7, "max_steps": 3}
-    order = trial_keys.ordered(StudySpec.model_validate(given), "leading")
+    order = trial_keys.ordered(spec(goal), "leading")
     assert order is not None
     assert order.descending is (goal == "maximize")
-    several = {**given, "further_objectives": [{"metric": "mem", "goal": "minimize"}]}
-    assert trial_keys.ordered(StudySpec.model_validate(several), "leading") is None
+    several = spec(goal, further_objectives=[{"metric": "mem", "goal": "minimize"}])
+    assert trial_keys.ordered(several, "leading") is None
 
 
 async def test_what_cannot_be_filtered_by_is_refused(full_site: RpcSite) -> None:
@@ -204,6 +207,13 @@ async def test_a_token_of_another_filter_or_order_is_refused(full_site: RpcSite)
     for fields in ({"order_by": "-lr"}, {"order_by": ""}, {"order_by": "lr", "filter": "lr>0"}):
         other = pb.ListTrialsRequest(study="studies/s", page_token=token, **fields)
         assert isinstance(await full_site.refusal("ListTrials", other), BadPageTokenError), fields
+
+
+@pytest.mark.parametrize("place", [(2**62, "1.0", 1), (-1, "1.0", 1), (1, "\ud800", 1), (0, "one", 1)])
+def test_a_place_that_no_trial_can_have_is_refused(place: tuple[int, str, int]) -> None:
+    order = trial_keys.ordered(spec(), "opt")
+    with pytest.raises(ValueError):
+        trials.Selection(order=order).query(1, place, 10)
 
 
 async def test_studies_are_filtered(site: RpcSite) -> None:

@@ -24,7 +24,7 @@ class Order:
 
     def sort(self, rows: Select[Any], after: Place | None) -> Select[Any]:
         """Rows that have a `number`, sorted, from after a place on. Adds what a place is made of: `rank` and
-        `sorted_by`. Raises ValueError if the rank is that of numbers and the value is none."""
+        `sorted_by`. Raises ValueError for a place that no row can have."""
         rows = rows.add_columns(self.by.number.label("by_number"), self.by.text.label("by_text"))
         # Otherwise Postgres would read a value out of JSON again wherever it is named.
         found = rows.cte("found").prefix_with("MATERIALIZED").c
@@ -45,6 +45,9 @@ class Order:
         self, place: Place, rank: ColumnElement[int], value: ColumnElement[Any], number: ColumnElement[int]
     ) -> ColumnElement[bool]:
         last_rank, last_value, last = place
+        if not NUMBER <= last_rank <= ABSENT:
+            raise ValueError(f"{last_rank} is no rank")
+        last_value.encode()  # a lone surrogate raises ValueError
         same = and_(rank == last_rank, number > last)
         if last_rank >= NAN:  # all of a rank are equal
             return or_(rank > last_rank, same)
