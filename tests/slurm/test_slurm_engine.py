@@ -21,7 +21,8 @@ from pathlib import Path
 folder = Path({folder!r})
 name = Path(sys.argv[0]).name
 stdin = sys.stdin.read() if name == "sbatch" else ""
-ours = sorted(one for one in os.environ if one.startswith("HEADRACE_"))
+listed = ("HEADRACE_", "SQUEUE_", "SCANCEL_", "SBATCH_", "SLURM_CLUSTERS")
+ours = sorted(one for one in os.environ if one.startswith(listed))
 with (folder / "calls.jsonl").open("a") as out:
     out.write(json.dumps([name, sys.argv[1:], stdin, ours]) + "\\n")
 does = json.loads((folder / "does.json").read_text()).get(name, {{}})
@@ -87,6 +88,19 @@ def test_each_seat_is_a_job_that_slurm_runs_once_and_the_admin_s_token_stays_her
     ]
     assert "--array=4" in second
     assert (script, ours) == ("#!/bin/bash\nexec true\n", [])
+
+
+def test_no_variable_of_the_user_hides_jobs_or_chooses_a_cluster(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SQUEUE_STATES", "SQUEUE_PARTITION", "SCANCEL_STATE", "SLURM_CLUSTERS", "SBATCH_CLUSTERS"):
+        monkeypatch.setenv(name, "other")
+    monkeypatch.setenv("SBATCH_ACCOUNT", "team")
+    engine().members()
+    engine().submit([0])
+    (_, listed, _, seen), (_, _, _, submitting) = slurm.calls
+    assert {"--all", "--states=all"} <= set(listed)
+    assert seen == submitting == ["SBATCH_ACCOUNT"]
 
 
 def test_a_refusal_shows_slurm_s_message_and_ends_the_submission(slurm: Slurm) -> None:

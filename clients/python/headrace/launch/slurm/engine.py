@@ -1,7 +1,6 @@
 """Runs Slurm's commands. Each has a time limit: a slurmctld that hangs holds up a turn, not the loop."""
 
 import os
-import pwd
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,12 @@ from headrace.launch.slurm.tokens import TokenFolder
 TIMEOUT_S: Final = 60.0
 _LONGEST: Final = 500
 """How much of a command's message is shown."""
+_SQUEUE: Final = ("squeue", "--noheader", "--array", "--all", "--states=all")
+"""Without `--all`, it leaves out jobs in hidden partitions. A job that is not listed is submitted again."""
+_DROPPED: Final = ("HEADRACE_", "SQUEUE_", "SCANCEL_", "SLURM_CLUSTERS", "SBATCH_CLUSTERS")
+"""Variables that Slurm's commands do not get, by the beginnings of their names. sbatch passes its environment to the
+job, and ours may hold an admin's token. The others filter what squeue lists and scancel cancels, or choose another
+cluster for some of the commands."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +35,7 @@ class SlurmEngine:
 
     def members(self) -> Sequence[Member]:
         """The launch's jobs, oldest first."""
-        user = pwd.getpwuid(os.geteuid()).pw_name
-        text = self._run(["squeue", "--noheader", "--array", f"--user={user}", "-o", FORMAT])
+        text = self._run([*_SQUEUE, f"--user={os.geteuid()}", "-o", FORMAT])
         found = list(members(text, self.name))
         if self.tokens is None:
             return found
@@ -87,9 +91,10 @@ class SlurmEngine:
             done = subprocess.run(
                 command,
                 input=stdin,
-                env=without_ours(os.environ),
+                env=environment(os.environ),
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
+                errors="replace",  # names of jobs may hold any bytes
                 timeout=self.timeout_s,
                 check=False,
             )
@@ -109,8 +114,6 @@ class SlurmEngine:
         return done.stdout
 
 
-def without_ours(environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment without Headrace's variables: sbatch passes its environment to the job, and ours may hold an
-    admin's token.
-    """
-    return {name: value for name, value in environ.items() if not name.startswith("HEADRACE_")}
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of Slurm's commands."""
+    return {name: value for name, value in environ.items() if not name.startswith(_DROPPED)}
