@@ -38,7 +38,7 @@ def test_two_workers_come_up_for_a_study_and_leave_when_idle(site: SlurmSite) ->
     assert (info.state, info.counts.completed, info.counts.failed) == (StudyState.COMPLETED, 6, 0)
     site.until_empty()
     assert loop.poll() is None
-    left = [file.name for file in (site.root / "launch").iterdir() if file.suffix in (".token", ".ask")]
+    left = [file.name for file in site.tokens.iterdir() if file.suffix in (".token", ".ask")]
     assert left == [], "tokens are deleted once they are used"
     with site.headrace.client as client:
         workers = client.workers()
@@ -168,8 +168,7 @@ def test_a_job_whose_token_has_expired_leaves_with_a_message_and_another_one_com
     study = site.study("expired", max_trials=1, max_steps=5)
     once = site.loop("--once", most=1)
     assert once.wait(60) == 0
-    folder = site.root / "launch"
-    (ask,) = site.until(lambda: list(folder.glob("*.ask")), "the job asks for a token")
+    (ask,) = site.until(lambda: list(site.tokens.glob("*.ask")), "the job asks for a token")
     secret = site.headrace.token(worker=ask.stem, lifetime=timedelta(seconds=1))
     time.sleep(2)  # until it has expired
     ask.with_suffix(".token").write_text(secret)

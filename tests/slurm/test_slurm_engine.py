@@ -27,7 +27,8 @@ with (folder / "calls.jsonl").open("a") as out:
     out.write(json.dumps([name, sys.argv[1:], stdin, ours]) + "\\n")
 does = json.loads((folder / "does.json").read_text()).get(name, {{}})
 time.sleep(does.get("hangs_s", 0))
-print(does.get("prints", ""), end="")
+sys.stdout.buffer.write(does.get("prints", "").encode("utf-8", "surrogateescape"))
+sys.stdout.flush()
 sys.stderr.write(does.get("complains", ""))
 sys.exit(does.get("status", 0))
 """
@@ -171,23 +172,71 @@ def test_a_running_job_that_asks_gets_one_token_that_only_the_user_can_read(
     assert not one.members()[0].awaits_token
 
 
-def test_a_claim_whose_loop_was_killed_is_void_after_a_while(tmp_path: Path) -> None:
-    folder = TokenFolder(tmp_path)
-    for kind in ("ask", "claim"):
-        (tmp_path / f"slurm-1-0.{kind}").touch()
-    assert folder.awaiting() == frozenset()
-    assert not folder.deliver("slurm-1-0", "hr_1_secret")
-    old = time.time() - tokens_module.CLAIM_S - 1
-    os.utime(tmp_path / "slurm-1-0.claim", (old, old))
-    assert folder.awaiting() == {"slurm-1-0"}
-    assert folder.deliver("slurm-1-0", "hr_1_secret")
+def asked(folder: Path, worker: str = "slurm-1-0") -> TokenFolder:
+    (folder / f"{worker}.ask").touch()
+    return TokenFolder(folder)
 
 
-def test_files_of_jobs_that_are_gone_are_deleted_after_an_hour(tmp_path: Path) -> None:
+def test_of_two_loops_that_read_the_same_request_one_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = asked(tmp_path), TokenFolder(tmp_path)
+    (tmp_path / "slurm-1-0.0123abcd.new").touch()  # of a loop that was killed
+    read = first.awaiting()
+    monkeypatch.setattr(TokenFolder, "awaiting", lambda _: read)
+    assert first.deliver("slurm-1-0", "hr_1_secret")
+    assert not second.deliver("slurm-1-0", "hr_2_secret")
+    assert (tmp_path / "slurm-1-0.token").read_text() == "hr_1_secret\n"
+
+
+def test_only_old_files_of_tokens_are_deleted_and_only_by_a_turn_that_acts(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    folder = tmp_path / "tokens"
+    folder.mkdir(mode=0o700)
     old = time.time() - tokens_module.LEFTOVER_S - 1
-    for name in ("slurm-1-0.ask", "slurm-1-0.token", "slurm-2-0.ask", "ca.pem"):
-        (tmp_path / name).touch()
-        os.utime(tmp_path / name, (old, old))
-    (tmp_path / "slurm-3-0.claim").touch()
-    TokenFolder(tmp_path).sweep({"slurm-2-0"})
-    assert {file.name for file in tmp_path.iterdir()} == {"slurm-2-0.ask", "slurm-3-0.claim", "ca.pem"}
+    others = {"github.token", "draft.new", "notes.txt", "ca.pem", "slurm-7-0.token.bak"}
+    gone = {"slurm-1-0.ask", "slurm-1-0.token", "slurm-2-0.89abcdef.new"}
+    for name in others | gone:
+        (folder / name).touch()
+        os.utime(folder / name, (old, old))
+    (folder / "slurm-9-0.token").mkdir()
+    os.utime(folder / "slurm-9-0.token", (old, old))
+    one = engine(tokens=asked(folder, "slurm-12-0"))
+    slurm.do(squeue={"prints": "12|0|R|None|headrace-workers-0\n"})
+    (member,) = one.members()
+    assert gone < {file.name for file in folder.iterdir()}, "a dry run deletes nothing"
+    assert one.deliver(member, "hr_1_secret")
+    assert {file.name for file in folder.iterdir()} == others | {
+        "slurm-9-0.token",
+        "slurm-12-0.ask",
+        "slurm-12-0.token",
+    }
+
+
+def test_a_folder_of_tokens_that_others_may_use_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    theirs.chmod(0o770)
+    with pytest.raises(EngineError, match="is not yours alone"):
+        TokenFolder(theirs).prepare()
+    assert stat.S_IMODE(theirs.stat().st_mode) == 0o770
+    TokenFolder(theirs / "own").prepare()
+    TokenFolder(theirs / "own").prepare()
+    assert stat.S_IMODE((theirs / "own").stat().st_mode) == 0o700
+    assert stat.S_IMODE(theirs.stat().st_mode) == 0o770
+
+
+def test_names_of_other_jobs_may_hold_anything(slurm: Slurm) -> None:
+    slurm.do(
+        squeue={
+            "prints": "11|N/A|R|None|caf\udce9\n12|N/A|R|None|two\nlines\n13|0|PD|None|headrace-workers-0\n"
+        }
+    )
+    assert [member.id for member in engine().members()] == ["13_0"]
+
+
+def test_a_user_without_a_name_is_a_number(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 123456)
+    engine().members()
+    assert "--user=123456" in slurm.calls[0][1]

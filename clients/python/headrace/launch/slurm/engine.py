@@ -40,7 +40,6 @@ class SlurmEngine:
         if self.tokens is None:
             return found
         awaiting = self.tokens.awaiting()
-        self.tokens.sweep({member.worker for member in found})
         return [
             replace(member, awaits_token=member.stage is Stage.RUNNING and member.worker in awaiting)
             for member in found
@@ -65,7 +64,10 @@ class SlurmEngine:
 
     def deliver(self, member: Member, secret: str) -> bool:
         """Writes the token where the job waits for it."""
-        return self.tokens is not None and self.tokens.deliver(member.worker, secret)
+        if self.tokens is None:
+            return False
+        self.tokens.sweep()
+        return self.tokens.deliver(member.worker, secret)
 
     def shown(self, seats: Collection[int]) -> str:
         """The commands, and the script that each of them reads."""

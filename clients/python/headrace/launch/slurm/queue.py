@@ -27,13 +27,15 @@ def worker_name(job: str, seat: int) -> str:
 
 def members(text: str, launch: str) -> Iterator[Member]:
     """The members of a launch in the output of `squeue --noheader --array -o FORMAT`, oldest first. Raises
-    `EngineError` for a line that cannot be read.
+    `EngineError` if the first line is none of a job. Later ones may be the rest of a name with a line break.
     """
     found = []
-    for line in filter(None, map(str.strip, text.splitlines())):
+    for number, line in enumerate(filter(None, map(str.strip, text.split("\n")))):
         parts = line.split("|", 4)
         if len(parts) != 5:
-            raise EngineError(f"squeue printed a line that cannot be read: {line!r}")
+            if number == 0:
+                raise EngineError(f"squeue printed a line that cannot be read: {line!r}")
+            continue
         job, task, state, why, name = parts
         match = _NAME.fullmatch(name)
         if match is None or match[1] != launch or state in _OVER:
