@@ -125,22 +125,45 @@ def test_a_machine_without_slurm_says_where_to_run_it(
         engine().members()
 
 
+FIRST = "11|0|PD|Priority|headrace-workers-0\n"
+
+
+def acts(slurm: Slurm) -> list[list[str]]:
+    return [[name, *args] for name, args, _, _ in slurm.calls if name != "squeue"]
+
+
 def test_a_double_is_held_before_it_is_cancelled_and_one_that_has_started_is_left_alone(slurm: Slurm) -> None:
-    slurm.do(squeue={"prints": "12|0|PD|JobHeldUser|headrace-workers-0\n"})
+    slurm.do(squeue={"prints": FIRST + "12|0|PD|JobHeldUser|headrace-workers-0\n"})
     engine().withdraw(pending(0, 12))
-    assert [(name, args[:2]) for name, args, _, _ in slurm.calls if name != "squeue"] == [
-        ("scontrol", ["hold", "12_0"]),
-        ("scancel", ["12_0"]),
-    ]
-    slurm.do(squeue={"prints": "13|0|R|None|headrace-workers-0\n"})
+    assert acts(slurm) == [["scontrol", "uhold", "12_0"], ["scancel", "12_0"]]
+    slurm.do(squeue={"prints": FIRST + "13|0|R|None|headrace-workers-0\n"})
     engine().withdraw(pending(0, 13))
-    assert [call[1] for call in slurm.calls[-3:] if call[0] != "squeue"] == [
-        ["hold", "13_0"],
-        ["release", "13_0"],
-    ]
+    assert acts(slurm)[2:] == [["scontrol", "uhold", "13_0"], ["scontrol", "release", "13_0"]]
     slurm.do(squeue={"prints": ""})
     engine().withdraw(pending(0, 14))
-    assert [call[0] for call in slurm.calls].count("scancel") == 1
+    assert acts(slurm)[4:] == [["scontrol", "uhold", "14_0"]]
+
+
+def test_a_job_that_a_killed_loop_left_held_is_released_if_it_is_alone_on_its_seat(slurm: Slurm) -> None:
+    held = "12|0|PD|JobHeldUser|headrace-workers-0\n"
+    slurm.do(squeue={"prints": held})
+    (member,) = engine().members()
+    assert member.held
+    engine().withdraw(member)
+    assert acts(slurm) == [["scontrol", "release", "12_0"]]
+    slurm.do(squeue={"prints": FIRST + held})
+    engine().withdraw(member)
+    assert acts(slurm)[1:] == [["scancel", "12_0"]]
+    slurm.do(squeue={"prints": held.replace("User", "Admin")})
+    assert not engine().members()[0].held, "it is not ours to release"
+
+
+def test_a_double_that_another_loop_withdrew_first_is_no_failure(slurm: Slurm) -> None:
+    slurm.do(scontrol={"status": 1, "complains": "Invalid job id specified\n"}, squeue={"prints": FIRST})
+    engine().withdraw(pending(0, 12))
+    slurm.do(squeue={"prints": FIRST + "12|0|PD|Dependency|headrace-workers-0\n"})
+    with pytest.raises(EngineError, match="Invalid job id"):
+        engine().withdraw(pending(0, 12))
 
 
 def test_the_dry_run_shows_commands_and_script_and_runs_none(slurm: Slurm) -> None:

@@ -18,7 +18,7 @@ from headrace.launch.slurm import script
 from headrace.launch.slurm.engine import SlurmEngine
 from headrace.launch.slurm.tokens import TokenFolder
 from headrace.lifetimes import lifetime_of
-from headrace.target import PEM, TLS, Target
+from headrace.target import PEM, Target
 from headrace.userfile import MIB, UserFile
 
 _TEMPLATE = UserFile(largest_bytes=MIB, remedy="--template names a batch script.")
@@ -144,9 +144,8 @@ def _command(
     pass_env: str,
 ) -> script.WorkerCommand:
     target = client.transport.target
-    own = f"{TLS if target.tls else ''}{target.address}"
     return script.WorkerCommand(
-        scheduler=scheduler or own,
+        scheduler=shared.scheduler_for(scheduler, target),
         store=store or (home_dir() / "store").as_uri(),
         kind=kind,
         idle_exit=idle_exit,

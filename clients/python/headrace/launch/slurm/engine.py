@@ -51,16 +51,22 @@ class SlurmEngine:
             self._run(self._sbatch(seat), stdin=self.script)
 
     def withdraw(self, member: Member) -> None:
-        """Holds the job, so that it cannot start any more, and cancels it if it has not."""
-        self._run(["scontrol", "hold", member.id])
-        now = {one.id: one.stage for one in self.members()}
-        match now.get(member.id):
-            case Stage.PENDING:
-                self._run(["scancel", member.id])
-            case Stage.RUNNING:  # otherwise it would be held if it were requeued
-                self._run(["scontrol", "release", member.id])
-            case None:
-                pass
+        """Holds the job, so that it cannot start any more, and cancels it if it has not and its seat is still
+        taken.
+        """
+        try:
+            if not member.held:
+                self._run(["scontrol", "uhold", member.id])
+            on_seat = [one for one in self.members() if one.seat == member.seat]
+            now = next((one for one in on_seat if one.id == member.id), None)
+            if now is not None:
+                taken = any(one.id != member.id and not one.held for one in on_seat)
+                pending = now.stage is Stage.PENDING
+                # One that has started is released too: otherwise it would be held if it were requeued.
+                self._run([*(["scancel"] if pending and taken else ["scontrol", "release"]), member.id])
+        except EngineError:
+            if any(one.id == member.id for one in self.members()):
+                raise  # otherwise it has ended, or another loop has withdrawn it
 
     def deliver(self, member: Member, secret: str) -> bool:
         """Writes the token where the job waits for it."""

@@ -12,6 +12,8 @@ anything."""
 _PENDING: Final = frozenset({"PD", "RQ", "RH", "RD", "SE", "RF", "RS"})
 """The states of jobs that run nothing; in all others, also while it completes, a job may have processes."""
 _OVER: Final = frozenset({"BF", "CA", "CD", "DL", "F", "NF", "OOM", "PR", "TO"})
+_HELD: Final = "JobHeldUser"
+"""What `scontrol uhold` leaves. An administrator's hold is another reason, and is not ours to undo."""
 _NAME: Final = re.compile(r"headrace-(.+)-(\d{1,9})")
 
 
@@ -49,7 +51,8 @@ def members(text: str, launch: str) -> Iterator[Member]:
                 id=f"{job}_{task}",
                 stage=stage,
                 worker=worker_name(job, int(task)),
-                why=why if stage is Stage.PENDING else "",
+                why=why if stage is Stage.PENDING and why != "None" else "",
+                held=stage is Stage.PENDING and why == _HELD,
             )
         )
     yield from sorted(found, key=lambda member: int(member.id.partition("_")[0]))
