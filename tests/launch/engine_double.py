@@ -13,6 +13,7 @@ class Job:
     id: int
     seat: int
     running: bool = False
+    held: bool = False
     token: str = ""
     restarts: int = 0
 
@@ -31,6 +32,8 @@ class EngineDouble:
         self.most_running = 0
         self.tokens = tokens
         self.refuses = ""
+        self.breaks = ""
+        """Why no token can be delivered."""
         self.loses_answers = False
         self.dies_after: int | None = None
         """After this many requests the process of the loop is killed."""
@@ -55,13 +58,21 @@ class EngineDouble:
                 raise EngineError("no answer within 30 s")
 
     def withdraw(self, member: Member) -> None:
-        """Removes a job that is pending."""
-        self._request()
-        self.jobs = [job for job in self.jobs if str(job.id) != member.id or job.running]
+        """Holds a job, then cancels it if it is pending beside another one; else it may start again."""
+        for job in [job for job in self.jobs if str(job.id) == member.id]:
+            self._request()
+            job.held = True
+            self._request()
+            taken = any(one.seat == job.seat and one is not job and not one.held for one in self.jobs)
+            if taken and not job.running:
+                self.jobs.remove(job)
+            job.held = False
 
     def deliver(self, member: Member, secret: str) -> bool:
         """Gives a token to a job that has none."""
         self._request()
+        if self.breaks:
+            raise EngineError(self.breaks)
         for job in self.jobs:
             if str(job.id) == member.id and not job.token:
                 job.token = secret
@@ -79,7 +90,7 @@ class EngineDouble:
         started = []
         for job in self.jobs:
             busy = {one.seat for one in self.jobs if one.running}
-            if not job.running and job.seat not in busy and len(busy) < room:
+            if not job.running and not job.held and job.seat not in busy and len(busy) < room:
                 job.running = True
                 started.append(job)
         self.most_running = max(self.most_running, sum(job.running for job in self.jobs))
@@ -106,6 +117,7 @@ class EngineDouble:
             id=str(job.id),
             stage=Stage.RUNNING if job.running else Stage.PENDING,
             worker=job.worker,
+            held=job.held and not job.running,
             awaits_token=self.tokens and job.running and not job.token,
         )
 

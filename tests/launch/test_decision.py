@@ -1,5 +1,7 @@
 """Which seats are filled, case by case."""
 
+from dataclasses import replace
+
 from headrace.launch.decision import FreeSlots, Kind, Need, decide
 from headrace.launch.engine import Member, Stage
 
@@ -71,6 +73,30 @@ def test_the_free_seats_are_filled_lowest_first() -> None:
 def test_seats_beyond_a_smaller_maximum_are_left_alone() -> None:
     members = tuple(member(seat, Stage.RUNNING) for seat in range(6))
     assert seats([need(100)], members=members, most=3) == ()
+
+
+def test_members_on_seats_beyond_a_smaller_maximum_count_too() -> None:
+    members = tuple(member(seat, Stage.RUNNING) for seat in range(2, 8))
+    assert seats([need(100)], members=members, most=2) == ()
+    assert seats([need(100)], members=members, most=7) == (0,)
+
+
+def test_a_seat_that_rests_is_not_filled_and_no_other_is_in_its_place() -> None:
+    assert decide([need(4)], (), (), (), kind=GPUS, most=8, resting={0}).submit == ()
+    assert decide([need(8)], (), (), (), kind=GPUS, most=8, resting={0}).submit == (1,)
+    assert decide([need(8)], (), (member(0),), (), kind=GPUS, most=8, resting={0, 9}).submit == (1,)
+
+
+def test_a_study_may_require_workers_that_are_ephemeral() -> None:
+    assert seats([need(1, labels={"headrace/ephemeral": "yes"})]) == (0,)
+    assert seats([need(1, labels={"headrace/ephemeral": "no"})]) == ()
+
+
+def test_a_member_whose_withdrawal_was_interrupted_is_given_to_the_engine_again() -> None:
+    held = replace(member(0, id="100"), held=True)
+    assert decide([need(4)], (), (held,), (), kind=GPUS, most=8).withdraw == (held,)
+    other = member(0, id="101")
+    assert decide([need(4)], (), (held, other), (), kind=GPUS, most=8).withdraw == (held,)
 
 
 def test_trials_that_no_worker_of_the_launch_can_run_request_none() -> None:

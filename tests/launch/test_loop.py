@@ -12,6 +12,7 @@ from headrace.errors import HeadraceError, UnreachableError
 from headrace.launch import loop
 from headrace.launch.decision import FreeSlots, Kind, Need
 from headrace.launch.loop import Cluster, Turn
+from headrace.launch.rests import REST_S, Rests
 
 KIND = Kind(slots=2, on_gpu=False)
 
@@ -116,6 +117,46 @@ def test_a_token_that_another_loop_forestalled_is_revoked(monkeypatch: pytest.Mo
     assert scheduler.revoked == list(scheduler.tokens)
 
 
+def test_a_token_that_cannot_be_delivered_is_revoked() -> None:
+    engine, scheduler = EngineDouble(tokens=True), SchedulerDouble()
+    scheduler.waiting, engine.breaks = 2, "the disk is full"
+    turn(engine, scheduler)
+    engine.start()
+    assert [str(one) for one in turn(engine, scheduler).failures] == ["the disk is full."]
+    assert scheduler.revoked == list(scheduler.tokens) == ["t0"]
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_seat_whose_worker_ended_without_having_connected_rests(listed: bool) -> None:
+    engine, scheduler, now = EngineDouble(), SchedulerDouble(), [0.0]
+    rests = Rests(clock=lambda: now[0])
+    scheduler.waiting = 100
+    for _ in range(20):
+        found = loop.turn(engine, scheduler, kind=KIND, most=4, rests=rests)
+        if listed:
+            loop.turn(engine, scheduler, kind=KIND, most=4, rests=rests)
+        engine.jobs.clear()
+        now[0] += 1
+    assert engine.submitted == 4
+    assert found.resting == {0, 1, 2, 3}
+    now[0] += REST_S
+    assert loop.turn(engine, scheduler, kind=KIND, most=4, rests=rests).decision.submit == (0, 1, 2, 3)
+
+
+def test_a_seat_whose_worker_was_connected_is_filled_again_at_once() -> None:
+    engine, scheduler, rests = EngineDouble(), SchedulerDouble(), Rests(clock=lambda: 0.0)
+    scheduler.waiting = 2
+    loop.turn(engine, scheduler, kind=KIND, most=1, rests=rests)
+    (job,) = engine.start()
+    scheduler.connected[job.worker] = 0
+    loop.turn(engine, scheduler, kind=KIND, most=1, rests=rests)
+    engine.requeue(job)
+    loop.turn(engine, scheduler, kind=KIND, most=1, rests=rests)
+    scheduler.connected.clear()
+    engine.end(job)
+    assert loop.turn(engine, scheduler, kind=KIND, most=1, rests=rests).decision.submit == (0,)
+
+
 def test_a_turn_that_fails_is_reported_and_the_next_one_works() -> None:
     engine, scheduler = EngineDouble(), SchedulerDouble()
     scheduler.waiting, scheduler.away = 2, True
@@ -134,9 +175,23 @@ def test_a_turn_that_fails_is_reported_and_the_next_one_works() -> None:
 class Loops(RuleBasedStateMachine):
     """Two loops and a cluster, where anything happens at any time."""
 
+    now = 0.0
+
     @initialize(most=strategies.integers(1, 4))
     def begin(self, most: int) -> None:
         self.engine, self.scheduler, self.most = EngineDouble(tokens=True), SchedulerDouble(), most
+        self.largest = most
+        self.rests = Rests(clock=lambda: self.now)
+
+    @rule(passed=strategies.sampled_from([1, REST_S]))
+    def time_passes(self, passed: float) -> None:
+        self.now += passed
+
+    @rule(most=strategies.integers(1, 4))
+    def the_bound_changes(self, most: int) -> None:
+        """Jobs that exist stay; while there are more, none is added."""
+        self.most = most
+        self.largest = max(most, len({job.seat for job in self.engine.jobs}))
 
     @rule(count=strategies.integers(0, 12))
     def trials_wait(self, count: int) -> None:
@@ -146,7 +201,7 @@ class Loops(RuleBasedStateMachine):
     def one_loop_takes_a_turn(self, loses: bool, dies_after: int | None) -> None:
         self.engine.loses_answers, self.engine.dies_after = loses, dies_after
         try:
-            turn(self.engine, self.scheduler, self.most)
+            loop.turn(self.engine, self.scheduler, kind=KIND, most=self.most, rests=self.rests)
         except KilledError:
             pass
         finally:
@@ -186,8 +241,8 @@ class Loops(RuleBasedStateMachine):
     @invariant()
     def never_more_than_the_bound(self) -> None:
         if hasattr(self, "engine"):
-            assert self.engine.most_running <= self.most
-            assert all(job.seat < self.most for job in self.engine.jobs)
+            assert len({job.seat for job in self.engine.jobs}) <= self.largest
+            assert sum(job.running for job in self.engine.jobs) <= self.largest
 
     @invariant()
     def never_two_on_one_seat(self) -> None:
@@ -201,6 +256,7 @@ class Loops(RuleBasedStateMachine):
             for _ in range(2):
                 turn(self.engine, self.scheduler, self.most)
             assert set(Counter(job.seat for job in self.engine.jobs).values()) <= {1}
+            assert not any(job.held and not job.running for job in self.engine.jobs)
 
 
 Loops.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

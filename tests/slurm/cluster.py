@@ -57,6 +57,7 @@ JobRequeue=1
 MaxArraySize=1001
 {nodes}
 PartitionName=main Nodes={names} Default=YES MaxTime=INFINITE State=UP
+PartitionName=hidden Nodes={names} Hidden=YES MaxTime=INFINITE State=UP
 """
 
 

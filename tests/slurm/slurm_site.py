@@ -43,6 +43,11 @@ class SlurmSite:
             (self.root / folder).mkdir(exist_ok=True)
         return path
 
+    @property
+    def tokens(self) -> Path:
+        """Where jobs ask for join tokens."""
+        return self.root / "launch" / f"headrace-{self.name}"
+
     def loop(self, *options: str, most: int = 2) -> "subprocess.Popen[bytes]":
         """Starts a loop that takes a turn every second."""
         where = ("--address", f"tls://{self.headrace.users}", "launch", "slurm", "--max", str(most))

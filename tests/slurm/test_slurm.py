@@ -1,21 +1,27 @@
 """`headrace launch slurm` against a real Slurm with two nodes, and a scheduler that requires certificates."""
 
+import os
 import random
 import signal
+import subprocess
 import time
 from collections import Counter
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from shutil import which
 
 import pytest
+from cluster import SlurmCluster
 from slurm_site import SlurmSite
 
 from headrace.client.model import StudyState
 from headrace.launch.engine import Stage
+from headrace.launch.slurm.engine import SlurmEngine
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 PROGRAMS = Path(__file__).parent / "programs"
+NOBODY = 65534
 
 
 def says(log: Path, text: str) -> bool:
@@ -32,7 +38,7 @@ def test_two_workers_come_up_for_a_study_and_leave_when_idle(site: SlurmSite) ->
     assert (info.state, info.counts.completed, info.counts.failed) == (StudyState.COMPLETED, 6, 0)
     site.until_empty()
     assert loop.poll() is None
-    left = [file.name for file in (site.root / "launch").iterdir() if file.suffix in (".token", ".ask")]
+    left = [file.name for file in site.tokens.iterdir() if file.suffix in (".token", ".ask")]
     assert left == [], "tokens are deleted once they are used"
     with site.headrace.client as client:
         workers = client.workers()
@@ -98,6 +104,30 @@ def test_a_loop_that_is_killed_twenty_times_submits_each_pending_job_once(site: 
     site.until_empty()
 
 
+def test_jobs_in_a_hidden_partition_hold_their_seats(
+    slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.folder.chmod(0o711)
+    for name in ("sbatch", "squeue", "scancel"):  # root sees hidden partitions, other users do not
+        (tmp_path / name).write_text(
+            f'#!/bin/sh\nexec setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups {which(name)} "$@"\n'
+        )
+        (tmp_path / name).chmod(0o755)
+    for name, value in {**slurm.environ, "SQUEUE_STATES": "completed"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
+    script = "#!/bin/bash\n#SBATCH --partition=hidden --output=/dev/null --begin=now+1hour\nexec true\n"
+    engine = SlurmEngine(name="unseen", script=script)
+    engine.submit([0])
+    try:
+        shown = subprocess.run(["squeue", "--noheader"], capture_output=True, text=True, check=True).stdout
+        assert "hidden" not in shown
+        assert [member.seat for member in engine.members()] == [0]
+    finally:
+        subprocess.run(["scancel", f"--user={NOBODY}"], check=True)
+
+
 def test_two_loops_at_once_stay_within_the_bound_and_withdraw_what_both_requested(site: SlurmSite) -> None:
     study = site.study("both", max_trials=12, max_steps=20)
     loops = [site.loop(most=3) for _ in range(2)]
@@ -138,8 +168,7 @@ def test_a_job_whose_token_has_expired_leaves_with_a_message_and_another_one_com
     study = site.study("expired", max_trials=1, max_steps=5)
     once = site.loop("--once", most=1)
     assert once.wait(60) == 0
-    folder = site.root / "launch"
-    (ask,) = site.until(lambda: list(folder.glob("*.ask")), "the job asks for a token")
+    (ask,) = site.until(lambda: list(site.tokens.glob("*.ask")), "the job asks for a token")
     secret = site.headrace.token(worker=ask.stem, lifetime=timedelta(seconds=1))
     time.sleep(2)  # until it has expired
     ask.with_suffix(".token").write_text(secret)

@@ -21,12 +21,14 @@ from pathlib import Path
 folder = Path({folder!r})
 name = Path(sys.argv[0]).name
 stdin = sys.stdin.read() if name == "sbatch" else ""
-ours = sorted(one for one in os.environ if one.startswith("HEADRACE_"))
+listed = ("HEADRACE_", "SQUEUE_", "SCANCEL_", "SBATCH_", "SLURM_CLUSTERS")
+ours = sorted(one for one in os.environ if one.startswith(listed))
 with (folder / "calls.jsonl").open("a") as out:
     out.write(json.dumps([name, sys.argv[1:], stdin, ours]) + "\\n")
 does = json.loads((folder / "does.json").read_text()).get(name, {{}})
 time.sleep(does.get("hangs_s", 0))
-print(does.get("prints", ""), end="")
+sys.stdout.buffer.write(does.get("prints", "").encode("utf-8", "surrogateescape"))
+sys.stdout.flush()
 sys.stderr.write(does.get("complains", ""))
 sys.exit(does.get("status", 0))
 """
@@ -89,6 +91,19 @@ def test_each_seat_is_a_job_that_slurm_runs_once_and_the_admin_s_token_stays_her
     assert (script, ours) == ("#!/bin/bash\nexec true\n", [])
 
 
+def test_no_variable_of_the_user_hides_jobs_or_chooses_a_cluster(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SQUEUE_STATES", "SQUEUE_PARTITION", "SCANCEL_STATE", "SLURM_CLUSTERS", "SBATCH_CLUSTERS"):
+        monkeypatch.setenv(name, "other")
+    monkeypatch.setenv("SBATCH_ACCOUNT", "team")
+    engine().members()
+    engine().submit([0])
+    (_, listed, _, seen), (_, _, _, submitting) = slurm.calls
+    assert {"--all", "--states=all"} <= set(listed)
+    assert seen == submitting == ["SBATCH_ACCOUNT"]
+
+
 def test_a_refusal_shows_slurm_s_message_and_ends_the_submission(slurm: Slurm) -> None:
     slurm.do(sbatch={"status": 1, "complains": "sbatch: error: Invalid account\n specified\n"})
     with pytest.raises(EngineError, match="sbatch refused: sbatch: error: Invalid account specified"):
@@ -110,22 +125,45 @@ def test_a_machine_without_slurm_says_where_to_run_it(
         engine().members()
 
 
+FIRST = "11|0|PD|Priority|headrace-workers-0\n"
+
+
+def acts(slurm: Slurm) -> list[list[str]]:
+    return [[name, *args] for name, args, _, _ in slurm.calls if name != "squeue"]
+
+
 def test_a_double_is_held_before_it_is_cancelled_and_one_that_has_started_is_left_alone(slurm: Slurm) -> None:
-    slurm.do(squeue={"prints": "12|0|PD|JobHeldUser|headrace-workers-0\n"})
+    slurm.do(squeue={"prints": FIRST + "12|0|PD|JobHeldUser|headrace-workers-0\n"})
     engine().withdraw(pending(0, 12))
-    assert [(name, args[:2]) for name, args, _, _ in slurm.calls if name != "squeue"] == [
-        ("scontrol", ["hold", "12_0"]),
-        ("scancel", ["12_0"]),
-    ]
-    slurm.do(squeue={"prints": "13|0|R|None|headrace-workers-0\n"})
+    assert acts(slurm) == [["scontrol", "uhold", "12_0"], ["scancel", "12_0"]]
+    slurm.do(squeue={"prints": FIRST + "13|0|R|None|headrace-workers-0\n"})
     engine().withdraw(pending(0, 13))
-    assert [call[1] for call in slurm.calls[-3:] if call[0] != "squeue"] == [
-        ["hold", "13_0"],
-        ["release", "13_0"],
-    ]
+    assert acts(slurm)[2:] == [["scontrol", "uhold", "13_0"], ["scontrol", "release", "13_0"]]
     slurm.do(squeue={"prints": ""})
     engine().withdraw(pending(0, 14))
-    assert [call[0] for call in slurm.calls].count("scancel") == 1
+    assert acts(slurm)[4:] == [["scontrol", "uhold", "14_0"]]
+
+
+def test_a_job_that_a_killed_loop_left_held_is_released_if_it_is_alone_on_its_seat(slurm: Slurm) -> None:
+    held = "12|0|PD|JobHeldUser|headrace-workers-0\n"
+    slurm.do(squeue={"prints": held})
+    (member,) = engine().members()
+    assert member.held
+    engine().withdraw(member)
+    assert acts(slurm) == [["scontrol", "release", "12_0"]]
+    slurm.do(squeue={"prints": FIRST + held})
+    engine().withdraw(member)
+    assert acts(slurm)[1:] == [["scancel", "12_0"]]
+    slurm.do(squeue={"prints": held.replace("User", "Admin")})
+    assert not engine().members()[0].held, "it is not ours to release"
+
+
+def test_a_double_that_another_loop_withdrew_first_is_no_failure(slurm: Slurm) -> None:
+    slurm.do(scontrol={"status": 1, "complains": "Invalid job id specified\n"}, squeue={"prints": FIRST})
+    engine().withdraw(pending(0, 12))
+    slurm.do(squeue={"prints": FIRST + "12|0|PD|Dependency|headrace-workers-0\n"})
+    with pytest.raises(EngineError, match="Invalid job id"):
+        engine().withdraw(pending(0, 12))
 
 
 def test_the_dry_run_shows_commands_and_script_and_runs_none(slurm: Slurm) -> None:
@@ -157,23 +195,71 @@ def test_a_running_job_that_asks_gets_one_token_that_only_the_user_can_read(
     assert not one.members()[0].awaits_token
 
 
-def test_a_claim_whose_loop_was_killed_is_void_after_a_while(tmp_path: Path) -> None:
-    folder = TokenFolder(tmp_path)
-    for kind in ("ask", "claim"):
-        (tmp_path / f"slurm-1-0.{kind}").touch()
-    assert folder.awaiting() == frozenset()
-    assert not folder.deliver("slurm-1-0", "hr_1_secret")
-    old = time.time() - tokens_module.CLAIM_S - 1
-    os.utime(tmp_path / "slurm-1-0.claim", (old, old))
-    assert folder.awaiting() == {"slurm-1-0"}
-    assert folder.deliver("slurm-1-0", "hr_1_secret")
+def asked(folder: Path, worker: str = "slurm-1-0") -> TokenFolder:
+    (folder / f"{worker}.ask").touch()
+    return TokenFolder(folder)
 
 
-def test_files_of_jobs_that_are_gone_are_deleted_after_an_hour(tmp_path: Path) -> None:
+def test_of_two_loops_that_read_the_same_request_one_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = asked(tmp_path), TokenFolder(tmp_path)
+    (tmp_path / "slurm-1-0.0123abcd.new").touch()  # of a loop that was killed
+    read = first.awaiting()
+    monkeypatch.setattr(TokenFolder, "awaiting", lambda _: read)
+    assert first.deliver("slurm-1-0", "hr_1_secret")
+    assert not second.deliver("slurm-1-0", "hr_2_secret")
+    assert (tmp_path / "slurm-1-0.token").read_text() == "hr_1_secret\n"
+
+
+def test_only_old_files_of_tokens_are_deleted_and_only_by_a_turn_that_acts(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    folder = tmp_path / "tokens"
+    folder.mkdir(mode=0o700)
     old = time.time() - tokens_module.LEFTOVER_S - 1
-    for name in ("slurm-1-0.ask", "slurm-1-0.token", "slurm-2-0.ask", "ca.pem"):
-        (tmp_path / name).touch()
-        os.utime(tmp_path / name, (old, old))
-    (tmp_path / "slurm-3-0.claim").touch()
-    TokenFolder(tmp_path).sweep({"slurm-2-0"})
-    assert {file.name for file in tmp_path.iterdir()} == {"slurm-2-0.ask", "slurm-3-0.claim", "ca.pem"}
+    others = {"github.token", "draft.new", "notes.txt", "ca.pem", "slurm-7-0.token.bak"}
+    gone = {"slurm-1-0.ask", "slurm-1-0.token", "slurm-2-0.89abcdef.new"}
+    for name in others | gone:
+        (folder / name).touch()
+        os.utime(folder / name, (old, old))
+    (folder / "slurm-9-0.token").mkdir()
+    os.utime(folder / "slurm-9-0.token", (old, old))
+    one = engine(tokens=asked(folder, "slurm-12-0"))
+    slurm.do(squeue={"prints": "12|0|R|None|headrace-workers-0\n"})
+    (member,) = one.members()
+    assert gone < {file.name for file in folder.iterdir()}, "a dry run deletes nothing"
+    assert one.deliver(member, "hr_1_secret")
+    assert {file.name for file in folder.iterdir()} == others | {
+        "slurm-9-0.token",
+        "slurm-12-0.ask",
+        "slurm-12-0.token",
+    }
+
+
+def test_a_folder_of_tokens_that_others_may_use_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    theirs.chmod(0o770)
+    with pytest.raises(EngineError, match="is not yours alone"):
+        TokenFolder(theirs).prepare()
+    assert stat.S_IMODE(theirs.stat().st_mode) == 0o770
+    TokenFolder(theirs / "own").prepare()
+    TokenFolder(theirs / "own").prepare()
+    assert stat.S_IMODE((theirs / "own").stat().st_mode) == 0o700
+    assert stat.S_IMODE(theirs.stat().st_mode) == 0o770
+
+
+def test_names_of_other_jobs_may_hold_anything(slurm: Slurm) -> None:
+    slurm.do(
+        squeue={
+            "prints": "11|N/A|R|None|caf\udce9\n12|N/A|R|None|two\nlines\n13|0|PD|None|headrace-workers-0\n"
+        }
+    )
+    assert [member.id for member in engine().members()] == ["13_0"]
+
+
+def test_a_user_without_a_name_is_a_number(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 123456)
+    engine().members()
+    assert "--user=123456" in slurm.calls[0][1]

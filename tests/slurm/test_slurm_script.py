@@ -71,6 +71,18 @@ def test_the_default_templates_are_valid_shell(default: str, tmp_path: Path) -> 
     subprocess.run(["bash", "-n", path], check=True)
 
 
+def test_the_home_of_each_start_is_a_new_folder_of_the_user_alone(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    shown = tmp_path / "bin" / "headrace"
+    shown.write_text('#!/bin/sh\nwhile [ "$1" != --home ]; do shift; done\nstat -c "%a %n" "$2"\n')
+    shown.chmod(0o755)
+    env = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "TMPDIR": str(tmp_path)}
+    env |= {"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "0"}
+    said = [subprocess.check_output(["bash", "-c", command().lines], env=env, text=True) for _ in range(2)]
+    assert said[0] != said[1]
+    assert all(one.startswith(f"700 {tmp_path}/headrace-slurm-12-0-") for one in said)
+
+
 def test_without_certificates_nothing_waits_for_a_token() -> None:
     assert "--join" not in command().lines
     assert '--join @"$ask.token"' in command(tokens="/shared/tokens").lines

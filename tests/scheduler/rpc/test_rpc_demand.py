@@ -139,6 +139,14 @@ async def test_a_quota_bounds_what_waits(site: RpcSite) -> None:
     assert count(await look(site)) == {("s", 1): 2}
 
 
+async def test_the_studies_of_a_project_share_what_its_quota_leaves(site: RpcSite) -> None:
+    await do(site, lambda client: client.set_project("default", slots=2))
+    for name in ("a", "b", "c"):
+        await create(site, name)
+        await look(site)
+    assert sum(count(await look(site)).values()) == 2
+
+
 async def test_free_slots_are_those_on_which_trials_may_start(site: RpcSite, engine: AsyncEngine) -> None:
     await connect(engine, "both", gpus=2, cpus=3, zone="eu")
     await connect(engine, "drained", gpus=8)

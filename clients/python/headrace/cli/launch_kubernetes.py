@@ -17,7 +17,7 @@ from headrace.launch.kubernetes.access import access
 from headrace.launch.kubernetes.api import Api
 from headrace.launch.kubernetes.engine import Kubernetes
 from headrace.lifetimes import lifetime_of
-from headrace.target import PEM, TLS, Target
+from headrace.target import PEM, Target
 from headrace.userfile import MIB, UserFile
 
 _TEMPLATE = UserFile(largest_bytes=MIB, remedy="--template names a PodTemplate in YAML.")
@@ -165,7 +165,7 @@ def _worker(
 ) -> manifest.Worker:
     target = client.transport.target
     return manifest.Worker(
-        scheduler=scheduler or f"{TLS if target.tls else ''}{target.address}",
+        scheduler=shared.scheduler_for(scheduler, target),
         store=store,
         kind=kind,
         idle_exit=idle_exit,

@@ -12,7 +12,7 @@ from headrace.launch.ray.cluster import connected
 from headrace.launch.ray.engine import Ray, options_of
 from headrace.launch.ray.worker import Worker
 from headrace.lifetimes import lifetime_of
-from headrace.target import PEM, TLS, Target
+from headrace.target import PEM, Target
 
 DRAIN_GRACE_S: Final = 60
 
@@ -94,7 +94,7 @@ def ray(
         raise shared.refused("--cluster", cluster, said, "Run this command on a node of the cluster.")
     with session.client() as client, connected(cluster) as actors:
         target = client.transport.target
-        where = scheduler or f"{TLS if target.tls else ''}{target.address}"
+        where = shared.scheduler_for(scheduler, target)
         if all(is_on_this_machine(one) for one in Target.of(where).replicas):
             session.output.note(
                 f"{where} reaches only this machine: workers on other nodes cannot connect. Give them another address "

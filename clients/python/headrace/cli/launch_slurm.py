@@ -6,17 +6,19 @@ from typing import Annotated
 
 import typer
 
+from headrace import durable
 from headrace.cli import launching as shared
 from headrace.cli.session import Session
 from headrace.client import Client
 from headrace.environment import names_to_pass
 from headrace.home import home_dir, is_on_this_machine
 from headrace.launch.decision import Kind
+from headrace.launch.engine import EngineError
 from headrace.launch.slurm import script
 from headrace.launch.slurm.engine import SlurmEngine
 from headrace.launch.slurm.tokens import TokenFolder
 from headrace.lifetimes import lifetime_of
-from headrace.target import PEM, TLS, Target
+from headrace.target import PEM, Target
 from headrace.userfile import MIB, UserFile
 
 _TEMPLATE = UserFile(largest_bytes=MIB, remedy="--template names a batch script.")
@@ -61,7 +63,8 @@ def slurm(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="A folder that the jobs also see, for join tokens. Default: ~/.headrace/launch/NAME.",
+            help="A folder that the jobs also see. Join tokens are in its folder headrace-NAME. Default: "
+            "~/.headrace/launch.",
             show_default=False,
         ),
     ] = None,
@@ -104,7 +107,8 @@ def slurm(
     names_to_pass(pass_env)
     text = _text(template, kind)
     with session.client() as client:
-        tokens = TokenFolder((folder or Path.home() / ".headrace" / "launch" / name).expanduser().absolute())
+        where = (folder or Path.home() / ".headrace" / "launch").expanduser().absolute()
+        tokens = TokenFolder(where / f"headrace-{name}")
         command = _command(client, scheduler, kind, store, tokens, idle_exit, lifetime, pass_env or "")
         batch = script.filled(text, command)
         if command.tokens and not dry_run:
@@ -140,9 +144,8 @@ def _command(
     pass_env: str,
 ) -> script.WorkerCommand:
     target = client.transport.target
-    own = f"{TLS if target.tls else ''}{target.address}"
     return script.WorkerCommand(
-        scheduler=scheduler or own,
+        scheduler=shared.scheduler_for(scheduler, target),
         store=store or (home_dir() / "store").as_uri(),
         kind=kind,
         idle_exit=idle_exit,
@@ -157,9 +160,10 @@ def _prepare(tokens: TokenFolder, target: Target) -> None:
     """The folder that the jobs see, with the authority that they trust."""
     tokens.prepare()
     if target.tls and target.tls_ca:
-        authority, new = PEM.bytes(target.tls_ca), tokens.folder / "ca.pem.new"
-        new.write_bytes(authority)
-        new.replace(tokens.folder / "ca.pem")
+        try:
+            durable.replace(tokens.folder / "ca.pem", PEM.bytes(target.tls_ca))
+        except OSError as error:
+            raise EngineError(f"{tokens.folder} cannot be written: {error.strerror}.", remedy="") from None
 
 
 def _limit_min(lifetime: str) -> int:

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -9,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace import worker_labels
 from headrace.cli import wording
 from headrace.cli.failure import tell
 from headrace.cli.output import Output
@@ -17,9 +19,11 @@ from headrace.errors import HeadraceError, InvalidFieldError, Violation
 from headrace.launch import loop
 from headrace.launch.decision import Kind, Need
 from headrace.launch.demand import ByClient
-from headrace.launch.engine import Engine
+from headrace.launch.engine import Engine, Stage
+from headrace.launch.rests import Rests
 from headrace.lifetimes import lifetime_of
 from headrace.spec import names
+from headrace.target import TLS, Target
 
 Most = Annotated[
     int,
@@ -48,7 +52,14 @@ Labels = Annotated[
     ),
 ]
 Interval = Annotated[str, typer.Option(metavar="TIME", help="The time between two turns.")]
-Once = Annotated[bool, typer.Option("--once", help="Take one turn and exit, for cron.")]
+Once = Annotated[
+    bool,
+    typer.Option(
+        "--once",
+        help="Take one turn and exit, for cron. Run it every few minutes: a Slurm job waits ten minutes for its join "
+        "token. Workers that fail are requested again in each turn.",
+    ),
+]
 DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Show what a turn would request and with which script. Requests nothing."),
@@ -58,7 +69,7 @@ Lifetime = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="How long a worker may stay: 4h. It drains before that, and the engine ends it after that.",
+        help="How long a worker may stay: 4h. It drains before that. With Slurm, also its job's time limit.",
         show_default=False,
     ),
 ]
@@ -76,10 +87,21 @@ def kind_of(gpus: int, cpu_slots: int, labels: Sequence[str]) -> Kind:
         key, equals, value = item.partition("=")
         if not equals:
             raise refused("--label", item, "is not KEY=VALUE", "Write, for example, zone=eu.")
+        if key.startswith(worker_labels.OWN):
+            said = "begins like Headrace's own labels"
+            raise refused("--label", key, said, f"Choose a name without {worker_labels.OWN}")
         if (problem := names.LABEL.problem(key)) is not None:
             raise refused("--label", key, problem.message, problem.remedy)
         found[key] = value
     return Kind(slots=gpus or cpu_slots, on_gpu=bool(gpus), labels=found)
+
+
+def scheduler_for(given: str | None, target: Target) -> str:
+    """The scheduler's address for the workers. Raises InvalidFieldError if it leaves out the certificates."""
+    if given and target.tls and not Target.of(given).tls:
+        said = "has no certificate, which this command's scheduler has"
+        raise refused("--scheduler", given, said, f"Write {TLS}{given}.")
+    return given or f"{TLS if target.tls else ''}{target.address}"
 
 
 def checked_name(name: str) -> str:
@@ -120,12 +142,13 @@ def drive(
         if found.failures:
             raise typer.Exit(1)
         return
+    rests = Rests()
     with _stopped_by_signals() as stop:
         output.note(
             f"Launches at most {wording.plural(most, 'worker')}. Ctrl-C stops this command, not the workers."
         )
         loop.run(
-            lambda: loop.turn(engine, scheduler, kind=kind, most=most),
+            lambda: loop.turn(engine, scheduler, kind=kind, most=most, rests=rests),
             said=told,
             rest=lambda: not stop.wait(every_s),
         )
@@ -168,6 +191,13 @@ def _said(turn: loop.Turn, most: int) -> str:
         parts.append(f"{decision.beyond} must wait, as all are requested")
     if decision.withdraw:
         parts.append(f"withdrawing {len(decision.withdraw)} that another loop requested too")
+    if turn.resting:
+        parts.append(
+            f"{wording.plural(len(turn.resting), 'worker')} ended without having connected, and will be requested "
+            "again minutes later: their logs say why"
+        )
+    reasons = Counter(one.why for one in turn.members if one.stage is Stage.PENDING and one.why)
+    parts += [f"{count} pending because of {why}" for why, count in sorted(reasons.items())]
     parts += map(_unsuited, decision.unsuited)
     return "; ".join(parts)
 

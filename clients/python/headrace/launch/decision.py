@@ -8,6 +8,7 @@ estimate costs a worker that leaves when it is idle, or a turn of waiting, never
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headrace import worker_labels
 from headrace.grants import WHOLE
 from headrace.launch.engine import Member, Stage
 
@@ -34,10 +35,17 @@ class Kind:
     slots: int
     on_gpu: bool
     labels: Mapping[str, str] = field(default_factory=dict)
+    """Those of `--label`."""
 
     def suits(self, need: Need) -> bool:
         """Whether an empty worker can run such a trial."""
-        return _suits(self, need) and need.slots <= self.slots
+        return _suits(self.empty, need) and need.slots <= self.slots
+
+    @property
+    def empty(self) -> "FreeSlots":
+        """The slots of a worker without trials. It also has the labels that Headrace gives it."""
+        labels = {**self.labels, worker_labels.EPHEMERAL: worker_labels.YES}
+        return FreeSlots(free=(WHOLE,) * self.slots, on_gpu=self.on_gpu, labels=labels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +64,7 @@ class Decision:
     submit: tuple[int, ...] = ()
     """The seats to fill."""
     withdraw: tuple[Member, ...] = ()
-    """Pending members whose seat is taken by an earlier one."""
+    """Pending members whose seat is taken by an earlier one, or that an earlier turn began to withdraw."""
     waiting: int = 0
     """Waiting trials that suit the launch."""
     unsuited: tuple[Need, ...] = ()
@@ -73,17 +81,21 @@ def decide(
     *,
     kind: Kind,
     most: int,
+    resting: Collection[int] = (),
 ) -> Decision:
     """Which seats to fill, so that the waiting trials find slots.
 
     `connected` are the names of the workers whose slots are in `free`, or that offer none at the moment. `most` is
-    the number of seats. Takes time in proportion to the sizes of trials times the workers, not to the trials.
+    the number of seats. Those that are `resting` are not filled now, and no other seat is filled instead. Takes time
+    in proportion to the sizes of trials times the workers, not to the trials.
     """
     kept, doubles = _by_seat(members)
     coming = sum(member.stage is Stage.PENDING or member.worker not in connected for member in kept.values())
-    seats = [seat for seat in range(most) if seat not in kept]
-    bins = [_Bin(slots, list(slots.free)) for slots in free]
-    bins += [_empty(kind) for _ in range(coming)]
+    idle = [seat for seat in range(most) if seat not in kept and seat not in resting]
+    rest = sum(seat < most and seat not in kept for seat in resting)
+    seats = idle[: max(0, most - len(kept))]  # seats beyond a smaller maximum count too
+    bins = [_Bin(slots) for slots in free]
+    bins += [_Bin(kind.empty) for _ in range(coming + rest)]
     suited = [need for need in needs if kind.suits(need)]
     submit: list[int] = []
     beyond = 0
@@ -93,12 +105,15 @@ def decide(
             left -= one.fill(need, left)
         while left and len(submit) < len(seats):
             submit.append(seats[len(submit)])
-            bins.append(_empty(kind))
+            bins.append(_Bin(kind.empty))
             left -= bins[-1].fill(need, left)
         beyond += left
     return Decision(
         submit=tuple(submit),
-        withdraw=tuple(one for one in doubles if one.stage is Stage.PENDING),
+        withdraw=(
+            *(one for one in doubles if one.stage is Stage.PENDING),
+            *(one for one in kept.values() if one.held),
+        ),
         waiting=sum(need.count for need in suited),
         unsuited=tuple(need for need in needs if not kind.suits(need)),
         beyond=beyond,
@@ -106,10 +121,12 @@ def decide(
 
 
 def _by_seat(members: Sequence[Member]) -> tuple[dict[int, Member], list[Member]]:
-    """The member that keeps each seat, and the others. One that runs comes before those that are pending."""
+    """The member that keeps each seat, and the others. One that runs comes before those that are pending, and those
+    before held ones.
+    """
     kept: dict[int, Member] = {}
     doubles = []
-    for member in sorted(members, key=lambda member: member.stage is Stage.PENDING):  # stable
+    for member in sorted(members, key=lambda member: (member.stage is Stage.PENDING, member.held)):
         if member.seat in kept:
             doubles.append(member)
         else:
@@ -117,19 +134,15 @@ def _by_seat(members: Sequence[Member]) -> tuple[dict[int, Member], list[Member]
     return kept, doubles
 
 
-def _suits(offered: Kind | FreeSlots, need: Need) -> bool:
+def _suits(offered: FreeSlots, need: Need) -> bool:
     return offered.on_gpu == need.on_gpu and need.labels.items() <= offered.labels.items()
-
-
-def _empty(kind: Kind) -> "_Bin":
-    return _Bin(kind, [WHOLE] * kind.slots)
 
 
 class _Bin:
     """The free slots of one worker, while trials are put on them."""
 
-    def __init__(self, offered: Kind | FreeSlots, free: list[int]) -> None:
-        self._offered, self._free = offered, free
+    def __init__(self, offered: FreeSlots) -> None:
+        self._offered, self._free = offered, list(offered.free)
 
     def fill(self, need: Need, count: int) -> int:
         """Puts at most `count` trials here; returns how many."""

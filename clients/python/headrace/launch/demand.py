@@ -38,9 +38,14 @@ class ByClient:
         waiting = {share.study for share in client.shares() if share.waiting}
         studies = [study for study in client.studies("state:active") if study.name in waiting]
         projects = {project.name: project for project in client.projects()} if studies else {}
+        rooms = {name: room_of(project) for name, project in projects.items()}
         needs: list[Need] = []
         for study in studies:
-            needs += self._needs(study, projects.get(study.project), enough=WHOLE * kind.slots * most)
+            room = rooms.get(study.project)
+            found = self._needs(study, room, enough=WHOLE * kind.slots * most)
+            needs += found
+            if room is not None:  # the studies of a project share what its quota leaves
+                rooms[study.project] = room - sum(need.count * need.slots * need.milli for need in found)
         return Cluster(
             needs=needs,
             free=[slots for worker in workers for slots in free_of(worker)],
@@ -58,7 +63,7 @@ class ByClient:
         """Revokes a token."""
         self._client.transport.run(joining.revoke_token(token_id))
 
-    def _needs(self, study: StudyInfo, project: ProjectInfo | None, enough: int) -> list[Need]:
+    def _needs(self, study: StudyInfo, room: int | None, enough: int) -> list[Need]:
         most = parallel_left(study)
         if most <= 0:
             return []
@@ -67,9 +72,6 @@ class ByClient:
             trials.append(trial)
             if len(trials) >= most or len(trials) * WHOLE >= enough * seats_of(study):
                 break
-        room = None
-        if project is not None and project.slots is not None:
-            room = round(WHOLE * (project.slots - project.slots_held))
         return needs_of(study, trials, most=most, room_milli=room)
 
     def _runnable(self, study: StudyInfo) -> Iterator[TrialInfo]:
@@ -87,6 +89,11 @@ class ByClient:
             yield from filter(is_runnable, found)
             if not token:
                 return
+
+
+def room_of(project: ProjectInfo) -> int | None:
+    """What a project's quota leaves, in thousandths of slots; None without a quota."""
+    return None if project.slots is None else round(WHOLE * (project.slots - project.slots_held))
 
 
 def is_runnable(trial: TrialInfo) -> bool:

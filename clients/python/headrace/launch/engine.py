@@ -38,6 +38,8 @@ class Member:
     """The name that its worker has in Headrace; empty until it is known."""
     why: str = ""
     """Why it is pending, in the engine's words."""
+    held: bool = False
+    """Whether it is pending and cannot start, because a turn began to withdraw it."""
     awaits_token: bool = False
     """Whether it can join now, and has no token that still works. Always false without tokens."""
 
@@ -60,7 +62,7 @@ class Engine(Protocol):
 
     def withdraw(self, member: Member) -> None:
         """Takes back the request for a pending member whose seat is taken by another one. Does nothing if it has
-        started or ended meanwhile. Raises `EngineError`.
+        started or ended meanwhile. One that is held, alone on its seat, may start again. Raises `EngineError`.
         """
         ...
 

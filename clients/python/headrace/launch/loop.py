@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
 
 from headrace.errors import HeadraceError
 from headrace.launch.decision import Decision, FreeSlots, Kind, Need, decide
 from headrace.launch.engine import Engine, Member, Stage
+from headrace.launch.rests import Rests
 
 TOKEN_LIFETIME = timedelta(minutes=10)
 """How long a join token works. It is created when the job has started, and used seconds later."""
@@ -49,6 +50,8 @@ class Turn:
     decision: Decision
     tokens: tuple[str, ...] = ()
     """The workers that got a join token."""
+    resting: frozenset[int] = frozenset()
+    """The seats that are not filled again yet."""
     failures: tuple[HeadraceError, ...] = ()
     """What failed; the rest of the turn was done."""
 
@@ -63,14 +66,25 @@ class Turn:
         return len(self.members) - self.pending
 
 
-def turn(engine: Engine, scheduler: Scheduler, *, kind: Kind, most: int, act: bool = True) -> Turn:
-    """One turn. Without `act`, only says what it would do. Raises what reading raises; failures of single actions
-    are in the result.
+def turn(
+    engine: Engine,
+    scheduler: Scheduler,
+    *,
+    kind: Kind,
+    most: int,
+    act: bool = True,
+    rests: Rests | None = None,
+) -> Turn:
+    """One turn. Without `act`, only says what it would do. `rests` is what the loop remembers of earlier turns.
+    Raises what reading raises; failures of single actions are in the result.
     """
     cluster = scheduler.look(kind, most)
     members = tuple(engine.members())
-    decision = decide(cluster.needs, cluster.free, members, cluster.connected, kind=kind, most=most)
-    found = Turn(cluster=cluster, members=members, decision=decision)
+    resting = rests.after(members, cluster.connected) if rests is not None else frozenset()
+    decision = decide(
+        cluster.needs, cluster.free, members, cluster.connected, kind=kind, most=most, resting=resting
+    )
+    found = Turn(cluster=cluster, members=members, decision=decision, resting=resting)
     if not act:
         return found
     failures: list[HeadraceError] = []
@@ -86,13 +100,9 @@ def turn(engine: Engine, scheduler: Scheduler, *, kind: Kind, most: int, act: bo
     if decision.submit:
         with _noted(failures):
             engine.submit(decision.submit)
-    return Turn(
-        cluster=cluster,
-        members=members,
-        decision=decision,
-        tokens=tuple(tokens),
-        failures=tuple(failures),
-    )
+            if rests is not None:
+                rests.submitted(decision.submit)
+    return replace(found, tokens=tuple(tokens), failures=tuple(failures))
 
 
 def run(
@@ -115,10 +125,13 @@ def run(
 
 def _give_token(engine: Engine, scheduler: Scheduler, member: Member) -> bool:
     token_id, secret = scheduler.create_token(member.worker, TOKEN_LIFETIME)
-    if engine.deliver(member, secret):
-        return True
-    scheduler.revoke_token(token_id)
-    return False
+    delivered = False
+    try:
+        delivered = engine.deliver(member, secret)
+    finally:
+        if not delivered:
+            scheduler.revoke_token(token_id)
+    return delivered
 
 
 @contextmanager

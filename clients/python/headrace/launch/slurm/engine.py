@@ -1,7 +1,6 @@
 """Runs Slurm's commands. Each has a time limit: a slurmctld that hangs holds up a turn, not the loop."""
 
 import os
-import pwd
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,12 @@ from headrace.launch.slurm.tokens import TokenFolder
 TIMEOUT_S: Final = 60.0
 _LONGEST: Final = 500
 """How much of a command's message is shown."""
+_SQUEUE: Final = ("squeue", "--noheader", "--array", "--all", "--states=all")
+"""Without `--all`, it leaves out jobs in hidden partitions. A job that is not listed is submitted again."""
+_DROPPED: Final = ("HEADRACE_", "SQUEUE_", "SCANCEL_", "SLURM_CLUSTERS", "SBATCH_CLUSTERS")
+"""Variables that Slurm's commands do not get, by the beginnings of their names. sbatch passes its environment to the
+job, and ours may hold an admin's token. The others filter what squeue lists and scancel cancels, or choose another
+cluster for some of the commands."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +35,11 @@ class SlurmEngine:
 
     def members(self) -> Sequence[Member]:
         """The launch's jobs, oldest first."""
-        user = pwd.getpwuid(os.geteuid()).pw_name
-        text = self._run(["squeue", "--noheader", "--array", f"--user={user}", "-o", FORMAT])
+        text = self._run([*_SQUEUE, f"--user={os.geteuid()}", "-o", FORMAT])
         found = list(members(text, self.name))
         if self.tokens is None:
             return found
         awaiting = self.tokens.awaiting()
-        self.tokens.sweep({member.worker for member in found})
         return [
             replace(member, awaits_token=member.stage is Stage.RUNNING and member.worker in awaiting)
             for member in found
@@ -48,20 +51,29 @@ class SlurmEngine:
             self._run(self._sbatch(seat), stdin=self.script)
 
     def withdraw(self, member: Member) -> None:
-        """Holds the job, so that it cannot start any more, and cancels it if it has not."""
-        self._run(["scontrol", "hold", member.id])
-        now = {one.id: one.stage for one in self.members()}
-        match now.get(member.id):
-            case Stage.PENDING:
-                self._run(["scancel", member.id])
-            case Stage.RUNNING:  # otherwise it would be held if it were requeued
-                self._run(["scontrol", "release", member.id])
-            case None:
-                pass
+        """Holds the job, so that it cannot start any more, and cancels it if it has not and its seat is still
+        taken.
+        """
+        try:
+            if not member.held:
+                self._run(["scontrol", "uhold", member.id])
+            on_seat = [one for one in self.members() if one.seat == member.seat]
+            now = next((one for one in on_seat if one.id == member.id), None)
+            if now is not None:
+                taken = any(one.id != member.id and not one.held for one in on_seat)
+                pending = now.stage is Stage.PENDING
+                # One that has started is released too: otherwise it would be held if it were requeued.
+                self._run([*(["scancel"] if pending and taken else ["scontrol", "release"]), member.id])
+        except EngineError:
+            if any(one.id == member.id for one in self.members()):
+                raise  # otherwise it has ended, or another loop has withdrawn it
 
     def deliver(self, member: Member, secret: str) -> bool:
         """Writes the token where the job waits for it."""
-        return self.tokens is not None and self.tokens.deliver(member.worker, secret)
+        if self.tokens is None:
+            return False
+        self.tokens.sweep()
+        return self.tokens.deliver(member.worker, secret)
 
     def shown(self, seats: Collection[int]) -> str:
         """The commands, and the script that each of them reads."""
@@ -87,9 +99,10 @@ class SlurmEngine:
             done = subprocess.run(
                 command,
                 input=stdin,
-                env=without_ours(os.environ),
+                env=environment(os.environ),
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
+                errors="replace",  # names of jobs may hold any bytes
                 timeout=self.timeout_s,
                 check=False,
             )
@@ -109,8 +122,6 @@ class SlurmEngine:
         return done.stdout
 
 
-def without_ours(environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment without Headrace's variables: sbatch passes its environment to the job, and ours may hold an
-    admin's token.
-    """
-    return {name: value for name, value in environ.items() if not name.startswith("HEADRACE_")}
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of Slurm's commands."""
+    return {name: value for name, value in environ.items() if not name.startswith(_DROPPED)}

@@ -12,6 +12,8 @@ anything."""
 _PENDING: Final = frozenset({"PD", "RQ", "RH", "RD", "SE", "RF", "RS"})
 """The states of jobs that run nothing; in all others, also while it completes, a job may have processes."""
 _OVER: Final = frozenset({"BF", "CA", "CD", "DL", "F", "NF", "OOM", "PR", "TO"})
+_HELD: Final = "JobHeldUser"
+"""What `scontrol uhold` leaves. An administrator's hold is another reason, and is not ours to undo."""
 _NAME: Final = re.compile(r"headrace-(.+)-(\d{1,9})")
 
 
@@ -27,13 +29,15 @@ def worker_name(job: str, seat: int) -> str:
 
 def members(text: str, launch: str) -> Iterator[Member]:
     """The members of a launch in the output of `squeue --noheader --array -o FORMAT`, oldest first. Raises
-    `EngineError` for a line that cannot be read.
+    `EngineError` if the first line is none of a job. Later ones may be the rest of a name with a line break.
     """
     found = []
-    for line in filter(None, map(str.strip, text.splitlines())):
+    for number, line in enumerate(filter(None, map(str.strip, text.split("\n")))):
         parts = line.split("|", 4)
         if len(parts) != 5:
-            raise EngineError(f"squeue printed a line that cannot be read: {line!r}")
+            if number == 0:
+                raise EngineError(f"squeue printed a line that cannot be read: {line!r}")
+            continue
         job, task, state, why, name = parts
         match = _NAME.fullmatch(name)
         if match is None or match[1] != launch or state in _OVER:
@@ -47,7 +51,8 @@ def members(text: str, launch: str) -> Iterator[Member]:
                 id=f"{job}_{task}",
                 stage=stage,
                 worker=worker_name(job, int(task)),
-                why=why if stage is Stage.PENDING else "",
+                why=why if stage is Stage.PENDING and why != "None" else "",
+                held=stage is Stage.PENDING and why == _HELD,
             )
         )
     yield from sorted(found, key=lambda member: int(member.id.partition("_")[0]))

@@ -58,7 +58,7 @@ class WorkerCommand:
         options = [
             *("--scheduler", shlex.quote(self.scheduler)),
             *("--name", _NAME),
-            *("--home", f'"${{TMPDIR:-/tmp}}"/headrace-"$(id -u)"/{_NAME}'),
+            *("--home", '"$home"'),
             *("--store", shlex.quote(self.store)),
             *("--cpu-slots", "0" if self.kind.on_gpu else str(self.kind.slots)),
             *("--idle-exit", shlex.quote(self.idle_exit)),
@@ -71,13 +71,16 @@ class WorkerCommand:
             if given:
                 options += [option, shlex.quote(given)]
         if not self.tokens:
-            return f"exec headrace worker {' '.join(options)}"
-        return _WAIT.format(
+            return f"{_HOME}\nexec headrace worker {' '.join(options)}"
+        return f"{_HOME}\n" + _WAIT.format(
             ask=f"{shlex.quote(self.tokens)}/{_NAME}",
             wait_s=TOKEN_WAIT_S,
             command=f'exec headrace worker {" ".join(options)} --join @"$ask.token"',
         )
 
+
+# /tmp is everybody's: under a name that can be guessed, another user might have made the folder before.
+_HOME: Final = f'home=$(mktemp -d "${{TMPDIR:-/tmp}}"/headrace-{_NAME}-XXXXXX) || exit 1'
 
 _WAIT: Final = """\
 umask 077
