@@ -102,12 +102,21 @@ class Api:
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         for attempt in range(1, TRIES + 1):
             try:
-                return self._once(method, path, body)
+                return self._logged_in(method, path, body)
             except _Again as error:
                 if attempt == TRIES:
                     raise error.final from None
                 self._sleep(min(_LONGEST_PAUSE_S, error.after_s or _PAUSE_S * 2**attempt))
         raise AssertionError  # the last attempt raises
+
+    def _logged_in(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+        """One attempt, and another one after a new login if the server does not accept the old one."""
+        try:
+            return self._once(method, path, body)
+        except StatusError as error:
+            if error.code != 401 or not self._access.renew():
+                raise
+        return self._once(method, path, body)
 
     def _once(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
         url = f"{self._access.server}{path}"
