@@ -1,7 +1,6 @@
 """The loop over Kubernetes, against an API server with the usual faults: never more than one worker on a seat."""
 
 import json
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,81 +8,23 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from fake_api_server import TOKEN, ApiServer, Fault, api_server
+from fake_api_server import ApiServer, Fault
+from kubernetes_site import KIND, WORKER, Clock, Scheduler, engine, take
 
 from headrace.errors import HeadraceError, InvalidFieldError
-from headrace.launch.decision import Kind, Need
+from headrace.launch.decision import Kind
 from headrace.launch.engine import EngineError, Stage
 from headrace.launch.kubernetes import api as api_module
 from headrace.launch.kubernetes import manifest
-from headrace.launch.kubernetes.access import Access
 from headrace.launch.kubernetes.api import Api, StatusError
-from headrace.launch.kubernetes.engine import Kubernetes
 from headrace.launch.kubernetes.manifest import Worker
-from headrace.launch.loop import Cluster, Turn, turn
+from headrace.launch.loop import Turn, turn
 
 pytestmark = pytest.mark.timeout(120)
-KIND = Kind(slots=2, on_gpu=False)
-WORKER = Worker(
-    scheduler="tls://head:7440", store="s3://b/x", kind=KIND, idle_exit="10m", tokens=True, authority="PEM"
-)
 
 
 class Killed(BaseException):
     """The loop's process is gone."""
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = datetime(2026, 3, 1, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.now
-
-
-class Scheduler:
-    """As many waiting trials as a test says, and the tokens that were made."""
-
-    def __init__(self, waiting: int = 100) -> None:
-        self.waiting = waiting
-        self.connected: set[str] = set()
-        self.made: dict[str, str] = {}
-        self.revoked: set[str] = set()
-
-    def look(self, kind: Kind, most: int) -> Cluster:  # noqa: ARG002  # as the protocol has it
-        needs = [Need(count=self.waiting, slots=1)] if self.waiting else []
-        return Cluster(needs=needs, free=[], connected=frozenset(self.connected))
-
-    def create_token(self, worker: str, lifetime: timedelta) -> tuple[str, str]:
-        assert lifetime <= timedelta(minutes=15)
-        secret = f"hr_{len(self.made)}"
-        self.made[secret] = worker
-        return secret, secret
-
-    def revoke_token(self, token_id: str) -> None:
-        self.revoked.add(token_id)
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with api_server() as state:
-        yield state
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-def engine(server: ApiServer, clock: Clock, worker: Worker = WORKER, **options: Any) -> Kubernetes:
-    access = Access(server=server.address, namespace="team", tls=None, token=TOKEN)
-    api = Api(access, call_s=options.pop("call_s", 20.0), sleep=options.pop("sleep", lambda _: None))
-    template = manifest.checked(manifest.default_template("worker:1", worker.kind), worker.kind)
-    return Kubernetes(api, template, worker, launch="tune", clock=clock)
-
-
-def take(server: ApiServer, clock: Clock, scheduler: Scheduler, most: int = 3) -> Turn:
-    return turn(engine(server, clock), scheduler, kind=KIND, most=most)
 
 
 def test_seats_are_filled_once_and_workers_get_a_token_of_their_own(server: ApiServer, clock: Clock) -> None:

@@ -129,7 +129,7 @@ def kubernetes(
             )
         shared.drive(
             session,
-            Kubernetes(api, pod, worker, launch=name),
+            Kubernetes(api, pod, worker, launch=name, most=most),
             client=client,
             kind=kind,
             most=most,
