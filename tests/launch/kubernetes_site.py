@@ -14,6 +14,7 @@ from headrace.launch.kubernetes.manifest import Worker
 from headrace.launch.loop import Cluster, Turn, turn
 
 KIND = Kind(slots=2, on_gpu=False)
+GPUS = Kind(slots=4, on_gpu=True, labels={"zone": "eu"})
 WORKER = Worker(
     scheduler="tls://head:7440", store="s3://b/x", kind=KIND, idle_exit="10m", tokens=True, authority="PEM"
 )

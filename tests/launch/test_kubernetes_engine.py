@@ -9,9 +9,9 @@ import kubernetes_validate
 import pytest
 import yaml
 from fake_api_server import ApiServer, Fault
-from kubernetes_site import KIND, WORKER, Clock, Scheduler, engine, take
+from kubernetes_site import GPUS, KIND, WORKER, Clock, Scheduler, engine, take
 
-from headrace.errors import HeadraceError, InvalidFieldError
+from headrace.errors import HeadraceError
 from headrace.launch.decision import Kind
 from headrace.launch.engine import EngineError, Stage
 from headrace.launch.kubernetes import api as api_module
@@ -243,9 +243,6 @@ def test_why_a_pod_waits_is_told(server: ApiServer, clock: Clock) -> None:
     assert engine(server, clock).members()[0].why == "Back-off pulling image"
 
 
-GPUS = Kind(slots=4, on_gpu=True, labels={"zone": "eu"})
-
-
 @pytest.mark.parametrize("kind", [KIND, GPUS])
 @pytest.mark.parametrize("version", ["1.30", "1.37"])
 def test_what_is_sent_is_valid(kind: Kind, version: str) -> None:
@@ -282,59 +279,6 @@ def test_the_arguments_are_those_of_the_worker_command() -> None:
         scheduler="h", store="s", kind=GPUS, idle_exit="1m", lifetime="1h"
     ).arguments()]  # fmt: skip
     assert {argument.partition("=")[0] for argument in given} <= known
-
-
-SITE = """
-template:
-  metadata: {annotations: {site: a}, labels: {team: vision}}
-  spec:
-    nodeSelector: {pool: gpus}
-    containers:
-      - {name: sidecar, image: logs}
-      - name: worker
-        image: mine:2
-        args: [worker, --pass-env=WANDB_*]
-        resources: {limits: {nvidia.com/gpu: 4}}
-"""
-
-
-def test_a_sites_template_is_kept_and_completed() -> None:
-    template = manifest.checked(yaml.safe_load(SITE), GPUS)
-    worker = Worker(scheduler="h:1", store="s3://b", kind=GPUS, idle_exit="5m")
-    pod = manifest.job(template, worker, launch="tune", seat=0, nonce="x")["spec"]["template"]
-    assert pod["spec"]["nodeSelector"] == {"pool": "gpus"}
-    assert pod["metadata"]["labels"]["team"] == "vision"
-    assert pod["metadata"]["annotations"] == {"site": "a"}
-    args = pod["spec"]["containers"][1]["args"]
-    assert args[:3] == ["worker", "--pass-env=WANDB_*", "--name=$(POD_NAME)"]
-    assert "args" not in pod["spec"]["containers"][0]
-    assert "volumes" not in pod["spec"], "without tokens"
-    assert template == manifest.checked(yaml.safe_load(SITE), GPUS), "it is not changed"
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("just text", "is no manifest of a pod"),
-        ("spec: {containers: []}", "has no container named worker"),
-        ("spec: {containers: [{name: other, image: a}]}", "has no container named worker (got other)"),
-        ("spec: {containers: [{name: worker}]}", "image: is missing"),
-        ("spec: {containers: [{name: worker, image: a}]}", "has no GPUs"),
-        (
-            "spec: {containers: [{name: worker, image: a, resources: {limits: {nvidia.com/gpu: 2}}}]}",
-            "is not --gpus-per-worker, 4 (got nvidia.com/gpu: 2)",
-        ),
-        (
-            "{restartPolicy: Always, containers: [{name: worker, image: a, resources: {limits: {gpu: 4}}}]}",
-            "would start a worker twice",
-        ),
-    ],
-)
-def test_a_template_that_cannot_work_is_refused(text: str, said: str) -> None:
-    with pytest.raises(InvalidFieldError) as caught:
-        manifest.checked(yaml.safe_load(text), GPUS)
-    assert said in str(caught.value)
-    assert "--template" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["", "Tune", "a_b", "-a", "a-", "x" * 41, "a.b"])
