@@ -167,17 +167,6 @@ def test_a_slow_server_is_not_waited_for(server: ApiServer, clock: Clock) -> Non
         engine(server, clock, call_s=0.2).members()
 
 
-def test_what_is_forbidden_names_the_remedy(server: ApiServer, clock: Clock) -> None:
-    server.faults.append(Fault("403", times=99, method="POST"))
-    found = take(server, clock, Scheduler())
-    (failure,) = found.failures
-    assert "forbids POST /apis/batch/v1/namespaces/team/jobs" in failure.message
-    assert "access.yaml" in failure.remedy
-    server.tokens = ()
-    with pytest.raises(StatusError, match="does not know this user"):
-        take(server, clock, Scheduler())
-
-
 def test_a_list_that_expires_between_its_pages_starts_again(
     server: ApiServer, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ from headrace.errors import InvalidFieldError
 from headrace.launch.kubernetes import manifest
 from headrace.launch.kubernetes.manifest import Worker
 
-
 SITE = """
 template:
   metadata: {annotations: {site: a}, labels: {team: vision}}
