@@ -9,6 +9,7 @@ from fake_api_server import TOKEN, ApiServer, Fault, api_server
 from kubernetes_site import Clock, Scheduler, take
 
 from headrace.launch.engine import EngineError
+from headrace.launch.kubernetes import api as api_module
 from headrace.launch.kubernetes.access import Access
 from headrace.launch.kubernetes.api import Api, StatusError
 
@@ -57,8 +58,10 @@ def test_a_login_does_not_follow_a_redirect(server: ApiServer) -> None:
         assert other.asked == {}
 
 
+@pytest.mark.timeout(30)
 @pytest.mark.parametrize("status", ["200 OK", "403 Forbidden"])
-def test_an_answer_that_trickles_is_not_waited_for(status: str) -> None:
+def test_an_answer_that_trickles_is_not_waited_for(status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_module, "TRIES", 1)
     stop = threading.Event()
 
     def serve() -> None:
@@ -75,7 +78,7 @@ def test_an_answer_that_trickles_is_not_waited_for(status: str) -> None:
         thread.start()
         try:
             with pytest.raises(EngineError, match=r"does not answer: timed out|forbids"):
-                api(f"http://127.0.0.1:{listening.getsockname()[1]}", call_s=0.3).list("/api", "a=b")
+                api(f"http://127.0.0.1:{listening.getsockname()[1]}", call_s=1.0).list("/api", "a=b")
         finally:
             stop.set()
             thread.join()
