@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from headrace.errors import Violation
 
-_KINDS: Final = {dict: "a mapping", list: "a list", str: "text"}
+_KINDS: Final[Mapping[type, str]] = {dict: "a mapping", list: "a list", str: "text"}
 _OF_POD: Final = {
     "metadata": dict,
     "metadata.labels": dict,
