@@ -29,6 +29,8 @@ class Fault:
     method: str = ""
     path: str = ""
     """A part of the path."""
+    says: str = ""
+    """The message of the status."""
 
 
 @dataclass
@@ -166,14 +168,14 @@ class ApiServer:
                 if any(owner["uid"] == uid for owner in one["metadata"].get("ownerReferences", ())):
                     del self.objects[other][one["metadata"]["name"]]
 
-    def next_fault(self, method: str, path: str) -> str:
-        """What goes wrong with this request; empty: nothing."""
+    def next_fault(self, method: str, path: str) -> tuple[str, str]:
+        """What goes wrong with this request, and its message; empty: nothing."""
         with self.lock:
             for fault in self.faults:
                 if fault.times and fault.method in ("", method) and fault.path in path:
                     fault.times -= 1
-                    return fault.kind
-        return ""
+                    return fault.kind, fault.says or f"fault {fault.kind}"
+        return "", ""
 
 
 @contextmanager
@@ -188,11 +190,11 @@ def api_server() -> Iterator[ApiServer]:
             length = int(self.headers.get("Content-Length", 0))
             body = json.loads(self.rfile.read(length)) if length else None
             split = urlsplit(self.path)
-            fault = state.next_fault(self.command, split.path)
+            fault, says = state.next_fault(self.command, split.path)
             if self.headers.get("Authorization") not in [f"Bearer {one}" for one in state.tokens]:
                 return self.send(*_status(401, "Unauthorized"))
             if fault.isdecimal():
-                return self.send(*_status(int(fault), f"fault {fault}"))
+                return self.send(*_status(int(fault), says))
             if fault == "slow":
                 time.sleep(state.slow_s)  # longer than the caller waits
             query = {key: values[0] for key, values in parse_qs(split.query).items()}
@@ -208,6 +210,8 @@ def api_server() -> Iterator[ApiServer]:
             text = b"<html>" if fault == "junk" else json.dumps(found).encode()
             self.send_response(code)
             self.send_header("Content-Length", str(len(text)))
+            if code == 302:
+                self.send_header("Location", found["message"])
             if code == 429:
                 self.send_header("Retry-After", "1")
             self.end_headers()

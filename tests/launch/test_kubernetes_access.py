@@ -15,6 +15,7 @@ import pytest
 import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from fake_api_server import api_server
 
 from headrace.launch.engine import EngineError
 from headrace.launch.kubernetes.access import access
@@ -45,7 +46,9 @@ def server(ca: Path) -> Iterator[str]:
         def do_GET(self) -> None:
             said = self.headers.get("Authorization", "")
             peer = self.connection.getpeercert()  # type: ignore[attr-defined]  # of TLS
-            text = json.dumps({"items": [{"who": said, "certificate": bool(peer)}]}).encode()
+            text = json.dumps(
+                {"items": [{"who": said, "certificate": (peer or {}).get("serialNumber")}]}
+            ).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
@@ -149,6 +152,66 @@ def test_a_credential_plugin(server: str, ca: Path, tmp_path: Path) -> None:
     plugin["command"] = "/no/such/plugin"
     with pytest.raises(EngineError, match="No such file"):
         access(config(tmp_path, server, cluster, {"exec": plugin}), None)
+
+
+LOGIN = """
+import json, pathlib, sys
+told, lasts_s = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+count = int(told.read_text()) + 1 if told.exists() else 1
+told.write_text(str(count))
+pair = sys.argv[3:] and json.loads(pathlib.Path(sys.argv[3]).read_text())[count - 1]
+from datetime import UTC, datetime, timedelta
+end = datetime.now(UTC) + timedelta(seconds=lasts_s)
+until = {"expirationTimestamp": f"{end:%Y-%m-%dT%H:%M:%SZ}"} if lasts_s else {}
+given = {"clientCertificateData": pair[0], "clientKeyData": pair[1]} if pair else {"token": f"t{count}"}
+print(json.dumps({"status": {**given, **until}}))
+"""
+
+
+def login(*args: object) -> dict[str, Any]:
+    return {"exec": {"command": sys.executable, "args": ["-c", LOGIN, *map(str, args)]}}
+
+
+def test_a_plugin_runs_again_before_its_token_ends(server: str, ca: Path, tmp_path: Path) -> None:
+    cluster = {"certificate-authority": str(ca / "ca.pem")}
+    for lasts_s, seen in ((0, "Bearer t1"), (3600, "Bearer t1"), (30, "Bearer t3")):
+        found = access(config(tmp_path, server, cluster, login(tmp_path / f"{lasts_s}", lasts_s)), None)
+        who(found)
+        assert who(found)["who"] == seen
+
+
+def test_a_plugin_runs_again_once_when_its_token_is_not_accepted(tmp_path: Path) -> None:
+    with api_server() as server:
+        found = access(config(tmp_path, server.address, {}, login(tmp_path / "runs", 0)), None)
+        api = Api(found, sleep=lambda _: None)
+        path = "/api/v1/namespaces/team/pods"
+        server.tokens = ("t1",)
+        assert api.list(path, "a=b") == []
+        server.tokens = ("t2",)  # the first one was revoked, or has ended
+        assert api.list(path, "a=b") == []
+        server.tokens = ()
+        with pytest.raises(EngineError, match="does not know this user"):
+            api.list(path, "a=b")
+        assert (tmp_path / "runs").read_text() == "3"
+
+
+def test_a_plugin_gives_another_certificate_before_the_first_one_ends(
+    server: str, ca: Path, tmp_path: Path
+) -> None:
+    made = []
+    for _ in range(3):
+        key = ec.generate_private_key(ec.SECP256R1())
+        private = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        signed = authority.load(ca).sign_worker("ann", key.public_key(), now=datetime.now(UTC))
+        made.append((signed.decode(), private.decode()))
+    (tmp_path / "pairs").write_text(json.dumps(made))
+    user = login(tmp_path / "runs", 30, tmp_path / "pairs")
+    found = access(config(tmp_path, server, {"certificate-authority": str(ca / "ca.pem")}, user), None)
+    serials = [who(found)["certificate"] for _ in range(2)]
+    assert all(serials)
+    assert len(set(serials)) == 2
 
 
 def test_a_server_that_is_not_trusted(server: str, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The loop over Kubernetes, against an API server with the usual faults: never more than one worker on a seat."""
 
 import json
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,81 +8,23 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from fake_api_server import TOKEN, ApiServer, Fault, api_server
+from fake_api_server import ApiServer, Fault
+from kubernetes_site import GPUS, KIND, WORKER, Clock, Scheduler, engine, take
 
-from headrace.errors import HeadraceError, InvalidFieldError
-from headrace.launch.decision import Kind, Need
+from headrace.errors import HeadraceError
+from headrace.launch.decision import Kind
 from headrace.launch.engine import EngineError, Stage
 from headrace.launch.kubernetes import api as api_module
 from headrace.launch.kubernetes import manifest
-from headrace.launch.kubernetes.access import Access
 from headrace.launch.kubernetes.api import Api, StatusError
-from headrace.launch.kubernetes.engine import Kubernetes
 from headrace.launch.kubernetes.manifest import Worker
-from headrace.launch.loop import Cluster, Turn, turn
+from headrace.launch.loop import Turn, turn
 
 pytestmark = pytest.mark.timeout(120)
-KIND = Kind(slots=2, on_gpu=False)
-WORKER = Worker(
-    scheduler="tls://head:7440", store="s3://b/x", kind=KIND, idle_exit="10m", tokens=True, authority="PEM"
-)
 
 
 class Killed(BaseException):
     """The loop's process is gone."""
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = datetime(2026, 3, 1, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.now
-
-
-class Scheduler:
-    """As many waiting trials as a test says, and the tokens that were made."""
-
-    def __init__(self, waiting: int = 100) -> None:
-        self.waiting = waiting
-        self.connected: set[str] = set()
-        self.made: dict[str, str] = {}
-        self.revoked: set[str] = set()
-
-    def look(self, kind: Kind, most: int) -> Cluster:  # noqa: ARG002  # as the protocol has it
-        needs = [Need(count=self.waiting, slots=1)] if self.waiting else []
-        return Cluster(needs=needs, free=[], connected=frozenset(self.connected))
-
-    def create_token(self, worker: str, lifetime: timedelta) -> tuple[str, str]:
-        assert lifetime <= timedelta(minutes=15)
-        secret = f"hr_{len(self.made)}"
-        self.made[secret] = worker
-        return secret, secret
-
-    def revoke_token(self, token_id: str) -> None:
-        self.revoked.add(token_id)
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with api_server() as state:
-        yield state
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-def engine(server: ApiServer, clock: Clock, worker: Worker = WORKER, **options: Any) -> Kubernetes:
-    access = Access(server=server.address, namespace="team", tls=None, token=TOKEN)
-    api = Api(access, call_s=options.pop("call_s", 20.0), sleep=options.pop("sleep", lambda _: None))
-    template = manifest.checked(manifest.default_template("worker:1", worker.kind), worker.kind)
-    return Kubernetes(api, template, worker, launch="tune", clock=clock)
-
-
-def take(server: ApiServer, clock: Clock, scheduler: Scheduler, most: int = 3) -> Turn:
-    return turn(engine(server, clock), scheduler, kind=KIND, most=most)
 
 
 def test_seats_are_filled_once_and_workers_get_a_token_of_their_own(server: ApiServer, clock: Clock) -> None:
@@ -226,17 +167,6 @@ def test_a_slow_server_is_not_waited_for(server: ApiServer, clock: Clock) -> Non
         engine(server, clock, call_s=0.2).members()
 
 
-def test_what_is_forbidden_names_the_remedy(server: ApiServer, clock: Clock) -> None:
-    server.faults.append(Fault("403", times=99, method="POST"))
-    found = take(server, clock, Scheduler())
-    (failure,) = found.failures
-    assert "forbids POST /apis/batch/v1/namespaces/team/jobs" in failure.message
-    assert "access.yaml" in failure.remedy
-    server.tokens = ()
-    with pytest.raises(StatusError, match="does not know this user"):
-        take(server, clock, Scheduler())
-
-
 def test_a_list_that_expires_between_its_pages_starts_again(
     server: ApiServer, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,9 +232,6 @@ def test_why_a_pod_waits_is_told(server: ApiServer, clock: Clock) -> None:
     assert engine(server, clock).members()[0].why == "Back-off pulling image"
 
 
-GPUS = Kind(slots=4, on_gpu=True, labels={"zone": "eu"})
-
-
 @pytest.mark.parametrize("kind", [KIND, GPUS])
 @pytest.mark.parametrize("version", ["1.30", "1.37"])
 def test_what_is_sent_is_valid(kind: Kind, version: str) -> None:
@@ -341,59 +268,6 @@ def test_the_arguments_are_those_of_the_worker_command() -> None:
         scheduler="h", store="s", kind=GPUS, idle_exit="1m", lifetime="1h"
     ).arguments()]  # fmt: skip
     assert {argument.partition("=")[0] for argument in given} <= known
-
-
-SITE = """
-template:
-  metadata: {annotations: {site: a}, labels: {team: vision}}
-  spec:
-    nodeSelector: {pool: gpus}
-    containers:
-      - {name: sidecar, image: logs}
-      - name: worker
-        image: mine:2
-        args: [worker, --pass-env=WANDB_*]
-        resources: {limits: {nvidia.com/gpu: 4}}
-"""
-
-
-def test_a_sites_template_is_kept_and_completed() -> None:
-    template = manifest.checked(yaml.safe_load(SITE), GPUS)
-    worker = Worker(scheduler="h:1", store="s3://b", kind=GPUS, idle_exit="5m")
-    pod = manifest.job(template, worker, launch="tune", seat=0, nonce="x")["spec"]["template"]
-    assert pod["spec"]["nodeSelector"] == {"pool": "gpus"}
-    assert pod["metadata"]["labels"]["team"] == "vision"
-    assert pod["metadata"]["annotations"] == {"site": "a"}
-    args = pod["spec"]["containers"][1]["args"]
-    assert args[:3] == ["worker", "--pass-env=WANDB_*", "--name=$(POD_NAME)"]
-    assert "args" not in pod["spec"]["containers"][0]
-    assert "volumes" not in pod["spec"], "without tokens"
-    assert template == manifest.checked(yaml.safe_load(SITE), GPUS), "it is not changed"
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("just text", "is no manifest of a pod"),
-        ("spec: {containers: []}", "has no container named worker"),
-        ("spec: {containers: [{name: other, image: a}]}", "has no container named worker (got other)"),
-        ("spec: {containers: [{name: worker}]}", "image: is missing"),
-        ("spec: {containers: [{name: worker, image: a}]}", "has no GPUs"),
-        (
-            "spec: {containers: [{name: worker, image: a, resources: {limits: {nvidia.com/gpu: 2}}}]}",
-            "is not --gpus-per-worker, 4 (got nvidia.com/gpu: 2)",
-        ),
-        (
-            "{restartPolicy: Always, containers: [{name: worker, image: a, resources: {limits: {gpu: 4}}}]}",
-            "would start a worker twice",
-        ),
-    ],
-)
-def test_a_template_that_cannot_work_is_refused(text: str, said: str) -> None:
-    with pytest.raises(InvalidFieldError) as caught:
-        manifest.checked(yaml.safe_load(text), GPUS)
-    assert said in str(caught.value)
-    assert "--template" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["", "Tune", "a_b", "-a", "a-", "x" * 41, "a.b"])

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from pathlib import Path
 
@@ -61,8 +61,8 @@ class Actors:
     def identity(self, name: str) -> str | None:
         return self.living.get(name)
 
-    def awaits_token(self, name: str) -> bool | None:
-        return None if name not in self.started else name not in self.tokens
+    def awaiting(self, names: Collection[str]) -> dict[str, bool]:
+        return {name: name not in self.tokens for name in names if name in self.started}
 
     def give(self, name: str, token: str) -> bool:
         taken = self.tokens.setdefault(name, token) == token

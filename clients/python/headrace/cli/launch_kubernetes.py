@@ -122,6 +122,8 @@ def kubernetes(
     api = Api(access(kubeconfig, kube_context), namespace or "")
     with session.client() as client:
         worker = _worker(client, scheduler, store, kind, idle_exit, lifetime or "", pass_env or "")
+        if worker.tokens:
+            manifest.check_token_is_readable(pod)
         if all(is_on_this_machine(one) for one in Target.of(worker.scheduler).replicas):
             session.output.note(
                 f"{worker.scheduler} reaches only this machine: no pod can connect. Give the workers another address "
@@ -129,7 +131,7 @@ def kubernetes(
             )
         shared.drive(
             session,
-            Kubernetes(api, pod, worker, launch=name),
+            Kubernetes(api, pod, worker, launch=name, most=most),
             client=client,
             kind=kind,
             most=most,

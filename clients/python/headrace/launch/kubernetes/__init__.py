@@ -17,7 +17,10 @@ What can go wrong:
     an answer is lost (timeout, 500, 429)   the request is repeated; a create that was carried out is answered 409
     the list's place expired (410)          the list starts again; no watch is kept between turns
     the API server is slow, or away         each call has a time limit; the turn fails, the next one tries again
-    403                                     an error with the permission that is missing
+    401                                     a credential plugin logs in again, once; else an error
+    403                                     an error: the role, the quota or a policy
+    `kubectl delete job`                    its pod holds the seat until it has ended
+    a name stays taken                      another free seat is filled; an error says by what, if that lasts
     a pod never gets a node                 its Job is pending, with the scheduler's reason; nothing is cancelled
     a second loop delivers a token          its update is answered 409, and its token is revoked
 """

@@ -6,11 +6,8 @@ Of a kubeconfig this reads what clusters use: `certificate-authority(-data)`, `c
 
 import base64
 import binascii
-import json
 import os
 import ssl
-import subprocess
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -18,9 +15,9 @@ from typing import Any, Final
 import yaml
 
 from headrace.launch.engine import EngineError
+from headrace.launch.kubernetes.plugin import Plugin, use_pair
 
 _POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_PLUGIN_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +32,20 @@ class Access:
     token: str = field(default="", repr=False)
     token_file: Path | None = None
     """Read for each call, as it changes every hour."""
+    plugin: Plugin | None = field(default=None, repr=False)
+    """What gives a token or a certificate instead."""
+
+    def renew(self) -> bool:
+        """Logs in again, as a call was not accepted; False if that is not possible. Raises EngineError."""
+        if self.plugin is None:
+            return False
+        self.plugin.renew()
+        return True
 
     def bearer(self) -> str:
         """The token of a call that is made now; empty without one. Raises EngineError."""
+        if self.plugin is not None:
+            return self.plugin.token()
         if self.token_file is None:
             return self.token
         try:
@@ -111,20 +119,16 @@ class _Config:
         server = str(cluster.get("server", "")).rstrip("/")
         if not server.startswith(("https://", "http://")):
             raise _unreadable(self._file, f"cluster {chosen.get('cluster')!r} has no server")
+        plugin = user["exec"] if isinstance(user.get("exec"), dict) else None
+        tls = self._tls(cluster, {} if plugin else user) if server.startswith("https://") else None
         token = str(user.get("token", ""))
-        if isinstance(user.get("exec"), dict):
-            made = _from_plugin(user["exec"])
-            token = str(made.get("token", ""))
-            certificate = made.get("clientCertificateData", ""), made.get("clientKeyData", "")
-        else:
-            certificate = self._pem(user, "client-certificate"), self._pem(user, "client-key")
-        token_file = self._path(user["tokenFile"]) if user.get("tokenFile") and not token else None
         return Access(
             server=server,
             namespace=str(chosen.get("namespace") or "default"),
-            tls=self._tls(cluster, *certificate) if server.startswith("https://") else None,
+            tls=tls,
             token=token,
-            token_file=token_file,
+            token_file=self._path(user["tokenFile"]) if user.get("tokenFile") and not token else None,
+            plugin=None if plugin is None else Plugin(plugin, tls),
         )
 
     def _item(self, kind: str, name: object, field_name: str) -> dict[str, Any]:
@@ -134,19 +138,15 @@ class _Config:
                 return found if isinstance(found, dict) else {}
         raise _unreadable(self._file, f"it has no {field_name} {name!r}")
 
-    def _tls(self, cluster: dict[str, Any], certificate: str, key: str) -> ssl.SSLContext:
+    def _tls(self, cluster: dict[str, Any], user: dict[str, Any]) -> ssl.SSLContext:
+        certificate, key = self._pem(user, "client-certificate"), self._pem(user, "client-key")
         authority = self._pem(cluster, "certificate-authority")
         try:
             made = ssl.create_default_context(cadata=authority or None)
             if cluster.get("insecure-skip-tls-verify"):
                 made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
             if certificate:
-                with tempfile.NamedTemporaryFile(
-                    "w", suffix=".pem"
-                ) as pair:  # ssl takes only files; mode 0600
-                    pair.write(f"{key}\n{certificate}\n")
-                    pair.flush()
-                    made.load_cert_chain(pair.name)
+                use_pair(made, certificate, key)
         except (ssl.SSLError, ValueError) as error:
             raise _unreadable(self._file, f"a certificate or key in it cannot be used: {error}") from None
         return made
@@ -163,31 +163,6 @@ class _Config:
     def _path(self, text: object) -> Path:
         """Relative paths are relative to the file."""
         return self._file.parent / Path(str(text)).expanduser()
-
-
-def _from_plugin(plugin: dict[str, Any]) -> dict[str, Any]:
-    """The status that a credential plugin prints."""
-    version = plugin.get("apiVersion", "client.authentication.k8s.io/v1")
-    asked = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
-    given = {str(one.get("name")): str(one.get("value")) for one in plugin.get("env") or ()}
-    command = [str(plugin.get("command", "")), *map(str, plugin.get("args") or ())]
-    try:
-        done = subprocess.run(
-            command,
-            env={**os.environ, **given, "KUBERNETES_EXEC_INFO": json.dumps(asked)},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_PLUGIN_S,
-            stdin=subprocess.DEVNULL,
-        )
-        status = json.loads(done.stdout)["status"] if done.returncode == 0 else None
-    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
-        raise EngineError(f"The credential plugin {command[0]!r} failed: {error}.", remedy="") from None
-    if not isinstance(status, dict):
-        said = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
-        raise EngineError(f"The credential plugin {command[0]!r} failed: {said[0]}.", remedy="Log in again.")
-    return status
 
 
 def _unreadable(file: Path, why: str, remedy: str = "") -> EngineError:

@@ -12,13 +12,20 @@ from http.client import HTTPException
 from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.parse import urlencode
-from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
+from urllib.request import (
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+    build_opener,
+)
 
 from headrace.launch.engine import EngineError
 from headrace.launch.kubernetes.access import Access
 
 CALL_S: Final = 20.0
-"""How long one attempt may take."""
+"""How long an attempt may wait for the answer to begin, and then for all of it."""
 TRIES: Final = 4
 PAGE: Final = 200
 _PAUSE_S: Final = 0.5
@@ -50,7 +57,9 @@ class Api:
         self._call_s = call_s
         self._sleep = sleep
         self._opener: OpenerDirector = build_opener(
-            *([] if access.tls is None else [HTTPSHandler(context=access.tls)]), ProxyHandler()
+            *([] if access.tls is None else [HTTPSHandler(context=access.tls)]),
+            ProxyHandler(),
+            _NoRedirects(),
         )
 
     def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,12 +111,21 @@ class Api:
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         for attempt in range(1, TRIES + 1):
             try:
-                return self._once(method, path, body)
+                return self._logged_in(method, path, body)
             except _Again as error:
                 if attempt == TRIES:
                     raise error.final from None
                 self._sleep(min(_LONGEST_PAUSE_S, error.after_s or _PAUSE_S * 2**attempt))
         raise AssertionError  # the last attempt raises
+
+    def _logged_in(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+        """One attempt, and another one after a new login if the server does not accept the old one."""
+        try:
+            return self._once(method, path, body)
+        except StatusError as error:
+            if error.code != 401 or not self._access.renew():
+                raise
+        return self._once(method, path, body)
 
     def _once(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
         url = f"{self._access.server}{path}"
@@ -119,10 +137,10 @@ class Api:
             asked.add_header("Authorization", f"Bearer {bearer}")
         try:
             with self._opener.open(asked, timeout=self._call_s) as answer:
-                found = json.loads(answer.read(_LARGEST_BYTES))
+                found = json.loads(_content(answer, self._call_s, _LARGEST_BYTES))
         except HTTPError as error:
             with error:
-                raise _refused(error, method, path) from None
+                raise _refused(error, _message(error, self._call_s), method, path) from None
         except (OSError, HTTPException) as error:  # also timeouts, and answers that are cut off
             reason = getattr(error, "reason", None) or error or type(error).__name__
             raise _Again(
@@ -150,8 +168,25 @@ class _Again(Exception):  # noqa: N818  # is not an error of its own
         super().__init__(str(final))
 
 
-def _refused(error: HTTPError, method: str, path: str) -> Exception:
-    said = _message(error)
+class _NoRedirects(HTTPRedirectHandler):
+    """A redirect is an answer: following one would send the login to another server."""
+
+    def redirect_request(self, *_: object, **__: object) -> None:
+        return None
+
+
+def _content(answer: Any, limit_s: float, largest_bytes: int) -> bytes:
+    """What a response holds. Raises TimeoutError if it has not arrived in time, however it trickles."""
+    deadline = time.monotonic() + limit_s
+    found = bytearray()
+    while len(found) < largest_bytes and (part := answer.read1(1 << 16)):
+        found += part
+        if time.monotonic() > deadline:
+            raise TimeoutError("timed out")
+    return bytes(found)
+
+
+def _refused(error: HTTPError, said: str, method: str, path: str) -> Exception:
     place = path.partition("?")[0]
     match error.code:
         case 401:
@@ -159,10 +194,13 @@ def _refused(error: HTTPError, method: str, path: str) -> Exception:
                 401, f"Kubernetes does not know this user: {said}.", "Log in to the cluster again."
             )
         case 403:
+            return StatusError(403, f"Kubernetes forbids {method} {place}: {said}.", _remedy_of_403(said))
+        case 301 | 302 | 303 | 307 | 308:
+            to = error.headers.get("Location", "another address")
             return StatusError(
-                403,
-                f"Kubernetes forbids {method} {place}: {said}.",
-                "The role in deploy/kubernetes/launch/access.yaml allows what is needed.",
+                error.code,
+                f"Kubernetes redirects {method} {place} to {to}, which is not followed.",
+                "Give the API server's own address in the kubeconfig.",
             )
         case 429 | 500 | 502 | 503 | 504:
             final = StatusError(error.code, f"Kubernetes answered {error.code} to {method} {place}: {said}.")
@@ -171,9 +209,18 @@ def _refused(error: HTTPError, method: str, path: str) -> Exception:
             return StatusError(error.code, f"Kubernetes answered {error.code} to {method} {place}: {said}.")
 
 
-def _message(error: HTTPError) -> str:
+def _remedy_of_403(said: str) -> str:
+    """The API server answers 403 to rights that are missing, to a quota that is used up, and to policies."""
+    if 'User "' in said and " cannot " in said:
+        return "The role in deploy/kubernetes/launch/access.yaml allows what is needed."
+    if "quota" in said:
+        return "Lower --max, or have the quota of the namespace raised."
+    return "Change the template so that the cluster's policies admit it, or ask whoever runs the cluster."
+
+
+def _message(error: HTTPError, limit_s: float) -> str:
     try:
-        text = error.read(100_000)
+        text = _content(error, limit_s, 100_000)
         found = json.loads(text)
         return str(found["message"]).rstrip(".")
     except (OSError, HTTPException):

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from headrace.errors import InvalidFieldError, Violation
 from headrace.launch.decision import Kind
+from headrace.launch.kubernetes.shapes import misshapen
 
 LAUNCH: Final = "headrace.io/launch"
 SEAT: Final = "headrace.io/seat"
@@ -106,6 +107,9 @@ def checked(template: object, kind: Kind, *, option: str = "--template") -> dict
         )
     pod = template.get("template", template)  # of a PodTemplate, or the pod itself
     spec = pod.get("spec") if isinstance(pod, dict) and "spec" in pod else pod
+    metadata = pod.get("metadata") if isinstance(pod, dict) else None
+    if wrong := misshapen({"metadata": metadata, "spec": spec}, option):
+        raise InvalidFieldError(wrong)
     containers = spec.get("containers") if isinstance(spec, dict) else None
     named = [one for one in containers or () if isinstance(one, dict) and one.get("name") == CONTAINER]
     problems = []
@@ -131,7 +135,26 @@ def checked(template: object, kind: Kind, *, option: str = "--template") -> dict
         )
     if problems:
         raise InvalidFieldError(problems)
-    return copy.deepcopy({"metadata": pod.get("metadata") or {}, "spec": spec})
+    return copy.deepcopy({"metadata": metadata or {}, "spec": spec})
+
+
+def check_token_is_readable(template: Mapping[str, Any], *, option: str = "--template") -> None:
+    """Raises InvalidFieldError if the worker is another user than root, who cannot read the secret with its token."""
+    (container,) = [one for one in template["spec"]["containers"] if one["name"] == CONTAINER]
+    of_pod = template["spec"].get("securityContext") or {}
+    closed = {**of_pod, **(container.get("securityContext") or {})}
+    if (closed.get("runAsUser") or closed.get("runAsNonRoot")) and of_pod.get("fsGroup") is None:
+        user = str(closed.get("runAsUser") or "")
+        raise InvalidFieldError(
+            [
+                _problem(
+                    f"{option}: securityContext.fsGroup",
+                    "",
+                    "is missing, so a worker that is not root cannot read its join token",
+                    f"Write fsGroup: {user or '1000'} in the securityContext of the pod.",
+                )
+            ]
+        )
 
 
 def _of_container(container: Mapping[str, Any], kind: Kind, option: str) -> list[Violation]:

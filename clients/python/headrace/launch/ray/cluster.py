@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -91,27 +91,41 @@ class RayCluster:
             except ValueError:
                 return None
 
-    def awaits_token(self, name: str) -> bool | None:
-        """Whether its worker waits for a token; None if the actor has not started or has ended."""
-        return self._asked(name, "awaits_token", timeout_s=_PROBE_S)
+    def awaiting(self, names: Collection[str]) -> Mapping[str, bool]:
+        """Whether the worker of each of these actors waits for a token. Those that have not started, have ended or do
+        not answer are left out. All are asked at once: an actor that has no node does not answer.
+        """
+        asked: dict[Any, str] = {}
+        found: dict[str, bool] = {}
+        with _told():
+            for name in names:
+                with suppress(ValueError):  # it has ended
+                    asked[self._ray.get_actor(name, namespace=NAMESPACE).awaits_token.remote()] = name
+            if not asked:
+                return found
+            answered, _ = self._ray.wait(list(asked), num_returns=len(asked), timeout=_PROBE_S)
+            for answer in answered:
+                with suppress(*self._unanswered):
+                    found[asked[answer]] = bool(self._ray.get(answer))
+        return found
 
     def give(self, name: str, token: str) -> bool:
         """Gives it a token; False if it has another one or has ended. Raises EngineError without an answer."""
-        answer = self._asked(name, "give", token, timeout_s=CALL_S)
-        if answer is None:
-            raise EngineError(f"The actor {name} does not answer.", remedy="The next turn tries again.")
-        return answer
-
-    def _asked(self, name: str, method: str, *arguments: object, timeout_s: float) -> bool | None:
-        errors = self._ray.exceptions
         with _told():
             try:
                 actor = self._ray.get_actor(name, namespace=NAMESPACE)
-                return bool(self._ray.get(getattr(actor, method).remote(*arguments), timeout=timeout_s))
-            except (errors.GetTimeoutError, errors.ActorUnavailableError):
-                return None
-            except (ValueError, errors.ActorDiedError):
-                return None if method == "awaits_token" else False
+                return bool(self._ray.get(actor.give.remote(token), timeout=CALL_S))
+            except (ValueError, self._ray.exceptions.ActorDiedError):
+                return False
+            except self._unanswered:
+                raise EngineError(
+                    f"The actor {name} does not answer.", remedy="The next turn tries again."
+                ) from None
+
+    @property
+    def _unanswered(self) -> tuple[type[Exception], ...]:
+        errors = self._ray.exceptions
+        return errors.GetTimeoutError, errors.ActorUnavailableError, errors.ActorDiedError
 
 
 @contextmanager

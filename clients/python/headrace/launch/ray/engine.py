@@ -1,7 +1,7 @@
 """The engine of Ray: seats as named actors. See the package's docstring."""
 
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,8 +26,10 @@ class Actors(Protocol):
         """An actor's id; None if it has ended."""
         ...
 
-    def awaits_token(self, name: str) -> bool | None:
-        """Whether its worker waits for a token; None if the actor has not started or has ended."""
+    def awaiting(self, names: Collection[str]) -> Mapping[str, bool]:
+        """Whether the worker of each of these actors waits for a token. Those that have not started, have ended or do
+        not answer are left out.
+        """
         ...
 
     def give(self, name: str, token: str) -> bool:
@@ -48,12 +50,15 @@ class Ray:
 
     def members(self) -> Sequence[Member]:
         """The actors of the launch, by seat."""
-        found = []
+        found: dict[int, str] = {}
         for name in self.actors.names():
             prefix, _, seat = name.rpartition("-")
-            if prefix == f"headrace-{self.launch}" and seat.isdecimal():
-                found += self._member(name, int(seat))
-        return sorted(found, key=lambda member: member.seat)
+            if prefix != f"headrace-{self.launch}" or not seat.isdecimal():
+                continue
+            if (actor := self.actors.identity(name)) is not None:
+                found[int(seat)] = actor
+        awaiting = self.actors.awaiting([self._name(seat) for seat in found])
+        return [self._member(seat, found[seat], awaiting.get(self._name(seat))) for seat in sorted(found)]
 
     def submit(self, seats: Collection[int]) -> None:
         """One actor for each seat. A seat that another loop has filled stays as it is."""
@@ -79,21 +84,15 @@ class Ray:
             lines.append(f"    {shlex.join([*line, *(['--join', '-'] if self.worker.tokens else [])])}")
         return "\n".join(lines)
 
-    def _member(self, name: str, seat: int) -> list[Member]:
-        actor = self.actors.identity(name)
-        if actor is None:
-            return []
-        awaits = self.actors.awaits_token(name)
-        return [
-            Member(
-                seat=seat,
-                id=actor,
-                stage=Stage.PENDING if awaits is None else Stage.RUNNING,
-                worker=f"{self._prefix(seat)}-{short(actor)}",
-                why="no node has its resources free, or it is starting" if awaits is None else "",
-                awaits_token=bool(awaits),
-            )
-        ]
+    def _member(self, seat: int, actor: str, awaits: bool | None) -> Member:
+        return Member(
+            seat=seat,
+            id=actor,
+            stage=Stage.PENDING if awaits is None else Stage.RUNNING,
+            worker=f"{self._prefix(seat)}-{short(actor)}",
+            why="no node has its resources free, or it is starting" if awaits is None else "",
+            awaits_token=bool(awaits),
+        )
 
     def _name(self, seat: int) -> str:
         return f"headrace-{self.launch}-{seat}"
