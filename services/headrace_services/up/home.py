@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.errors import HeadraceError
-from headrace.home import ADDRESS_FILE, CONSOLE_FILE, LOCK_FILE, make_private
+from headrace.home import ADDRESS_FILE, CONSOLE_FILE, LOCK_FILE, check_own, make_private
 
 LOCK_TRIES = 20
 """A command that checks whether `up` runs holds the lock for an instant: no reason to give up."""
+_OWN = "Give another --home (or HEADRACE_HOME). If all in it is yours: `chown` it to you, `chmod 700` it."
 
 
 class HomeInUseError(HeadraceError):
@@ -31,9 +32,11 @@ class HomeInUseError(HeadraceError):
 @contextmanager
 def hold(home: Path) -> Iterator[None]:
     """Holds the home for this process, creating it if necessary, for its user only. Raises HomeInUseError, and
-    HeadraceError if there can be no folder."""
+    HeadraceError if there can be no folder, or it is
+    another user's."""
     try:
         make_private(home)
+        check_own(home, "the home", remedy=_OWN)
         (home / LOCK_FILE).touch(mode=0o600)
         opened = (home / LOCK_FILE).open("a+", encoding="utf-8")
     except OSError as error:
