@@ -103,7 +103,9 @@ def children(options: Options) -> list[ChildSpec]:
                 ),
                 env={**env, "HEADRACE_DATABASE_URL": database_url},
                 log_path=logs / f"{name}.log",
-                prepare=nothing if head is None else head.tokens(database_url, worker_name),
+                prepare=nothing
+                if head is None
+                else head.tokens(database_url, worker_name if options.worker else None),
                 ready=scheduler_serves(address if head is None else head.at.local, options.instance, tls),
                 stop_grace_s=15,
             )
