@@ -7,6 +7,9 @@ from pathlib import Path
 
 import grpc
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from typer.testing import CliRunner
 
 from headrace import Client
 from headrace.errors import InvalidFieldError, UnreachableError
@@ -14,7 +17,9 @@ from headrace.pinned import FOLDER
 from headrace.target import Target
 from headrace.tls_faults import tls_fault
 from headrace_services.identity import authority
+from headrace_services.identity.command import ca
 from headrace_services.identity.head import fingerprint
+from headrace_worker import reach
 
 
 @pytest.fixture
@@ -77,6 +82,40 @@ def test_what_is_no_fingerprint(known: str) -> None:
 def test_nobody_answers(known: str) -> None:
     with pytest.raises(UnreachableError, match="cannot be fetched: localhost:1"):
         Target.of("tls://localhost:1", tls_ca=Path(known))
+
+
+def test_a_worker_waits_for_its_schedulers(
+    address: str, known: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As it does with the authority's file."""
+    of, tried = Target.of, []
+
+    def away_at_first(*_: object, **options: Path) -> Target:
+        tried.append(1)
+        return of("tls://localhost:1" if len(tried) < 3 else f"tls://{address}", tls_ca=options["tls_ca"])
+
+    monkeypatch.setattr(reach.Target, "of", away_at_first)
+    assert reach.target_of("head", Path(known)).tls_ca is not None
+    assert len(tried) == 3
+    assert caplog.text.count("trying again") == 1
+
+
+def test_a_server_that_shows_no_authority_is_told_of(known: str, tmp_path: Path) -> None:
+    """Its certificate was made before those that show it."""
+    folder = tmp_path / "ca"
+    found = authority.load(folder)
+    leaf = x509.load_pem_x509_certificate(found.server_pem)
+    (folder / authority.SERVER).write_bytes(leaf.public_bytes(serialization.Encoding.PEM))
+    shown = CliRunner().invoke(ca, ["show", str(folder)])
+    assert f"headrace ca server {folder}" in shown.output
+    server = grpc.server(ThreadPoolExecutor(1))
+    pem = leaf.public_bytes(serialization.Encoding.PEM)
+    port = server.add_secure_port("localhost:0", grpc.ssl_server_credentials([(found.server_key_pem, pem)]))
+    server.start()
+    with pytest.raises(InvalidFieldError, match="without the authority's") as caught:
+        Target.of(f"tls://localhost:{port}", tls_ca=Path(known))
+    assert "headrace ca server" in str(caught.value)
+    server.stop(None).wait()
 
 
 def test_a_foreign_authority_and_another_host_are_told_apart(

@@ -208,6 +208,27 @@ def test_a_certificate_that_was_revoked_gives_way_to_another_token(
     assert not file.exists()
 
 
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), ValueError("no certificate")]
+)
+def test_a_join_that_cannot_be_kept_leaves_the_certificate(
+    signer: Signer, home: Path, file: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    first = start(home, file)
+    assert first is not None
+    signer.refuses["Renew"] = UnreachableError("nobody is there")
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(credential, "store", refuse)
+    file.write_text(join_tokens.new_token().text)
+    reach = start(home, file)
+    assert reach is not None
+    assert reach.credential == first.credential
+    assert len(signer.joins) == 2
+
+
 @pytest.mark.parametrize("away", [False, True])
 def test_a_certificate_that_works_or_cannot_be_tried_stays(
     signer: Signer, home: Path, file: Path, *, away: bool

@@ -44,6 +44,12 @@ def test_the_token_stays_and_the_join_token_is_a_new_one(
     assert 0 < float(left[0]) <= 900  # type: ignore[arg-type]  # a number
 
 
+def test_without_a_worker_there_is_no_join_token(database_url: str, tmp_path: Path) -> None:
+    asyncio.run(ensure(database_url, tmp_path, None))
+    assert [path.name for path in tmp_path.iterdir()] == [TOKEN]
+    assert rows(database_url, "SELECT count(*) FROM join_token") == [(0,)]
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -4,12 +4,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import pytest
 
-from headrace_worker.job_signals import TermMark, in_batch_job
+from headrace_worker.job_signals import VARIABLE, TermMark, in_batch_job
 
 TRIAL = """
 import os, signal, sys, time
@@ -33,12 +35,19 @@ for line in sys.stdin:
 
 
 @contextmanager
-def trial(mark: TermMark | None, kind: str = "plain") -> Iterator["subprocess.Popen[str]"]:
-    variables = mark.variables if mark is not None else {}
+def trial(
+    mark: TermMark | None,
+    kind: str = "plain",
+    *,
+    variables: Mapping[str, str] = MappingProxyType({}),
+    passes: tuple[int, ...] = (),
+) -> Iterator["subprocess.Popen[str]"]:
+    if mark is not None:
+        variables, passes = mark.variables, (mark.descriptor,)
     process = subprocess.Popen(
         [sys.executable, "-c", TRIAL, kind],
         env={**os.environ, **variables},
-        pass_fds=(mark.descriptor,) if mark is not None else (),
+        pass_fds=passes,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -78,6 +87,16 @@ def test_a_trial_ignores_sigterm_until_its_worker_sends_it(mark: TermMark, kind:
         mark.set()
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == -signal.SIGTERM
+
+
+def test_a_mark_whose_number_leads_to_another_file_is_none() -> None:
+    """A process that a trial starts has its variables, but not its descriptors."""
+    with tempfile.TemporaryFile() as other:
+        variables = {VARIABLE: str(other.fileno())}
+        with trial(None, variables=variables, passes=(other.fileno(),)) as process:
+            assert says(process) == "up"
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == -signal.SIGTERM
 
 
 def test_a_trial_outside_a_batch_job_dies_as_ever() -> None:

@@ -4,12 +4,16 @@ import socket
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from headrace.errors import HeadraceError, InvalidFieldError
 from headrace.ports import any_port
+from headrace_services.up import command
 from headrace_services.up import listening as module
 from headrace_services.up.children import Options, children
 from headrace_services.up.head import make_head
+from headrace_services.up.home import let_through
 from headrace_services.up.listening import listening
 
 NOT_OURS = "198.51.100.7"
@@ -122,6 +126,35 @@ def test_a_head_keeps_its_authority_and_its_children_use_it(tmp_path: Path) -> N
     (login, join) = head.commands(None)
     assert login[1] == f"headrace --address tls://{head.at.advertised} login --tls-ca {head.fingerprint}"
     assert f"--store {(tmp_path / 'store').as_uri()} --join TOKEN" in join[1]
+
+
+def test_the_heads_worker_may_run_trials_as_another_user(tmp_path: Path) -> None:
+    """Who passes through the home to its own folders, and finds the token and the key in none of them."""
+    head = make_head(tmp_path, "127.0.0.1:0", port=7440, advertise=None, replicas=1)
+    assert head is not None
+    let_through(tmp_path)
+    specs = children(Options(home=tmp_path, ports=(head.port,), head=head, run_as="trials"))
+    (worker,) = [spec for spec in specs if spec.name == "worker"]
+    assert worker.command[-2:] == ("--run-as", "trials")
+    assert [(tmp_path / name).stat().st_mode & 0o077 for name in (".", "workers", "head")] == [0o11, 0o11, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "warns"), [([], True), (["--no-worker"], False), (["--run-as", "trials"], False)]
+)
+def test_up_warns_where_trials_can_read_the_heads_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], warns: bool
+) -> None:
+    async def nothing(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(command, "run", nothing)
+    app = typer.Typer()
+    app.command()(command.up)
+    line = ["--home", str(tmp_path), "--listen", "127.0.0.1:0", "--no-console", *options]
+    said = CliRunner().invoke(app, line)
+    assert said.exit_code == 0, said.output
+    assert ("--run-as USER" in said.output) == warns
 
 
 def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:

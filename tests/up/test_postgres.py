@@ -18,6 +18,9 @@ from headrace_services.up.child import ChildFailedError
 from headrace_services.up.postgres import SOCKET_PATH_LIMIT, EmbeddedPostgres, clear_the_way
 from headrace_services.up.supervisor import Supervisor
 
+STRANGER = 4321
+"""A user without a name."""
+
 
 @pytest.fixture
 def embedded(tmp_path: Path) -> EmbeddedPostgres:
@@ -77,11 +80,22 @@ async def test_a_long_path_gets_a_short_socket(tmp_path, running) -> None:
         assert postgres.socket_dir.stat().st_mode & 0o077 == 0
 
 
-def test_a_socket_folder_of_somebody_else_is_refused(tmp_path, monkeypatch) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's folder")
+@pytest.mark.parametrize("kind", ["link", "folder", "file"])
+def test_a_socket_folder_of_somebody_else_is_refused(tmp_path, monkeypatch, kind: str) -> None:
+    tmp_path.chmod(0o1777)
     deep = tmp_path.joinpath(*["a-rather-long-name-of-a-folder"] * 4)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     postgres = EmbeddedPostgres(data_dir=deep / "postgres", log_path=deep / "postgres.log")
-    postgres.socket_dir.symlink_to(tmp_path)
+    match kind:
+        case "link":
+            (tmp_path / "ours").mkdir(mode=0o700)
+            postgres.socket_dir.symlink_to(tmp_path / "ours")
+        case "folder":
+            postgres.socket_dir.mkdir(mode=0o700)
+        case _:
+            postgres.socket_dir.touch(mode=0o600)
+    os.chown(postgres.socket_dir, STRANGER, STRANGER, follow_symlinks=False)
     with pytest.raises(HeadraceError, match="belongs to another user"):
         postgres.prepare()
 

@@ -48,7 +48,12 @@ def _joblib(number: int) -> None:
 @pytest.mark.parametrize("library", [_loader, _subprocess, _joblib])
 @pytest.mark.parametrize(
     ("number", "outcome"),
-    [(signal.SIGKILL, worker_pb2.EXIT_OUTCOME_LOST), (signal.SIGUSR2, worker_pb2.EXIT_OUTCOME_FAILED)],
+    [
+        (signal.SIGKILL, worker_pb2.EXIT_OUTCOME_LOST),
+        (signal.SIGUSR2, worker_pb2.EXIT_OUTCOME_FAILED),
+        # The program's own doing, or that of a batch job, which `Place.judged` knows.
+        (signal.SIGTERM, worker_pb2.EXIT_OUTCOME_FAILED),
+    ],
 )
 def test_a_killed_process_of_a_program_is_not_its_failure(library, number, outcome):
     with pytest.raises((RuntimeError, subprocess.CalledProcessError)) as caught:

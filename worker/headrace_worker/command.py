@@ -218,10 +218,10 @@ def worker(
     from headrace.home import home_dir
     from headrace.lifetimes import seconds_of
     from headrace.scraping import parse_listen
-    from headrace.target import Target
     from headrace_worker.daemon import Daemon
     from headrace_worker.home import AlreadyRunningError
     from headrace_worker.join_token import given
+    from headrace_worker.reach import target_of
     from headrace_worker.run_as import other_user
     from headrace_worker.settings import WorkerSettings
     from headrace_worker.stay import StayLimits
@@ -234,7 +234,7 @@ def worker(
     try:
         token = given(join)
         close_to_others()
-        target = Target.of(scheduler, field="--scheduler", tls_ca=tls_ca)
+        target = target_of(scheduler, tls_ca)
         target.credentials()  # which now says what is wrong with them
         pass_names = names_to_pass(pass_env)
         user = other_user(run_as) if run_as is not None else None

@@ -18,13 +18,13 @@ _ERROR: Final = Told(2000, end=True)
 _DAEMON_GONE = 75
 # A shell exits with this plus the signal's number if the program that it ran was killed.
 _SHELLS = 128
-# What libraries say about one of their processes that was killed, as by the OOM killer or a batch system. A crash
-# reads differently.
+# What libraries say about one of their processes that was killed, as by the OOM killer. A crash reads differently.
+# SIGTERM is not here: programs end their own helpers with it, and for a batch job's there is `in_ended_job`.
 _CHILD_KILLED = re.compile(
-    r"DataLoader worker \(pid \d+\) is killed by signal: (?:Killed|Terminated)"
-    r"|died with <Signals\.SIG(?:KILL|TERM)"  # subprocess
-    r"|\bprocess \d+ terminated with signal SIG(?:KILL|TERM)"  # torch.multiprocessing
-    r"|exit codes of the workers are \{[^}]*SIG(?:KILL\(-9\)|TERM\(-15\))"  # joblib
+    r"DataLoader worker \(pid \d+\) is killed by signal: Killed"
+    r"|died with <Signals\.SIGKILL"  # subprocess
+    r"|\bprocess \d+ terminated with signal SIGKILL"  # torch.multiprocessing
+    r"|exit codes of the workers are \{[^}]*SIGKILL\(-9\)"  # joblib
 )
 _OF_ALL = (
     worker_pb2.EXIT_OUTCOME_FINISHED,

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from headrace.errors import HeadraceError
 from headrace_worker.home import AlreadyRunningError, Home
 from headrace_worker.outbox import DurableOutbox
 from headrace_worker.runtime_server import RuntimeServer
@@ -70,7 +71,7 @@ class Ground:
         except AlreadyRunningError:
             self.trouble = f"another worker has taken the home {self._home.path}, which was deleted"
             self._lost(self.trouble)
-        except OSError as error:
+        except (OSError, HeadraceError) as error:
             if not self.trouble:
                 log.warning("no trial can run here: %s", error)
             self.trouble = f"no trial can run here: {error}"

@@ -27,6 +27,7 @@ from typing import IO
 import psutil
 
 from headrace.durable import replace
+from headrace.home import check_own
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_worker import control_groups, own_groups
 from headrace_worker.courier import Courier
@@ -60,7 +61,7 @@ class Home:
         self._kept = {"id"}
 
     def __enter__(self) -> "Home":
-        self.path.mkdir(parents=True, exist_ok=True)
+        self._make()
         self._file = self._locked()
         self.identity = identity(self.path)
         with suppress(FileNotFoundError):
@@ -106,7 +107,7 @@ class Home:
     def make_again(self) -> None:
         """Replaces a home that has vanished. Raises `AlreadyRunningError` if another daemon has done so, and
         `OSError` if it vanishes again meanwhile."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        self._make()
         if not self._locked_here:
             file = self._locked()
             assert self._file is not None
@@ -116,6 +117,14 @@ class Home:
         control_groups.note(self.path)
         if not self.copied:
             self.settle()
+
+    def _make(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        check_own(
+            self.path,
+            "the worker's home",
+            remedy="Give another --home. If all in it is yours: `chown` it to the worker's user, `chmod 700` it.",
+        )
 
     def _locked(self) -> IO[str]:
         file = (self.path / "lock").open("w")

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 
-from headrace.grants import TERM_MARK
+from headrace.grants import TERM_MARK, TERM_MARK_FILE
 
 VARIABLE = TERM_MARK
 _OF_JOBS = ("SLURM_JOB_ID",)
@@ -27,7 +27,7 @@ class TermMark:
     """The mark of one process."""
 
     def __init__(self) -> None:
-        self.descriptor = os.memfd_create("headrace-term", os.MFD_CLOEXEC)
+        self.descriptor = os.memfd_create(TERM_MARK_FILE, os.MFD_CLOEXEC)
 
     @property
     def variables(self) -> dict[str, str]:

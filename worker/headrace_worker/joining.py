@@ -116,7 +116,7 @@ async def _is_refused(
         return True
     except UnreachableError as error:
         log.info("the certificate is not renewed yet: %s", error)
-        with suppress(HeadraceError):  # the present certificate stays
+        with suppress(HeadraceError, OSError, ValueError):  # the present certificate stays
             made = await _join(target, home, held.worker, token.read(trials), once=True)
             reach.credential = made
             if made.token_used_up:

@@ -5,20 +5,41 @@ wrong.
 """
 
 import asyncio
+import logging
 import os
 import socket
 import ssl
+import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 import grpc
 
+from headrace.pinned import AuthorityAwayError
 from headrace.target import Target
+from headrace_worker.backoff import Backoff
 from headrace_worker.credential import Credential
 
+log = logging.getLogger(__name__)
 _PROBE_S: Final = 3.0
 _CLOCKS: Final = ("certificate is not yet valid", "certificate has expired")
 _AGAIN: Final = "Join again with a new token: `headrace worker --join`"
+
+
+def target_of(scheduler: str | None, tls_ca: Path | None) -> Target:
+    """The schedulers. If `tls_ca` is a fingerprint, waits until one of them shows its authority.
+
+    Raises InvalidFieldError, and what `Target.of` raises."""
+    backoff, said = Backoff(cap_s=5.0), ""
+    while True:
+        try:
+            return Target.of(scheduler, field="--scheduler", tls_ca=tls_ca)
+        except AuthorityAwayError as error:
+            if str(error) != said:
+                log.warning("cannot connect yet, trying again: %s", error)
+            said = str(error)
+        time.sleep(backoff.next_s())
 
 
 class Joined:

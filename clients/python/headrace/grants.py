@@ -11,6 +11,8 @@ LAST_WORDS = "HEADRACE_LAST_WORDS_FD"
 TERM_MARK = "HEADRACE_TERM_MARK_FD"
 """The number of a descriptor that the trial inherits, if its worker is a batch job: the file has a byte once SIGTERM
 comes from the worker."""
+TERM_MARK_FILE = "headrace-term"
+"""The name of that file, which exists in memory only."""
 CPUS = "HEADRACE_CPUS"
 """How many cores come with the grant, over all its processes: its slots' share of the machine's cores, at least
 1.

@@ -11,11 +11,12 @@ needs the scheduler then says so; it never uses the default address, where anoth
 
 import fcntl
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from headrace.errors import UnreachableError
+from headrace.errors import HeadraceError, UnreachableError
 from headrace.userfile import UserFile, UserFileError
 
 DEFAULT_ADDRESS = "127.0.0.1:7440"
@@ -95,6 +96,26 @@ def make_private(folder: Path) -> None:
     if not folder.is_dir():
         make_private(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def check_own(folder: Path, what: str, *, remedy: str, user: int | None = None) -> None:
+    """Rejects a folder that another user may have put there, or may write to: its keys and records would be theirs.
+
+    It must belong to `user` (default: this process's) or to root. So must each folder above it that is in a folder
+    which all users may write, such as /tmp. Raises HeadraceError with the `remedy`, and OSError.
+    """
+    trusted = {0, os.geteuid() if user is None else user}
+    found = folder.stat()
+    why = ""
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in trusted:
+        why = "belongs to another user"
+    elif found.st_mode & stat.S_IWOTH:
+        why = "can be written by every user"
+    for one in (folder, *folder.parents):
+        if one.parent.stat().st_mode & stat.S_IWOTH and one.lstat().st_uid not in trusted:
+            why = f"belongs to another user: {one}" if one != folder else "belongs to another user"
+    if why:
+        raise HeadraceError(f"{folder}, {what}, {why}.", remedy=remedy)
 
 
 def append_private(file: Path) -> BinaryIO:

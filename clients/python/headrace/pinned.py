@@ -27,11 +27,15 @@ _DER: Final = 2
 FOLDER: Final = "authorities"
 
 
+class AuthorityAwayError(UnreachableError):
+    """No server answers that would show the authority."""
+
+
 def authority_file(tls_ca: Path, replicas: Sequence[str]) -> Path:
     """The file of an authority: `tls_ca` itself, unless it is a fingerprint.
 
     Raises InvalidFieldError for a fingerprint that is none, or that is not of an authority that a server shows, and
-    UnreachableError if no server answers.
+    AuthorityAwayError if no server answers.
     """
     text = str(tls_ca)
     if not text.startswith(_PREFIX):
@@ -54,6 +58,13 @@ def authority_file(tls_ca: Path, replicas: Sequence[str]) -> Path:
         if wanted in found:
             _keep(file, found[wanted])
             return file
+        if len(found) == 1:
+            raise _fault(
+                text,
+                f"cannot be compared: {replica} shows its own certificate without the authority's",
+                "Its certificate is an old one: run `headrace ca server DIR HOST…` where the authority is, and restart "
+                "the schedulers. Or give the authority's file, ca.pem.",
+            )
         shown = [f"{replica} shows {_PREFIX}{digest}" for digest in list(found)[-1:]]
     if shown:
         raise _fault(
@@ -62,7 +73,7 @@ def authority_file(tls_ca: Path, replicas: Sequence[str]) -> Path:
             "Copy the fingerprint again, from where the scheduler was started. If it is right, somebody else answers "
             "at that address.",
         )
-    raise UnreachableError(
+    raise AuthorityAwayError(
         f"The certificate authority {text} cannot be fetched: {trouble}.",
         remedy="Start the scheduler, correct its address, or give the authority's file, ca.pem, with --tls-ca.",
     )

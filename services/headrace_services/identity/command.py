@@ -81,6 +81,11 @@ def show(folder: Folder) -> None:
         until = certificate.not_valid_after_utc
         typer.echo(f"{what}: until {until:%Y-%m-%d}, {(until - datetime.now(UTC)).days} days left")
     typer.echo(f"fingerprint: {fingerprint(found.certificate)}")
+    if found.certificate not in x509.load_pem_x509_certificates(found.server_pem):
+        typer.echo(
+            "The server certificate was made by an earlier release and does not show the authority, so --tls-ca cannot "
+            f"take the fingerprint yet. Run `headrace ca server {folder} HOST…`, and restart the schedulers."
+        )
 
 
 @contextmanager

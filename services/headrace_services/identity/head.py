@@ -19,7 +19,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 
 from headrace.errors import HeadraceError, InvalidFieldError
-from headrace.home import make_private
+from headrace.home import check_own, make_private
 from headrace_services.identity import authority
 from headrace_services.identity.authority import Authority
 
@@ -30,11 +30,17 @@ RENEWED_BEFORE: Final = timedelta(days=30)
 def ensured(folder: Path, hosts: Sequence[str], *, now: datetime) -> Authority:
     """The authority in a folder, whose server certificate is for exactly these hosts.
 
-    Raises HeadraceError if the authority has expired or is damaged, or the folder cannot be written.
+    Raises HeadraceError if the authority has expired, is damaged or is another user's, or the folder cannot be
+    written.
     """
     try:
         if not (folder / authority.CERTIFICATE).exists() and not (folder / authority.KEY).exists():
             _make(folder, hosts, now)
+        check_own(
+            folder,
+            "the certificate authority",
+            remedy=f"Whoever wrote its key can make certificates. Move it away: `mv {folder} {folder}.old`.",
+        )
         _check(folder, now)
         if not _serves(folder, hosts, now):
             authority.make_server(folder, hosts, now=now)

@@ -1,11 +1,11 @@
 """The first tokens of a head node, made in its database: `headrace up --listen` runs this before its scheduler.
 
-    python -m headrace_services.scheduler.head_access FOLDER WORKER    # with HEADRACE_DATABASE_URL
+    python -m headrace_services.scheduler.head_access FOLDER [WORKER]    # with HEADRACE_DATABASE_URL
 
     FOLDER/token   an admin's token. It stays while this database accepts it; another one takes its place if it is
                    unknown there, revoked, or ends within a week.
-    FOLDER/join    a join token for this WORKER alone, for one use within a quarter of an hour; a new one each time.
-                   A worker with a valid certificate does not use it.
+    FOLDER/join    with a WORKER: a join token for it alone, for one use within a quarter of an hour; a new one each
+                   time. A worker with a valid certificate does not use it.
 
 Both have mode 0600. A token is stored before its file is written, so a kill between the two leaves a token that nobody
 knows. Whoever runs this has the database, and so everything.
@@ -41,8 +41,8 @@ RENEWED_BEFORE: Final = timedelta(days=7)
 JOIN_LIVES: Final = timedelta(minutes=15)
 
 
-async def ensure(database_url: str, folder: Path, worker: str) -> None:
-    """Put both tokens into the folder. Raises HeadraceError if the database does not answer, or the folder cannot
+async def ensure(database_url: str, folder: Path, worker: str | None) -> None:
+    """Put the tokens into the folder. Raises HeadraceError if the database does not answer, or the folder cannot
     be written."""
     engine = open_engine(database_url, pool_size=1)
     try:
@@ -54,10 +54,11 @@ async def ensure(database_url: str, folder: Path, worker: str) -> None:
                     engine, name=NAME, project=DEFAULT_PROJECT, role=Role.ADMIN, lifetime_s=lives_s
                 )
                 replace(folder / TOKEN, made.text.encode() + b"\n")
-            joining = join_tokens.new_token()
-            async with transaction(engine) as conn:
-                await joins.create(conn, joining, worker=worker, uses=1, lifetime=JOIN_LIVES)
-            replace(folder / JOIN, joining.text.encode() + b"\n")
+            if worker is not None:
+                joining = join_tokens.new_token()
+                async with transaction(engine) as conn:
+                    await joins.create(conn, joining, worker=worker, uses=1, lifetime=JOIN_LIVES)
+                replace(folder / JOIN, joining.text.encode() + b"\n")
     except OSError as error:
         raise HeadraceError(
             f"the first token cannot be kept in {folder}: {error.strerror or error}.",
@@ -84,6 +85,8 @@ async def _is_accepted(engine: AsyncEngine, token: Token | None) -> bool:
 
 if __name__ == "__main__":
     try:
-        asyncio.run(ensure(os.environ["HEADRACE_DATABASE_URL"], Path(sys.argv[1]), sys.argv[2]))
+        asyncio.run(
+            ensure(os.environ["HEADRACE_DATABASE_URL"], Path(sys.argv[1]), next(iter(sys.argv[2:]), None))
+        )
     except HeadraceError as error:
         sys.exit(str(error))

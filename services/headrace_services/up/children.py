@@ -32,6 +32,8 @@ class Options:
     slots: int | None = None
     pass_env: str | None = None
     worker: bool = True
+    run_as: str | None = None
+    """The user that the worker's trials run as; None: the user of `up`."""
     planner_port: int | None = None
     """Where a planner listens; None: there is no planner."""
     console_socket: socket.socket | None = None
@@ -103,7 +105,9 @@ def children(options: Options) -> list[ChildSpec]:
                 ),
                 env={**env, "HEADRACE_DATABASE_URL": database_url},
                 log_path=logs / f"{name}.log",
-                prepare=nothing if head is None else head.tokens(database_url, worker_name),
+                prepare=nothing
+                if head is None
+                else head.tokens(database_url, worker_name if options.worker else None),
                 ready=scheduler_serves(address if head is None else head.at.local, options.instance, tls),
                 stop_grace_s=15,
             )
@@ -120,6 +124,7 @@ def children(options: Options) -> list[ChildSpec]:
                     *_option("--store", options.store_url),
                     *_option("--cpu-slots", options.slots),
                     *_option("--pass-env", options.pass_env),
+                    *_option("--run-as", options.run_as),
                 ),
                 env=env,
                 log_path=logs / "worker.log",

@@ -24,6 +24,10 @@ from headrace_services.up.supervisor import Supervisor
 
 CONSOLE_PORT = 7450
 """The console's port, or else the next free one."""
+SAME_USER = (
+    "Trials on this machine run as its user, who can read the admin's token and the authority's key. Unless you trust "
+    "all studies, give --no-worker, or as root --run-as USER."
+)
 
 
 def up(
@@ -90,6 +94,14 @@ def up(
     worker: Annotated[
         bool, typer.Option("--worker/--no-worker", help="Run a worker on this machine.")
     ] = True,
+    run_as: Annotated[
+        str | None,
+        typer.Option(
+            metavar="USER",
+            help="Run trials of this machine's worker as this system user, who cannot read the home. Needs root.",
+            show_default=False,
+        ),
+    ] = None,
     heartbeat_interval: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="How often workers send a heartbeat.")
     ] = None,
@@ -162,6 +174,10 @@ def up(
     with ExitStack() as stack:
         stack.enter_context(up_home.hold(place))
         head = make_head(place, listen, port=port, advertise=advertise, replicas=replicas)
+        if run_as is not None:
+            up_home.let_through(place)
+        elif head is not None and worker:
+            notices.warn(SAME_USER)
         ports = free_ports(port, replicas) if head is None else (head.port, head.worker_port)
         planner_port = None if planner is None else free_ports(planner, 1, option="--planner")[0]
         console_socket = None
@@ -176,6 +192,7 @@ def up(
             slots=slots,
             pass_env=",".join(names_to_pass(pass_env)) or None,
             worker=worker,
+            run_as=run_as,
             planner_port=planner_port,
             console_socket=console_socket,
             heartbeat_interval_s=heartbeat_interval,

@@ -2,7 +2,7 @@
 
     head/ca           the authority; its server certificate is made again when the address changes, or it ends soon
     head/token        the first token, an admin's
-    head/join         a join token for this home's own worker
+    head/join         a join token for this home's own worker, if it runs one
     head/login.json   what commands in this home use: the addresses, the authority and the token
 
 The authority is made before anything starts. The tokens need the database, so they are made between Postgres and the
@@ -72,9 +72,11 @@ class Head:
         """Options of this home's own worker."""
         return ("--tls-ca", str(self.ca_file), "--join", f"@{self.folder / 'join'}")
 
-    def tokens(self, database_url: str, worker: str) -> Callable[[], None]:
-        """Makes the tokens, once: a scheduler that is restarted finds them. Raises HeadraceError."""
-        command = (sys.executable, "-m", "headrace_services.scheduler.head_access", str(self.folder), worker)
+    def tokens(self, database_url: str, worker: str | None) -> Callable[[], None]:
+        """Makes the tokens, once: a scheduler that is restarted finds them. `worker`: the home's own, if it runs one.
+        Raises HeadraceError."""
+        joins = () if worker is None else (worker,)
+        command = (sys.executable, "-m", "headrace_services.scheduler.head_access", str(self.folder), *joins)
         made: list[bool] = []
 
         def make() -> None:

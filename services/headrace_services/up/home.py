@@ -6,16 +6,18 @@ the lock file is only for people. The children do not inherit it: Python's file 
 
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.errors import HeadraceError
-from headrace.home import ADDRESS_FILE, CONSOLE_FILE, LOCK_FILE, make_private
+from headrace.home import ADDRESS_FILE, CONSOLE_FILE, LOCK_FILE, check_own, make_private
 
 LOCK_TRIES = 20
 """A command that checks whether `up` runs holds the lock for an instant: no reason to give up."""
+_OWN = "Give another --home (or HEADRACE_HOME). If all in it is yours: `chown` it to you, `chmod 700` it."
 
 
 class HomeInUseError(HeadraceError):
@@ -31,9 +33,11 @@ class HomeInUseError(HeadraceError):
 @contextmanager
 def hold(home: Path) -> Iterator[None]:
     """Holds the home for this process, creating it if necessary, for its user only. Raises HomeInUseError, and
-    HeadraceError if there can be no folder."""
+    HeadraceError if there can be no folder, or it is
+    another user's."""
     try:
         make_private(home)
+        check_own(home, "the home", remedy=_OWN)
         (home / LOCK_FILE).touch(mode=0o600)
         opened = (home / LOCK_FILE).open("a+", encoding="utf-8")
     except OSError as error:
@@ -54,6 +58,13 @@ def hold(home: Path) -> Iterator[None]:
             yield
         finally:
             lock.truncate(0)
+
+
+def let_through(home: Path) -> None:
+    """Lets other users pass to the workers' homes, whose trials are theirs; they can list and read nothing here."""
+    for folder in (home, home / "workers"):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        folder.chmod(stat.S_IMODE(folder.stat().st_mode) | 0o011)
 
 
 def _locked(file: int) -> bool:

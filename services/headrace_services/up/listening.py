@@ -36,11 +36,6 @@ class Listening:
     names: tuple[str, ...]
     """Every host that its certificate is for."""
 
-    @property
-    def only_here(self) -> bool:
-        """Whether no other machine can reach it."""
-        return _is_loopback(self.users.rpartition(":")[0].strip("[]"))
-
 
 def listening(listen: str, *, port: int, advertise: str | None = None) -> Listening:
     """Where to listen: `HOST:PORT`, or `HOST` with a `port` given elsewhere (0: any free ones).

@@ -22,6 +22,10 @@ class Notices:
         style = STYLES[notice.kind]
         self._line(f"{escape(notice.child):<{self._width}} [{style}]{escape(notice.text)}[/]")
 
+    def warn(self, text: str) -> None:
+        """Says what may be wrong with the options."""
+        self._line(f"[{STYLES['trouble']}]{escape(text)}[/]")
+
     def ready(self, *, seconds: float, addresses: list[str], home: Path, console: str | None = None) -> None:
         """Says that everything is running, and how to continue."""
         self._console.print()

@@ -16,7 +16,6 @@ the caller holds the home's lock: nobody else runs a server on this folder.
 import os
 import shutil
 import signal
-import stat
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ import psutil
 import psycopg
 
 from headrace.errors import HeadraceError
-from headrace.home import make_private
+from headrace.home import check_own, make_private
 from headrace_services.up import pgwheel
 from headrace_services.up.child import ChildSpec
 
@@ -174,12 +173,12 @@ def _make_socket_dir(path: Path, *, owner: os.stat_result) -> None:
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
         os.chown(path, owner.st_uid, owner.st_gid)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner.st_uid or found.st_mode & 0o022:
-        raise HeadraceError(
-            f"{path}, the folder for the database's socket, belongs to another user",
-            remedy="Remove it, or give a --home with a shorter path.",
-        )
+    check_own(
+        path,
+        "the folder for the database's socket",
+        remedy="Remove it, or give a --home with a shorter path.",
+        user=owner.st_uid,
+    )
     if owner.st_uid != os.geteuid() and not pgwheel.passable(path):
         raise HeadraceError(
             f"the database's user may not enter {path.parent}, where its socket goes",

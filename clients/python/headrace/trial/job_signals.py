@@ -11,9 +11,10 @@ A program that installs its own handler keeps it. Child processes die of SIGTERM
 import os
 import signal
 import threading
+from pathlib import Path
 from types import FrameType
 
-from headrace.grants import TERM_MARK
+from headrace.grants import TERM_MARK, TERM_MARK_FILE
 
 _mark: int | None = None
 _pid = 0
@@ -54,10 +55,11 @@ def descriptors() -> tuple[int, ...]:
 def _given() -> int | None:
     try:
         descriptor = int(os.environ.get(TERM_MARK, ""))
-        os.pread(descriptor, 1, 0)
+        found = str(Path(f"/proc/self/fd/{descriptor}").readlink())
     except (ValueError, OSError):  # none, or it was not passed on
         return None
-    return descriptor
+    # A child inherits the variable alone, and its descriptor of this number may be any file.
+    return descriptor if found.startswith(f"/memfd:{TERM_MARK_FILE}") else None
 
 
 def _on_term(number: int, _: FrameType | None) -> None:
