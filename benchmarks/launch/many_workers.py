@@ -2,8 +2,8 @@
 
 One real scheduler with an authority, on a Postgres of its own. Three loops of `headrace launch`, each with a cluster
 in memory (`simulated_cluster`), serve one study until `--workers` workers have started. Each joins with its own token,
-plays two trials and leaves; one in ten is killed with a trial. Then the janitor's own functions run, as they would
-within minutes, and once more as if all certificates had ended a week ago.
+plays up to two trials and leaves; one in ten is killed with a trial. Then the janitor's own functions run, as they
+would within minutes, and once more as if all certificates had ended a week ago.
 
     python benchmarks/launch/many_workers.py --workers 200
 
@@ -174,7 +174,7 @@ def main() -> int:
     """Run it, print what was found, and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=200)
-    parser.add_argument("--max", type=int, default=12, help="workers of each launch at once")
+    parser.add_argument("--max", type=int, default=20, help="workers of each launch at once")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     with postgres() as database_url, tempfile.TemporaryDirectory() as folder:

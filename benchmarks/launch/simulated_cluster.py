@@ -183,7 +183,7 @@ class Session:
             sequence=self._next(), lease=assign.lease, step=1, metrics={assign.metric: 0.5}
         )
         self._say(report=report)
-        await self._until("decision")
+        await self._until("decision", "decisions")
         last = self._next()
         exited = worker_pb2.Exited(
             sequence=last, lease=assign.lease, outcome=worker_pb2.EXIT_OUTCOME_FINISHED
@@ -221,14 +221,14 @@ class Session:
             self._say(heartbeat=worker_pb2.Heartbeat(held=self._held))
             await asyncio.sleep(BEAT_S)
 
-    async def _until(self, kind: str) -> worker_pb2.SessionResponse:
-        if kind == "assign" and self._early is not None:
+    async def _until(self, *kinds: str) -> worker_pb2.SessionResponse:
+        if "assign" in kinds and self._early is not None:
             early, self._early = self._early, None
             return early
         async with asyncio.timeout(IDLE_S):
-            while (answer := await self._read()).WhichOneof("message") != kind:
+            while (answer := await self._read()).WhichOneof("message") not in kinds:
                 pass
-        if kind == "assign":
+        if "assign" in kinds:
             self._early = None
         return answer
 
