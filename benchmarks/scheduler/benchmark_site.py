@@ -56,6 +56,8 @@ def scheduler(
     finally:
         process.terminate()
         process.wait(30)
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
