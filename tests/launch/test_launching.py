@@ -26,7 +26,7 @@ def test_the_reasons_of_pending_members_are_shown_together() -> None:
 
 
 def test_seats_that_rest_are_explained() -> None:
-    assert "2 workers ended without having connected" in _said(found(resting=frozenset({0, 3})), 8)
+    assert "2 workers ended and never connected" in _said(found(resting=frozenset({0, 3})), 8)
 
 
 def test_a_label_that_begins_like_headrace_s_own_is_refused_before_any_worker_refuses_it() -> None:

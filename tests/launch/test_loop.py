@@ -12,7 +12,7 @@ from headrace.errors import HeadraceError, UnreachableError
 from headrace.launch import loop
 from headrace.launch.decision import FreeSlots, Kind, Need
 from headrace.launch.loop import Cluster, Turn
-from headrace.launch.rests import REST_S, Rests
+from headrace.launch.rests import FIRST_S, LONGEST_S, Rests
 
 KIND = Kind(slots=2, on_gpu=False)
 
@@ -131,7 +131,7 @@ def test_a_seat_whose_worker_ended_without_having_connected_rests(listed: bool) 
     engine, scheduler, now = EngineDouble(), SchedulerDouble(), [0.0]
     rests = Rests(clock=lambda: now[0])
     scheduler.waiting = 100
-    for _ in range(20):
+    for _ in range(8):
         found = loop.turn(engine, scheduler, kind=KIND, most=4, rests=rests)
         if listed:
             loop.turn(engine, scheduler, kind=KIND, most=4, rests=rests)
@@ -139,8 +139,19 @@ def test_a_seat_whose_worker_ended_without_having_connected_rests(listed: bool) 
         now[0] += 1
     assert engine.submitted == 4
     assert found.resting == {0, 1, 2, 3}
-    now[0] += REST_S
+    now[0] += FIRST_S
     assert loop.turn(engine, scheduler, kind=KIND, most=4, rests=rests).decision.submit == (0, 1, 2, 3)
+
+
+def test_a_seat_whose_workers_go_on_failing_rests_longer_each_time() -> None:
+    engine, scheduler, now = EngineDouble(), SchedulerDouble(), [0.0]
+    rests = Rests(clock=lambda: now[0])
+    scheduler.waiting = 100
+    for _ in range(240):
+        loop.turn(engine, scheduler, kind=KIND, most=1, rests=rests)
+        engine.jobs.clear()
+        now[0] += 15
+    assert engine.submitted <= 12, "in an hour"
 
 
 def test_a_seat_whose_worker_was_connected_is_filled_again_at_once() -> None:
@@ -183,7 +194,7 @@ class Loops(RuleBasedStateMachine):
         self.largest = most
         self.rests = Rests(clock=lambda: self.now)
 
-    @rule(passed=strategies.sampled_from([1, REST_S]))
+    @rule(passed=strategies.sampled_from([1, LONGEST_S]))
     def time_passes(self, passed: float) -> None:
         self.now += passed
 

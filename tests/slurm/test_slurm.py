@@ -128,6 +128,31 @@ def test_jobs_in_a_hidden_partition_hold_their_seats(
         subprocess.run(["scancel", f"--user={NOBODY}"], check=True)
 
 
+def test_a_double_is_cancelled_and_one_that_was_left_held_alone_is_released(
+    slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in slurm.environ.items():
+        monkeypatch.setenv(name, value)
+    engine = SlurmEngine(
+        name="held", script="#!/bin/bash\n#SBATCH -o /dev/null --begin=now+1hour\nexec true\n"
+    )
+    try:
+        for _ in range(3):
+            engine.submit([0])
+        first, second, third = engine.members()
+        engine.withdraw(third)
+        assert [one.id for one in engine.members()] == [first.id, second.id]
+        engine.withdraw(third)  # as a second loop does
+        slurm.run("scontrol", "uhold", second.id)  # and the loop is killed
+        slurm.run("scancel", first.id)
+        (left,) = engine.members()
+        assert (left.id, left.held) == (second.id, True)
+        engine.withdraw(left)
+        assert not engine.members()[0].held
+    finally:
+        slurm.run("scancel", "--name=headrace-held-0")
+
+
 def test_two_loops_at_once_stay_within_the_bound_and_withdraw_what_both_requested(site: SlurmSite) -> None:
     study = site.study("both", max_trials=12, max_steps=20)
     loops = [site.loop(most=3) for _ in range(2)]

@@ -193,8 +193,8 @@ def _said(turn: loop.Turn, most: int) -> str:
         parts.append(f"withdrawing {len(decision.withdraw)} that another loop requested too")
     if turn.resting:
         parts.append(
-            f"{wording.plural(len(turn.resting), 'worker')} ended without having connected, and will be requested "
-            "again minutes later: their logs say why"
+            f"{wording.plural(len(turn.resting), 'worker')} ended and never connected, to be requested again "
+            "later: the logs say why"
         )
     reasons = Counter(one.why for one in turn.members if one.stage is Stage.PENDING and one.why)
     parts += [f"{count} pending because of {why}" for why, count in sorted(reasons.items())]

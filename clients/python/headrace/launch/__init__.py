@@ -17,7 +17,7 @@ A turn (`loop`):
 4. `Engine.submit` fills them. A request whose answer is lost shows up in the next turn's list.
 5. Members that wait for a join token get one each: for their worker's name, for one use, for minutes.
 
-6. A seat whose worker ended without having connected rests for minutes: a wrong image fails again.
+6. A seat whose worker ended and was not seen connected rests, longer each time: a wrong image fails again.
 
 Nothing here ends a worker. Workers leave by themselves: `--idle-exit`, `--lifetime`.
 

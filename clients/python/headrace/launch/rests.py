@@ -1,8 +1,11 @@
-"""Seats whose worker ended without having connected: they rest before they are filled again.
+"""Seats whose worker ended and was not seen connected: they rest before they are filled again.
 
 A wrong image, store or address makes each worker fail within seconds. Without a rest, each turn would request all of
-them again. This is the only memory of a loop. It lasts as long as the process, and decides only when a seat is filled,
-never whether: a loop that has forgotten, or another one, requests a worker too early, and no more than `--max`.
+them again. The first rest is short, since a worker may have been connected between two turns. Each further one in a
+row is twice as long.
+
+This is the only memory of a loop. It lasts as long as the process, and decides only when a seat is filled, never
+whether: a loop that has forgotten, or another one, requests a worker too early, and no more than `--max`.
 
 A worker that connects and gets no trial is no such case. It leaves after `--idle-exit`, which is its own rest.
 """
@@ -13,7 +16,8 @@ from typing import Final
 
 from headrace.launch.engine import Member
 
-REST_S: Final = 300.0
+FIRST_S: Final = 15.0
+LONGEST_S: Final = 600.0
 
 
 class Rests:
@@ -24,6 +28,8 @@ class Rests:
         self._connected: dict[int, bool] = {}
         """The seats that were taken in the last turn, and whether a worker of theirs has ever been connected."""
         self._until: dict[int, float] = {}
+        self._rest_s: dict[int, float] = {}
+        """How long each seat rests next."""
 
     def after(self, members: Iterable[Member], connected: Collection[str]) -> frozenset[int]:
         """The seats that rest, given what exists now."""
@@ -32,8 +38,11 @@ class Rests:
             came = before.get(member.seat, False) or member.worker in connected
             self._connected[member.seat] = self._connected.get(member.seat, False) or came
         for seat, came in before.items():
-            if seat not in self._connected and not came:
-                self._until[seat] = now + REST_S
+            if came:
+                self._rest_s.pop(seat, None)
+            elif seat not in self._connected:
+                rest_s = self._rest_s.get(seat, FIRST_S)
+                self._until[seat], self._rest_s[seat] = now + rest_s, min(2 * rest_s, LONGEST_S)
         self._until = {seat: until for seat, until in self._until.items() if until > now}
         return frozenset(self._until) - self._connected.keys()
 
