@@ -15,9 +15,10 @@ export const filter = () => new URLSearchParams(location.search).get("q") ?? "";
 /** Fetches the page at an address and swaps its parts. */
 export const load = (url) => (loading = read(url));
 let loading = Promise.resolve();
-/** When the page shows what was last asked for: pictures come after it, as many trials take longer than a frame. */
+/** When what was last asked for is on the screen: pictures come after it, as many trials take longer than a frame. */
 export async function loaded() {
   for (let last; last !== loading;) await (last = loading);
+  await new Promise((shown) => requestAnimationFrame(() => setTimeout(shown)));
 }
 
 async function read(url) {
