@@ -25,18 +25,18 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from headrace import Client
+from headrace.launch import loop
+from headrace.launch.decision import Kind
+from headrace.launch.demand import ByClient
+from headrace.target import Target
+from headrace_services.identity import authority
+from headrace_services.scheduler.store import joins, workers
+from headrace_services.scheduler.store.database import open_engine, transaction
+
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "scheduler")]
 from benchmark_site import postgres, scheduler, write_record  # noqa: E402  its folder is on the path from here on
-from simulated_cluster import SimulatedCluster  # noqa: E402
-
-from headrace import Client  # noqa: E402
-from headrace.launch import loop  # noqa: E402
-from headrace.launch.decision import Kind  # noqa: E402
-from headrace.launch.demand import ByClient  # noqa: E402
-from headrace.target import Target  # noqa: E402
-from headrace_services.identity import authority  # noqa: E402
-from headrace_services.scheduler.store import joins, workers  # noqa: E402
-from headrace_services.scheduler.store.database import open_engine, transaction  # noqa: E402
+from simulated_cluster import SimulatedCluster  # noqa: E402  its folder too
 
 ENGINES = {"slurm": 0.3, "kubernetes": 0.6, "ray": 0.1}
 """The launches, and how long each one's jobs are pending, in seconds."""

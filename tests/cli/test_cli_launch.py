@@ -85,6 +85,6 @@ def test_a_dry_run_prints_the_command_and_the_script_and_submits_nothing(
     assert first.startswith("sbatch --parsable --job-name=headrace-long-0 --array=0 --dependency=singleton ")
     assert "--time=240" in first
     assert script[:2] == ["#!/bin/bash", "#SBATCH --partition=long"]
-    assert "--cpu-slots 3" in script[-1]
+    assert "--cpu-slots=3" in script[-1]
     assert "Nothing would be requested now" in done.err
     assert [line.split()[0] for line in calls.read_text().splitlines()] == ["squeue"]

@@ -18,12 +18,13 @@ import typer
 from headrace.launch.decision import Kind, Need
 from headrace.launch.engine import EngineError, Stage
 from headrace.launch.loop import Cluster, Turn, turn
-from headrace.launch.ray.engine import Ray, options_of
+from headrace.launch.options import worker_options
+from headrace.launch.ray.engine import Ray
 from headrace.launch.ray.worker import Seat, Worker
 
 pytestmark = pytest.mark.timeout(120)
 KIND = Kind(slots=2, on_gpu=False, labels={"zone": "eu"})
-OPTIONS = options_of(
+OPTIONS = worker_options(
     scheduler="tls://h:1",
     store="s3://b",
     kind=KIND,
@@ -156,7 +157,7 @@ def test_the_options_are_those_of_the_worker_command() -> None:
     app = typer.Typer()
     app.command()(command)
     known = {option for one in typer.main.get_command(app).params for option in one.opts}
-    gpus = options_of(
+    gpus = worker_options(
         scheduler="h:1",
         store="s",
         kind=Kind(slots=8, on_gpu=True),

@@ -9,9 +9,9 @@ import pytest
 
 sys.path[:0] = [str(Path(__file__).parent.parent / folder) for folder in ("joining", "chaos")]
 
-from cluster import SlurmCluster, lacking  # noqa: E402
-from joined_site import one_database  # noqa: E402
-from slurm_site import SlurmSite, slurm_site  # noqa: E402
+from cluster import SlurmCluster, lacking  # noqa: E402  their folders are on the path from here on
+from joined_site import one_database  # noqa: E402  likewise
+from slurm_site import SlurmSite, slurm_site  # noqa: E402  likewise
 
 
 @pytest.fixture(scope="session")

@@ -9,15 +9,11 @@ import yaml
 from headrace.cli import launching as shared
 from headrace.cli.session import Session
 from headrace.client import Client
-from headrace.environment import names_to_pass
-from headrace.home import is_on_this_machine
 from headrace.launch.decision import Kind
 from headrace.launch.kubernetes import manifest
 from headrace.launch.kubernetes.access import access
 from headrace.launch.kubernetes.api import Api
 from headrace.launch.kubernetes.engine import Kubernetes
-from headrace.lifetimes import lifetime_of
-from headrace.target import PEM, Target
 from headrace.userfile import MIB, UserFile
 
 _TEMPLATE = UserFile(largest_bytes=MIB, remedy="--template names a PodTemplate in YAML.")
@@ -77,22 +73,8 @@ def kubernetes(
     ] = None,
     idle_exit: shared.IdleExit = "10m",
     lifetime: shared.Lifetime = None,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="The scheduler's address for the workers, if it differs from the one that this command uses.",
-            show_default=False,
-        ),
-    ] = None,
-    pass_env: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME[,PREFIX*…]",
-            help="Environment variables of the pod to pass to trials, besides the usual ones.",
-            show_default=False,
-        ),
-    ] = None,
+    scheduler: shared.Scheduler = None,
+    pass_env: shared.PassEnv = None,
     interval: shared.Interval = "15s",
     once: shared.Once = False,
     dry_run: shared.DryRun = False,
@@ -114,30 +96,20 @@ def kubernetes(
     session = Session.of(context)
     manifest.check_name(name)
     kind = shared.kind_of(gpus_per_worker, cpu_slots, label or [])
-    lifetime_of(idle_exit, "--idle-exit")
-    if lifetime is not None:
-        lifetime_of(lifetime, "--lifetime")
-    names_to_pass(pass_env)
+    turns = shared.Turns(kind=kind, most=most, interval=interval, once=once, dry_run=dry_run)
+    shared.check_workers(idle_exit, lifetime, pass_env)
     pod = manifest.checked(_pod(image, template, kind), kind)
     api = Api(access(kubeconfig, kube_context), namespace or "")
     with session.client() as client:
         worker = _worker(client, scheduler, store, kind, idle_exit, lifetime or "", pass_env or "")
         if worker.tokens:
             manifest.check_token_is_readable(pod)
-        if all(is_on_this_machine(one) for one in Target.of(worker.scheduler).replicas):
-            session.output.note(
-                f"{worker.scheduler} reaches only this machine: no pod can connect. Give the workers another address "
-                "with --scheduler."
-            )
+        shared.warn_of_loopback(session, worker.scheduler, "no pod")
         shared.drive(
             session,
             Kubernetes(api, pod, worker, launch=name, most=most),
             client=client,
-            kind=kind,
-            most=most,
-            interval=interval,
-            once=once,
-            dry_run=dry_run,
+            turns=turns,
         )
 
 
@@ -173,6 +145,6 @@ def _worker(
         idle_exit=idle_exit,
         lifetime=lifetime,
         tokens=target.tls,
-        authority=PEM.bytes(target.tls_ca).decode() if target.tls and target.tls_ca else "",
+        authority=shared.authority_of(target),
         pass_env=pass_env,
     )

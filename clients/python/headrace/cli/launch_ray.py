@@ -6,13 +6,10 @@ import typer
 
 from headrace.cli import launching as shared
 from headrace.cli.session import Session
-from headrace.environment import names_to_pass
-from headrace.home import is_on_this_machine
+from headrace.launch.options import worker_options
 from headrace.launch.ray.cluster import connected
-from headrace.launch.ray.engine import Ray, options_of
+from headrace.launch.ray.engine import Ray
 from headrace.launch.ray.worker import Worker
-from headrace.lifetimes import lifetime_of
-from headrace.target import PEM, Target
 
 DRAIN_GRACE_S: Final = 60
 
@@ -47,22 +44,8 @@ def ray(
     ] = "auto",
     idle_exit: shared.IdleExit = "10m",
     lifetime: shared.Lifetime = None,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="The scheduler's address for the workers, if it differs from the one that this command uses.",
-            show_default=False,
-        ),
-    ] = None,
-    pass_env: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME[,PREFIX*…]",
-            help="Environment variables of the actor to pass to trials, besides the usual ones.",
-            show_default=False,
-        ),
-    ] = None,
+    scheduler: shared.Scheduler = None,
+    pass_env: shared.PassEnv = None,
     interval: shared.Interval = "15s",
     once: shared.Once = False,
     dry_run: shared.DryRun = False,
@@ -85,33 +68,27 @@ def ray(
     session = Session.of(context)
     shared.checked_name(name)
     kind = shared.kind_of(gpus_per_worker, cpu_slots, label or [])
-    lifetime_of(idle_exit, "--idle-exit")
-    if lifetime is not None:
-        lifetime_of(lifetime, "--lifetime")
-    names_to_pass(pass_env)
+    turns = shared.Turns(kind=kind, most=most, interval=interval, once=once, dry_run=dry_run)
+    shared.check_workers(idle_exit, lifetime, pass_env)
     if "://" in cluster:
         said = "is an address of Ray's client, which cannot list actors"
         raise shared.refused("--cluster", cluster, said, "Run this command on a node of the cluster.")
     with session.client() as client, connected(cluster) as actors:
         target = client.transport.target
         where = shared.scheduler_for(scheduler, target)
-        if all(is_on_this_machine(one) for one in Target.of(where).replicas):
-            session.output.note(
-                f"{where} reaches only this machine: workers on other nodes cannot connect. Give them another address "
-                "with --scheduler."
-            )
+        shared.warn_of_loopback(session, where, "no worker on another node")
         worker = Worker(
-            options=options_of(
+            options=worker_options(
                 scheduler=where,
                 store=store,
                 kind=kind,
                 idle_exit=idle_exit,
-                lifetime=lifetime or "",
+                lifetime=lifetime,
                 pass_env=pass_env or "",
                 drain_grace_s=DRAIN_GRACE_S,
             ),
             tokens=target.tls,
-            authority=PEM.bytes(target.tls_ca).decode() if target.tls and target.tls_ca else "",
+            authority=shared.authority_of(target),
         )
         shared.drive(
             session,
@@ -123,9 +100,5 @@ def ray(
                 cpus=kind.slots if cpus is None else cpus,
             ),
             client=client,
-            kind=kind,
-            most=most,
-            interval=interval,
-            once=once,
-            dry_run=dry_run,
+            turns=turns,
         )

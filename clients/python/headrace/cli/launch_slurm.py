@@ -10,15 +10,14 @@ from headrace import durable
 from headrace.cli import launching as shared
 from headrace.cli.session import Session
 from headrace.client import Client
-from headrace.environment import names_to_pass
-from headrace.home import home_dir, is_on_this_machine
+from headrace.home import home_dir
 from headrace.launch.decision import Kind
 from headrace.launch.engine import EngineError
 from headrace.launch.slurm import script
 from headrace.launch.slurm.engine import SlurmEngine
 from headrace.launch.slurm.tokens import TokenFolder
 from headrace.lifetimes import lifetime_of
-from headrace.target import PEM, Target
+from headrace.target import Target
 from headrace.userfile import MIB, UserFile
 
 _TEMPLATE = UserFile(largest_bytes=MIB, remedy="--template names a batch script.")
@@ -51,14 +50,7 @@ def slurm(
             show_default=False,
         ),
     ] = None,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="The scheduler's address for the workers, if it differs from the one that this command uses.",
-            show_default=False,
-        ),
-    ] = None,
+    scheduler: shared.Scheduler = None,
     folder: Annotated[
         Path | None,
         typer.Option(
@@ -68,14 +60,7 @@ def slurm(
             show_default=False,
         ),
     ] = None,
-    pass_env: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME[,PREFIX*…]",
-            help="Environment variables of the job to pass to trials, besides the usual ones. SLURM_* are not.",
-            show_default=False,
-        ),
-    ] = None,
+    pass_env: shared.PassEnv = None,
     interval: shared.Interval = "15s",
     once: shared.Once = False,
     dry_run: shared.DryRun = False,
@@ -100,11 +85,9 @@ def slurm(
     session = Session.of(context)
     shared.checked_name(name)
     kind = shared.kind_of(gpus_per_worker, cpu_slots, label or [])
-    lifetime_of(idle_exit, "--idle-exit")
-    limit_min = None
-    if lifetime is not None:
-        limit_min = _limit_min(lifetime)
-    names_to_pass(pass_env)
+    turns = shared.Turns(kind=kind, most=most, interval=interval, once=once, dry_run=dry_run)
+    shared.check_workers(idle_exit, lifetime, pass_env)
+    limit_min = None if lifetime is None else _limit_min(lifetime)
     text = _text(template, kind)
     with session.client() as client:
         where = (folder or Path.home() / ".headrace" / "launch").expanduser().absolute()
@@ -113,11 +96,7 @@ def slurm(
         batch = script.filled(text, command)
         if command.tokens and not dry_run:
             _prepare(tokens, client.transport.target)
-        if all(is_on_this_machine(one) for one in Target.of(command.scheduler).replicas):
-            session.output.note(
-                f"{command.scheduler} reaches only this machine: jobs on other nodes cannot connect. Give the workers "
-                "another address with --scheduler."
-            )
+        shared.warn_of_loopback(session, command.scheduler, "no job on another node")
         engine = SlurmEngine(
             name=name, script=batch, tokens=tokens if command.tokens else None, time_limit_min=limit_min
         )
@@ -125,11 +104,7 @@ def slurm(
             session,
             engine,
             client=client,
-            kind=kind,
-            most=most,
-            interval=interval,
-            once=once,
-            dry_run=dry_run,
+            turns=turns,
         )
 
 
@@ -159,9 +134,9 @@ def _command(
 def _prepare(tokens: TokenFolder, target: Target) -> None:
     """The folder that the jobs see, with the authority that they trust."""
     tokens.prepare()
-    if target.tls and target.tls_ca:
+    if authority := shared.authority_of(target):
         try:
-            durable.replace(tokens.folder / "ca.pem", PEM.bytes(target.tls_ca))
+            durable.replace(tokens.folder / "ca.pem", authority.encode())
         except OSError as error:
             raise EngineError(f"{tokens.folder} cannot be written: {error.strerror}.", remedy="") from None
 

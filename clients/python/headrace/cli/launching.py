@@ -5,8 +5,9 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,7 +16,10 @@ from headrace.cli import wording
 from headrace.cli.failure import tell
 from headrace.cli.output import Output
 from headrace.cli.session import Session
+from headrace.client import Client
+from headrace.environment import names_to_pass
 from headrace.errors import HeadraceError, InvalidFieldError, Violation
+from headrace.home import is_on_this_machine
 from headrace.launch import loop
 from headrace.launch.decision import Kind, Need
 from headrace.launch.demand import ByClient
@@ -23,7 +27,7 @@ from headrace.launch.engine import Engine, Stage
 from headrace.launch.rests import Rests
 from headrace.lifetimes import lifetime_of
 from headrace.spec import names
-from headrace.target import TLS, Target
+from headrace.target import PEM, TLS, Target
 
 Most = Annotated[
     int,
@@ -73,6 +77,55 @@ Lifetime = Annotated[
         show_default=False,
     ),
 ]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="The scheduler's address for the workers, if it differs from the one that this command uses.",
+        show_default=False,
+    ),
+]
+PassEnv = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME[,PREFIX*…]",
+        help="Variables of the workers' environment to pass to trials, besides the usual ones.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """How the command takes turns."""
+
+    kind: Kind
+    most: int
+    interval: str
+    once: bool
+    dry_run: bool
+
+
+def check_workers(idle_exit: str, lifetime: str | None, pass_env: str | None) -> None:
+    """Raises InvalidFieldError for options that the workers would refuse."""
+    lifetime_of(idle_exit, "--idle-exit")
+    if lifetime is not None:
+        lifetime_of(lifetime, "--lifetime")
+    names_to_pass(pass_env)
+
+
+def authority_of(target: Target) -> str:
+    """The authority that workers trust, in PEM; empty if they need none of their own."""
+    return PEM.bytes(target.tls_ca).decode() if target.tls and target.tls_ca else ""
+
+
+def warn_of_loopback(session: Session, scheduler: str, who: str) -> None:
+    """Says that workers elsewhere cannot connect, if the scheduler's address reaches only this machine."""
+    if all(is_on_this_machine(one) for one in Target.of(scheduler).replicas):
+        session.output.note(
+            f"{scheduler} reaches only this machine: {who} can connect. Give the workers another address with "
+            "--scheduler."
+        )
 
 
 def kind_of(gpus: int, cpu_slots: int, labels: Sequence[str]) -> Kind:
@@ -117,18 +170,14 @@ def drive(
     session: Session,
     engine: Engine,
     *,
-    client: Any,
-    kind: Kind,
-    most: int,
-    interval: str,
-    once: bool,
-    dry_run: bool,
+    client: Client,
+    turns: Turns,
 ) -> None:
     """Takes turns until a signal, or takes one. Raises what a single turn raises."""
-    output = session.output
-    every_s = lifetime_of(interval, "--interval").total_seconds()
+    output, kind, most = session.output, turns.kind, turns.most
+    every_s = lifetime_of(turns.interval, "--interval").total_seconds()
     scheduler = ByClient(client)
-    if dry_run:
+    if turns.dry_run:
         found = loop.turn(engine, scheduler, kind=kind, most=most, act=False)
         output.note(_said(found, most))
         if not found.decision.submit:
@@ -136,7 +185,7 @@ def drive(
         output.line(engine.shown(found.decision.submit or [0]).rstrip())
         return
     told = _Told(output, most)
-    if once:
+    if turns.once:
         found = loop.turn(engine, scheduler, kind=kind, most=most)
         told(found)
         if found.failures:

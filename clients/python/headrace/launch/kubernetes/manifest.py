@@ -15,6 +15,7 @@ from typing import Any, Final
 from headrace.errors import InvalidFieldError, Violation
 from headrace.launch.decision import Kind
 from headrace.launch.kubernetes.shapes import misshapen
+from headrace.launch.options import worker_options
 
 LAUNCH: Final = "headrace.io/launch"
 SEAT: Final = "headrace.io/seat"
@@ -51,20 +52,21 @@ class Worker:
 
     def arguments(self) -> list[str]:
         """Of `headrace worker`; the name is the pod's."""
-        options = {
+        own = {
             "--name": "$(POD_NAME)",
-            "--scheduler": self.scheduler,
-            "--store": self.store,
-            "--cpu-slots": "0" if self.kind.on_gpu else f"{self.kind.slots}",
-            "--idle-exit": self.idle_exit,
-            "--lifetime": self.lifetime,
-            "--drain-grace": f"{GRACE_S}",
-            "--pass-env": self.pass_env,
             "--tls-ca": f"{JOINING}/ca.pem" if self.authority else "",
             "--join": f"@{JOINING}/token" if self.tokens else "",
         }
-        labels = [f"--label={key}={value}" for key, value in self.kind.labels.items()]
-        return [f"{name}={value}" for name, value in options.items() if value] + labels + ["--ephemeral"]
+        shared = worker_options(
+            scheduler=self.scheduler,
+            store=self.store,
+            kind=self.kind,
+            idle_exit=self.idle_exit,
+            lifetime=self.lifetime,
+            pass_env=self.pass_env,
+            drain_grace_s=GRACE_S,
+        )
+        return [*(f"{name}={value}" for name, value in own.items() if value), *shared]
 
 
 def default_template(image: str, kind: Kind) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class SeatActor:
     def _end(self, status: int) -> None:
         with suppress(Exception):  # an exit of the process by itself is an error in Ray's log
             self._ray.kill(self._ray.get_actor(self._actor_name, namespace=NAMESPACE))
-            time.sleep(_EXIT_S)
+            time.sleep(_EXIT_S)  # until Ray has killed this process
         os._exit(status)
 
     def awaits_token(self) -> bool:

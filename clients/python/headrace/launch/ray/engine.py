@@ -99,27 +99,3 @@ class Ray:
 
     def _prefix(self, seat: int) -> str:
         return f"ray-{self.launch}-{seat}"
-
-
-def options_of(
-    *,
-    scheduler: str,
-    store: str,
-    kind: Kind,
-    idle_exit: str,
-    lifetime: str,
-    pass_env: str,
-    drain_grace_s: int,
-) -> tuple[str, ...]:
-    """Options of `headrace worker` for each worker of a launch."""
-    given = {
-        "--scheduler": scheduler,
-        "--store": store,
-        "--cpu-slots": "0" if kind.on_gpu else f"{kind.slots}",
-        "--idle-exit": idle_exit,
-        "--lifetime": lifetime,
-        "--drain-grace": f"{drain_grace_s}",
-        "--pass-env": pass_env,
-    }
-    labels = [f"--label={key}={value}" for key, value in kind.labels.items()]
-    return (*(f"{name}={value}" for name, value in given.items() if value), *labels, "--ephemeral")

@@ -13,6 +13,7 @@ from typing import Final
 
 from headrace.errors import InvalidFieldError, Violation
 from headrace.launch.decision import Kind
+from headrace.launch.options import worker_options
 
 SIGNAL_S: Final = 90
 """How long before the job's time limit Slurm sends SIGTERM to the worker; up to a minute more."""
@@ -55,27 +56,23 @@ class WorkerCommand:
     @property
     def lines(self) -> str:
         """Shell commands; the last one becomes the worker, so that Slurm's signals reach it."""
-        options = [
-            *("--scheduler", shlex.quote(self.scheduler)),
-            *("--name", _NAME),
-            *("--home", '"$home"'),
-            *("--store", shlex.quote(self.store)),
-            *("--cpu-slots", "0" if self.kind.on_gpu else str(self.kind.slots)),
-            *("--idle-exit", shlex.quote(self.idle_exit)),
-            *("--drain-grace", str(DRAIN_GRACE_S), "--ephemeral"),
-        ]
-        for key, value in self.kind.labels.items():
-            options += ["--label", shlex.quote(f"{key}={value}")]
-        optional = {"--lifetime": self.lifetime, "--tls-ca": self.tls_ca, "--pass-env": self.pass_env}
-        for option, given in optional.items():
-            if given:
-                options += [option, shlex.quote(given)]
+        shared = worker_options(
+            scheduler=self.scheduler,
+            store=self.store,
+            kind=self.kind,
+            idle_exit=self.idle_exit,
+            lifetime=self.lifetime,
+            pass_env=self.pass_env,
+            drain_grace_s=DRAIN_GRACE_S,
+        )
+        trusted = (f"--tls-ca={self.tls_ca}",) if self.tls_ca else ()
+        command = f'exec headrace worker --name {_NAME} --home "$home" {shlex.join((*shared, *trusted))}'
         if not self.tokens:
-            return f"{_HOME}\nexec headrace worker {' '.join(options)}"
+            return f"{_HOME}\n{command}"
         return f"{_HOME}\n" + _WAIT.format(
             ask=f"{shlex.quote(self.tokens)}/{_NAME}",
             wait_s=TOKEN_WAIT_S,
-            command=f'exec headrace worker {" ".join(options)} --join @"$ask.token"',
+            command=f'{command} --join @"$ask.token"',
         )
 
 

@@ -70,7 +70,7 @@ class TokenFolder:
             return False
         new = self.folder / f"{worker}.{secrets.token_hex(4)}.new"
         try:
-            with open(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:  # noqa: PTH123
+            with open(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:  # noqa: PTH123 - a descriptor
                 file.write(secret + "\n")
                 file.flush()
                 os.fsync(file.fileno())
